@@ -35,7 +35,7 @@ test: setup ## run all tests and check that the device role builds without an op
 test-gpu: setup ## run the tests of the CUDA kernels on all GPUs of this machine; skipped without a GPU
 	@scripts/test -p linewarden-signatures --test gpu --test validity -- device $(ARGS)
 
-kernel: setup ## run the data planes' tests on the oldest supported kernel, in an emulator
+kernel: setup ## run the tests of the data planes on the oldest supported kernel, in an emulator
 	@scripts/test-kernel $(ARGS)
 
 avx512: setup ## run the tests of AVX-512 code in an emulator; see scripts/test-avx512 --help

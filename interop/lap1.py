@@ -12,25 +12,25 @@ PORT = 20550
 MAGIC, VERSION, SUITE = 0x4C57, 1, 1
 REQUEST, CHALLENGE, RESPONSE, ACK, NAK, DATA_UP, DATA_DOWN = range(1, 8)
 BOUND = 0x01
-MASK = (1 << 64) - 1
+U64_MAX = (1 << 64) - 1
 
 
 def siphash128(key: bytes, message: bytes) -> bytes:
     """SipHash-2-4 with 128-bit output (Aumasson, Bernstein 2012, and the authors' reference code)."""
 
     def rotate(x: int, bits: int) -> int:
-        return (x << bits | x >> 64 - bits) & MASK
+        return (x << bits | x >> 64 - bits) & U64_MAX
 
     def rounds(count: int) -> None:
         for _ in range(count):
-            v[0] = v[0] + v[1] & MASK
+            v[0] = v[0] + v[1] & U64_MAX
             v[1] = rotate(v[1], 13) ^ v[0]
             v[0] = rotate(v[0], 32)
-            v[2] = v[2] + v[3] & MASK
+            v[2] = v[2] + v[3] & U64_MAX
             v[3] = rotate(v[3], 16) ^ v[2]
-            v[0] = v[0] + v[3] & MASK
+            v[0] = v[0] + v[3] & U64_MAX
             v[3] = rotate(v[3], 21) ^ v[0]
-            v[2] = v[2] + v[1] & MASK
+            v[2] = v[2] + v[1] & U64_MAX
             v[1] = rotate(v[1], 17) ^ v[2]
             v[2] = rotate(v[2], 32)
 
@@ -66,7 +66,7 @@ def hkdf_sha256(ikm: bytes, salt: bytes, info: bytes, length: int) -> bytes:
 
 
 def row_key(r: bytes, helper_digest: bytes, device: bytes, idx: int | None) -> bytes:
-    """Key of a row in pool mode, or of the device in key mode, where `idx` is None."""
+    """Returns the key of a row in pool mode; with `idx` None, the key of a device in key mode."""
     if idx is None:
         info = b"lap1 device" + bytes([SUITE]) + device
     else:
@@ -119,66 +119,72 @@ def data_tag(key: bytes, message: bytes, source_port: int, peer: bytes) -> bytes
     return siphash128(key, h0 + seq + port + struct.pack(">H", source_port) + bytes(4) + peer + padded)
 
 
-def mapped(ipv4: str) -> bytes:
-    """IPv4 address as ::ffff:a.b.c.d."""
+def ipv4_mapped(ipv4: str) -> bytes:
+    """Returns the IPv4 address as the IPv6 address ::ffff:a.b.c.d."""
     return bytes(10) + b"\xff\xff" + bytes(int(part) for part in ipv4.split("."))
 
 
-class Refused(Exception):
+class IgnoredMessage(Exception):
     """A message that the device ignores (1.5)."""
 
 
-def with_statement(nonce: bytes, unanswered_from: int, has_refused: bool) -> bytes:
-    """The nonce of a REQUEST in pool mode (1.3)."""
+def with_row_statement(nonce: bytes, unanswered_from: int, has_refused: bool) -> bytes:
+    """Returns the nonce of a REQUEST in pool mode: the given nonce with the row statement in bytes 8 to 11 (1.3)."""
     return nonce[:8] + struct.pack(">I", unanswered_from | has_refused << 31) + nonce[12:]
 
 
 class Device:
-    """Sequential handshakes, not bound to a MAC address. `keys(idx, challenge)` reads the PUF and returns the row_key."""
+    """A device that performs one handshake at a time, for sessions that are not bound to a MAC address.
+
+    `keys(idx, challenge)` reads the PUF and returns the row_key.
+    """
 
     def __init__(self, device: bytes, mode: str, keys, address: str):
         self.device, self.mode, self.keys, self.address = device, mode, keys, address
-        self.nonce = self.key = self.sent = None
-        # Pool mode: the lowest row above every row with a RESPONSE; a real device stores the number on disk (1.5).
+        self.nonce = self.key = self.response = None
+        # For pool mode. `unanswered_from`: the highest row that the device has answered, plus 1; a real device stores this number
+        # (1.5). `has_refused`: whether the device has refused a row since the last verified ACK. `accepted`: the rows with a
+        # verified ACK.
         self.unanswered_from, self.has_refused, self.accepted = 0, False, set()
 
     def begin(self, nonce: bytes) -> bytes:
+        """Starts a handshake; returns a REQUEST."""
         if self.mode == "pool":
-            nonce = with_statement(nonce, self.unanswered_from, self.has_refused)
-        self.nonce, self.key, self.sent = nonce, None, None
+            nonce = with_row_statement(nonce, self.unanswered_from, self.has_refused)
+        self.nonce, self.key, self.response = nonce, None, None
         return request(self.device, nonce)
 
     def respond(self, message: bytes) -> bytes:
         """Processes a CHALLENGE; returns a RESPONSE."""
         if len(message) != 64 or message[:16] != header(CHALLENGE, self.device):
-            raise Refused("not a CHALLENGE for this device")
+            raise IgnoredMessage("not a CHALLENGE for this device")
         if message[40:48] != self.nonce[:8]:
-            raise Refused("the nonce is not that of the pending request")
+            raise IgnoredMessage("the nonce is not the nonce of the pending REQUEST")
         idx, gateway = struct.unpack(">II", message[16:24])
         if idx in self.accepted:
             self.has_refused = True
-            raise Refused("the row is already spent")
+            raise IgnoredMessage("the row is already spent")
         key = auth_key(self.keys(idx, message[24:32]), idx if self.mode == "pool" else 0, gateway)
         if not hmac.compare_digest(challenge_tag(key, message, self.nonce), message[48:64]):
-            raise Refused("a wrong tag")
+            raise IgnoredMessage("a wrong tag")
         self.key = key
         if self.mode == "pool":
             self.unanswered_from = max(self.unanswered_from, idx + 1)
-        self.sent = response(key, self.device, self.nonce, message[16:24], message[32:40], None)
-        return self.sent
+        self.response = response(key, self.device, self.nonce, message[16:24], message[32:40], None)
+        return self.response
 
     def finish(self, message: bytes) -> tuple[bytes, bytes, int]:
         """Processes an ACK; returns session ID, session key and lifetime in seconds."""
         if len(message) != 64 or message[:16] != header(ACK, self.device):
-            raise Refused("not an ACK for this device")
-        key = session_key(self.key, self.sent[48:64])
+            raise IgnoredMessage("not an ACK for this device")
+        key = session_key(self.key, self.response[48:64])
         if not hmac.compare_digest(ack_tag(key, message), message[32:48]):
-            raise Refused("a wrong tag")
-        if message[24:32] != self.sent[48:56] or message[16:20] != self.sent[32:36]:
-            raise Refused("an ACK of another RESPONSE")
+            raise IgnoredMessage("a wrong tag")
+        if message[24:32] != self.response[48:56] or message[16:20] != self.response[32:36]:
+            raise IgnoredMessage("an ACK for another RESPONSE")
         if self.mode == "pool":
             self.accepted.add(struct.unpack(">I", message[16:20])[0])
             self.has_refused = False
-        if message[48:64] != mapped(self.address):
-            raise Refused("the gateway received another source address")
+        if message[48:64] != ipv4_mapped(self.address):
+            raise IgnoredMessage("the gateway received another source address")
         return message[24:32], key, struct.unpack(">I", message[20:24])[0]

@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
-"""A simulated PUF for `linewarden device enroll command`: its bits are derived from the argument, and one bit in
-200 is wrong in each reading (enrollment refuses a PUF without errors, because it may be a file).
+"""A simulated PUF for `linewarden device enroll command`. Its bits are derived from the challenge and from the command-line
+argument, which names the chip. In each reading, about one bit in 200 is wrong, because enrollment rejects a PUF without bit
+errors: such a PUF could be a file.
 
-Reads `CHALLENGE BITS` as described in `linewarden config example agent`, and prints hexadecimal digits.
+Reads a line `CHALLENGE BITS` from standard input, as described in `linewarden config example agent`. Prints hexadecimal
+digits.
 """
 
 import hashlib
 import secrets
 import sys
 
-ERROR_EVERY = 200
+BITS_PER_ERROR = 200
 
 
 def read(chip: str, challenge: bytes | None, count: int) -> bytes:
     seed = chip.encode() + (challenge or b"")
     reading = bytearray(hashlib.shake_256(seed).digest((count + 7) // 8))
-    for _ in range(count // ERROR_EVERY):
+    for _ in range(count // BITS_PER_ERROR):
         bit = secrets.randbelow(count)
         reading[bit // 8] ^= 1 << bit % 8
     return bytes(reading)

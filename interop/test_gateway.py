@@ -21,8 +21,8 @@ GATEWAY_ID = 7
 SESSION_LIFETIME_S = 300
 # An address has at most one live session, so each device has its own address.
 ADDRESSES = {"pool": "127.0.0.1", "key": "127.0.0.2"}
-# Timeout of the first attempt; doubled for each further one (1.5).
-TIMEOUT_S, TRIES = 0.02, 8
+# The timeout of the first attempt. Each further attempt has twice the timeout of the previous attempt (1.5).
+TIMEOUT_S, ATTEMPTS = 0.02, 8
 
 CONFIG = f"""
 [gateway]
@@ -39,15 +39,16 @@ master_key_file = "master.key"
 """
 
 
-def linewarden(directory: Path, *words: str) -> dict:
-    result = subprocess.run([PROGRAM, *words], cwd=directory, capture_output=True, text=True, timeout=120)
+def linewarden(directory: Path, *arguments: str) -> dict:
+    """Runs the program; with --json, returns the last line of its output."""
+    result = subprocess.run([PROGRAM, *arguments], cwd=directory, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1]) if "--json" in words else {}
+    return json.loads(result.stdout.splitlines()[-1]) if "--json" in arguments else {}
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A registry with a device of each mode, and a gateway."""
+    """A gateway, and a registry with one device of each mode. Yields the directory of the files and the gateway's port."""
     directory = tmp_path_factory.mktemp("site")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
@@ -74,29 +75,31 @@ def site(tmp_path_factory):
         serve.wait(30)
 
 
-def device(site, mode: str, chip: str, enrolled_as: str | None = None) -> lap1.Device:
+def create_device(site, mode: str, chip: str, enrolled_as: str | None = None) -> lap1.Device:
+    """Returns a device with the PUF of this chip. Its device ID is `enrolled_as`, or the name of the chip."""
     directory, _ = site
-    number = int(enrolled_as or chip, 16).to_bytes(8, "big")
-    kind = helper.PoolHelper if mode == "pool" else helper.KeyHelper
-    data = kind((directory / "devices" / f"{number.hex()}.helper").read_bytes())
+    device_id = int(enrolled_as or chip, 16).to_bytes(8, "big")
+    helper_class = helper.PoolHelper if mode == "pool" else helper.KeyHelper
+    helper_data = helper_class((directory / "devices" / f"{device_id.hex()}.helper").read_bytes())
 
     def keys(idx: int, challenge: bytes) -> bytes:
-        r, digest = data.r_and_digest(idx, challenge, lambda c, count: puf.read(chip, c, count))
-        return lap1.row_key(r, digest, number, idx if mode == "pool" else None)
+        r, digest = helper_data.r_and_digest(idx, challenge, lambda c, count: puf.read(chip, c, count))
+        return lap1.row_key(r, digest, device_id, idx if mode == "pool" else None)
 
-    return lap1.Device(number, mode, keys, ADDRESSES[mode])
+    return lap1.Device(device_id, mode, keys, ADDRESSES[mode])
 
 
-class Wire:
-    """A device's socket. Retransmits as in 1.5, so a lost datagram does not fail a test."""
+class DeviceSocket:
+    """A device's UDP socket."""
 
     def __init__(self, site, mode: str = "pool"):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind((ADDRESSES[mode], 0))
         self.socket.connect(("127.0.0.1", site[1]))
 
-    def exchange(self, message: bytes, tries: int = TRIES) -> bytes | None:
-        for attempt in range(tries):
+    def exchange(self, message: bytes, attempts: int = ATTEMPTS) -> bytes | None:
+        """Sends the message until a reply arrives, so a lost datagram does not fail a test (1.5). Returns the reply, or None."""
+        for attempt in range(attempts):
             self.socket.send(message)
             if select.select([self.socket], [], [], TIMEOUT_S * 2**attempt)[0]:
                 return self.socket.recv(2048)
@@ -105,55 +108,56 @@ class Wire:
 
 @pytest.mark.parametrize(("mode", "chip"), [("pool", "d1"), ("key", "d2")])
 def test_a_device_authenticates_repeatedly(site, mode, chip):
-    wire, client, sessions = Wire(site, mode), device(site, mode, chip), set()
+    device_socket, client, sessions = DeviceSocket(site, mode), create_device(site, mode, chip), set()
     for _ in range(3):
-        response = client.respond(wire.exchange(client.begin(secrets.token_bytes(16))))
-        session_id, _, lifetime_s = client.finish(wire.exchange(response))
+        response = client.respond(device_socket.exchange(client.begin(secrets.token_bytes(16))))
+        session_id, _, lifetime_s = client.finish(device_socket.exchange(response))
         assert lifetime_s == SESSION_LIFETIME_S
         sessions.add(session_id)
     assert len(sessions) == 3
 
 
-def test_the_same_request_gets_the_same_challenge_and_the_same_response_the_same_ack(site):
-    wire, client = Wire(site), device(site, "pool", "d1")
+def test_a_repeated_request_gets_the_same_challenge_and_a_repeated_response_gets_the_same_ack(site):
+    device_socket, client = DeviceSocket(site), create_device(site, "pool", "d1")
     request = client.begin(secrets.token_bytes(16))
-    challenge = wire.exchange(request)
-    # Unless `fresh` has changed, which happens every 8 s.
-    assert wire.exchange(request)[:32] == challenge[:32]
+    challenge = device_socket.exchange(request)
+    # Compares the bytes before `fresh`, because `fresh` changes every 8 s.
+    assert device_socket.exchange(request)[:32] == challenge[:32]
     response = client.respond(challenge)
-    ack = wire.exchange(response)
-    assert wire.exchange(response) == ack
+    ack = device_socket.exchange(response)
+    assert device_socket.exchange(response) == ack
 
 
-def test_only_the_devices_own_response_gets_a_reply(site):
-    wire, client = Wire(site), device(site, "pool", "d1")
-    challenge = wire.exchange(client.begin(secrets.token_bytes(16)))
+def test_altered_responses_and_a_response_from_another_port_get_no_reply(site):
+    device_socket, client = DeviceSocket(site), create_device(site, "pool", "d1")
+    challenge = device_socket.exchange(client.begin(secrets.token_bytes(16)))
     response = client.respond(challenge)
     for byte in range(64):
         altered = bytearray(response)
         altered[byte] ^= 1 << secrets.randbelow(8)
-        wire.socket.send(altered)
-    other_address = Wire(site)
-    client.finish(wire.exchange(response))
+        device_socket.socket.send(altered)
+    other_port = DeviceSocket(site)
+    client.finish(device_socket.exchange(response))
     # A reply to an earlier message would have arrived before the ACK.
-    assert not select.select([wire.socket], [], [], 0)[0]
-    assert other_address.exchange(response, tries=1) is None, "the accepted response from another address"
+    assert not select.select([device_socket.socket], [], [], 0)[0]
+    assert other_port.exchange(response, attempts=1) is None, "an accepted response was sent from another UDP port"
 
 
 def test_a_clone_with_another_puf_rejects_the_challenge(site):
-    clone = device(site, "key", "another chip", enrolled_as="d2")
-    challenge = Wire(site, "key").exchange(clone.begin(secrets.token_bytes(16)))
-    with pytest.raises(lap1.Refused, match="a wrong tag"):
+    clone = create_device(site, "key", "another chip", enrolled_as="d2")
+    challenge = DeviceSocket(site, "key").exchange(clone.begin(secrets.token_bytes(16)))
+    with pytest.raises(lap1.IgnoredMessage, match="a wrong tag"):
         clone.respond(challenge)
 
 
-def test_a_live_session_keeps_its_address(site):
-    """1.4.3: the key-mode device uses the address at which the pool-mode device has its session."""
-    holder, claimant = device(site, "pool", "d1"), device(site, "key", "d2")
-    wire = Wire(site)
-    holder.finish(wire.exchange(holder.respond(wire.exchange(holder.begin(secrets.token_bytes(16))))))
-    assert wire.exchange(claimant.respond(wire.exchange(claimant.begin(secrets.token_bytes(16)))), tries=2) is None
+def test_another_device_gets_no_session_at_the_address_of_a_live_session(site):
+    """1.4.3: the key-mode device sends from the IP address of the pool-mode device's session."""
+    holder, claimant = create_device(site, "pool", "d1"), create_device(site, "key", "d2")
+    device_socket = DeviceSocket(site)
+    holder.finish(device_socket.exchange(holder.respond(device_socket.exchange(holder.begin(secrets.token_bytes(16))))))
+    response = claimant.respond(device_socket.exchange(claimant.begin(secrets.token_bytes(16))))
+    assert device_socket.exchange(response, attempts=2) is None
 
 
 def test_an_unknown_device_gets_no_reply(site):
-    assert Wire(site).exchange(lap1.request((0xFF).to_bytes(8, "big"), bytes(16)), tries=2) is None
+    assert DeviceSocket(site).exchange(lap1.request((0xFF).to_bytes(8, "big"), bytes(16)), attempts=2) is None

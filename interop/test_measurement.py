@@ -1,4 +1,4 @@
-"""docs/vectors/measurement.json agrees with docs/measurement.md."""
+"""Compares docs/vectors/measurement.json with measurement.py, which follows docs/measurement.md."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,6 @@ from pathlib import Path
 import measurement
 
 
-def test_vectors_are_those_of_the_page():
-    written = (Path(__file__).parents[1] / "docs/vectors/measurement.json").read_text()
-    assert json.loads(written) == measurement.vectors()
+def test_vectors():
+    vectors_file = (Path(__file__).parents[1] / "docs/vectors/measurement.json").read_text()
+    assert json.loads(vectors_file) == measurement.vectors()

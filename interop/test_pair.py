@@ -1,4 +1,4 @@
-"""docs/vectors/pair.json, recomputed by the Python device."""
+"""Recomputes docs/vectors/pair.json with the Python device."""
 
 import json
 from pathlib import Path
@@ -21,10 +21,10 @@ def test_pair():
     session_keys = ticket.hkdf(key, nonce_i + nonce_r, b"lap1 pair\x02" + ids, 64)
     keys = {1: session_keys[:32], 2: session_keys[32:]}
     assert ticket.pair_handshake(keys[2], ticket.pair_head(2, 2, pair_id, 0), nonce_r) == welcome
-    numbers = {1: 0, 2: 0}
+    sequence_numbers = {1: 0, 2: 0}
     for case in VECTORS["data"]:
         role = case["role"]
-        numbers[role] += 1
-        head = ticket.pair_head(3, role, pair_id, numbers[role])
+        sequence_numbers[role] += 1
+        head = ticket.pair_head(3, role, pair_id, sequence_numbers[role])
         message = ticket.pair_data(keys[role], head, bytes.fromhex(case["payload"]))
         assert message.hex() == case["message"]

@@ -1,4 +1,4 @@
-"""docs/vectors/ticket.json, recomputed by the Python device."""
+"""Recomputes docs/vectors/ticket.json with the Python device."""
 
 import json
 import struct
@@ -11,8 +11,8 @@ import ticket
 VECTORS = json.loads((Path(__file__).parents[1] / "docs/vectors/ticket.json").read_text())
 
 
-def test_the_cipher_against_its_draft():
-    """draft-irtf-cfrg-xchacha-03, A.3.1."""
+def test_xchacha20_poly1305():
+    """The test vector of draft-irtf-cfrg-xchacha-03, A.3.1."""
     text = (
         b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, "
         b"sunscreen would be it."

@@ -1,4 +1,4 @@
-"""docs/vectors/lap1.json, recomputed by the Python device."""
+"""Recomputes docs/vectors/lap1.json with the Python device."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_siphash(case):
 
 
 def test_siphash_of_the_reference_code():
-    """The last of the 64 vectors of the authors' `vectors_sip128`; the length of its message is not a multiple of 8."""
+    """The last of the 64 vectors in `vectors_sip128` of the authors' code. The message has 63 bytes, not a multiple of 8."""
     tag = lap1.siphash128(bytes(range(16)), bytes(range(63)))
     assert tag.hex() == "5150d1772f50834a503e069a973fbd7c"
 

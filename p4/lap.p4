@@ -208,7 +208,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
                         }
                     }
                 } else if (hdr.lap.type == LAP_DATA_UP) {
-                    meta.verdict = LW_DROP_NOT_SEALED;
+                    meta.verdict = LW_DROP_GATE_NOT_SEALED;
                 } else if (hdr.lap.type != LAP_PROOF) {
                     meta.verdict = LW_DROP_DIRECTION;
                 } else if (meta.attests == 0) {
@@ -355,7 +355,7 @@ control LapIngress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         } else if (meta.frame.kind == FRAME_BROKEN || meta.frame.kind == FRAME_UDP_LENGTH) {
             meta.verdict = LW_DROP_TRUNCATED;
         } else if (meta.frame.kind == FRAME_TAG) {
-            meta.verdict = LW_DROP_GATE_TAG;
+            meta.verdict = LW_DROP_GATE_VLAN;
         } else if (meta.frame.kind == FRAME_FRAGMENT) {
             meta.verdict = LW_DROP_GATE_FRAGMENT;
         } else if (meta.frame.kind == FRAME_EXTENSION && meta.is_report == 0) {

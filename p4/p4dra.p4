@@ -472,7 +472,7 @@ control AttestIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                     if (hdr.lap.type == LAP_REQUEST || hdr.lap.type == LAP_RESPONSE) {
                         meta.verdict = LW_DROP_STOPPED;
                     } else if (hdr.lap.type == LAP_DATA_UP) {
-                        meta.verdict = LW_DROP_NOT_SEALED;
+                        meta.verdict = LW_DROP_GATE_NOT_SEALED;
                     } else if (hdr.lap.type != LAP_PROOF) {
                         meta.verdict = LW_DROP_DIRECTION;
                     } else if (meta.serves == 0) {

@@ -10,12 +10,12 @@ import sys
 
 LIST = pathlib.Path("docs/operations/log-fields.md")
 CALL = re.compile(r"\btracing::(?:error|warn|info|debug|trace)!\(")
-# `name = value`, `%name`, `?name` and `name`; a target is no field.
+# `name = value`, `%name`, `?name` and `name`. `target: "..."` is not a field.
 FIELD = re.compile(r"(?P<named>[a-z_][a-z0-9_.]*)\s*=(?!=)|[%?]?(?P<short>[a-z_][a-z0-9_]*)$")
 
 
 def arguments(text: str, start: int) -> list[str]:
-    """The arguments of the macro call whose first argument begins at `start`."""
+    """Returns the arguments of a macro call. The first argument begins at `start`."""
     depth, begin, position, result = 0, start, start, []
     while True:
         character = text[position]
@@ -36,7 +36,7 @@ def arguments(text: str, start: int) -> list[str]:
 
 
 def fields(text: str, start: int) -> list[str]:
-    """The fields of the call: they precede the message."""
+    """Returns the names of the fields of the call. The fields precede the message."""
     names = []
     for argument in (part.strip() for part in arguments(text, start)):
         if argument.startswith('"'):

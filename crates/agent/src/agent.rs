@@ -57,7 +57,7 @@ pub struct AgentOptions {
     pub attest: Option<AttestOptions>,
     /// Exit after the first session and the requested renewal.
     pub once: bool,
-    /// Exit if no session is open after this time.
+    /// Exit if no session was opened within this time.
     pub session_timeout: Option<Duration>,
 }
 
@@ -128,10 +128,10 @@ pub struct Agent {
     handshake_started_ms: u64,
     nak_reported: bool,
     diagnosis: HandshakeDiagnosis,
-    /// A spent row was reported since the last session opened.
+    /// Whether a spent row was reported since the last session opened.
     spent_row_reported: bool,
-    /// The session's gateway seems to have lost the session. Until another session opens, this is not reported again, and the state
-    /// machine's pauses determine the time of the next attempt.
+    /// Whether the session's gateway seems to have lost the session. Until another session opens, the agent does not report
+    /// the loss again, and the state machine's pauses determine the time of the next attempt.
     session_in_doubt: bool,
     authenticated: bool,
     loss_reporter: losses::LossReporter,
@@ -226,7 +226,8 @@ impl Agent {
         }
     }
 
-    /// Forwards datagrams of tunnels and peers, and renews the session when its sequence numbers run out.
+    /// Forwards datagrams of tunnels and peers, and handles attestation. Authenticates again if the gateway has lost the
+    /// session, or if the sequence numbers of the session run out.
     fn forward_traffic(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
         let device_address = self.link.as_ref().map(|link| link.local);
         if let Some(device_address) = device_address {
@@ -241,17 +242,18 @@ impl Agent {
             attestation.poll(&self.device, device_address, boot_ms(), sink);
         }
         if self.detect_session_loss(sink) {
-            return self.start(sink);
+            return self.start_handshake(sink);
         }
         let is_renewal_due = self.tunnels.forward(&self.device, device_address, boot_ms());
         if is_renewal_due && self.device.phase() == Phase::Authenticated {
-            return self.start(sink);
+            return self.start_handshake(sink);
         }
         Ok(())
     }
 
-    /// Detects that the session's gateway has no such session: the device was quarantined or released, or the gateway has restarted. Before
-    /// the session expires, only an attestation request without a session shows this.
+    /// Detects that the session's gateway has lost the session: the device was quarantined or released, or the gateway has
+    /// restarted. Before the session expires, the only sign is an attestation request of the kind that gateways send to
+    /// devices without a session. Returns whether the device must authenticate again.
     fn detect_session_loss(&mut self, sink: EventSink<'_>) -> bool {
         let attestation = self.attestation.as_mut();
         let sessionless_gateway = attestation.and_then(Attestation::take_sessionless_gateway);
@@ -322,7 +324,7 @@ impl Agent {
                 NextAction::Wait => {}
                 NextAction::Send(ticket) => self.send_ticket(&ticket, sink),
                 NextAction::Reauthenticate if self.device.phase() == Phase::Authenticated => {
-                    return self.start(sink);
+                    return self.start_handshake(sink);
                 }
                 NextAction::Reauthenticate => {}
             }
@@ -341,7 +343,7 @@ impl Agent {
         }
     }
 
-    /// Requests the key of a pair, if one is due. A failed request is sent later.
+    /// Requests the key of a pair, if a request is due. A failed request is sent again later.
     fn request_pair(&mut self) {
         let Some(peer) = self.peers.next_request(boot_ms()) else {
             return;
@@ -352,7 +354,8 @@ impl Agent {
         }
     }
 
-    /// Sends the next piece of evidence, if no other ticket is pending and a piece is due. A failed piece is sent later.
+    /// Sends the next piece of evidence, if no other ticket is pending and a piece is due. A failed piece is sent again
+    /// later.
     fn send_evidence_piece(&mut self) {
         let now_ms = boot_ms();
         let attestation = self.attestation.as_mut().filter(|_| self.tickets.is_idle());
@@ -381,7 +384,7 @@ impl Agent {
                 return Ok(());
             }
             self.route_check_at_ms = now_ms.saturating_add(ROUTE_CHECK_MS);
-            // A session survives a missing route, but not another address.
+            // A session survives a missing route, but not a change of the device's address.
             match route_source(self.options.gateway) {
                 Ok(source) if source != link.local => sink(&AgentEvent::AddressChanged {
                     from: link.local,
@@ -406,7 +409,7 @@ impl Agent {
                 self.link = Some(link);
                 self.relink_delay_ms = RELINK_MS.0;
                 self.route_check_at_ms = now_ms.saturating_add(ROUTE_CHECK_MS);
-                self.start(sink)
+                self.start_handshake(sink)
             }
             Err(error) => {
                 sink(&AgentEvent::Unreachable {
@@ -421,7 +424,7 @@ impl Agent {
     }
 
     /// Starts a handshake.
-    fn start(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
+    fn start_handshake(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
         let mut nonce = [0u8; 16];
         getrandom::fill(&mut nonce).map_err(AgentError::Entropy)?;
         self.handshake_started_ms = boot_ms();
@@ -456,7 +459,7 @@ impl Agent {
                     if self.link.is_none() {
                         return Ok(());
                     }
-                    return self.start(sink);
+                    return self.start_handshake(sink);
                 }
                 Output::Postponed { until_ms } => {
                     sink(&AgentEvent::AuthenticationPostponed {
@@ -516,6 +519,7 @@ impl Agent {
         }
     }
 
+    /// Reads the PUF for a query of the device state machine, and returns the machine's next output.
     fn evaluate(&mut self, query: &PufQuery, sink: EventSink<'_>) -> Output {
         let row = self.device.offered_row().map_or(query.idx, |(_, row)| row);
         let spent = self.options.keyring.spent();
@@ -569,7 +573,7 @@ impl Agent {
         }
     }
 
-    /// Waits for a packet, the next deadline or the stop request; returns whether it is the stop request.
+    /// Waits for a packet, the next deadline or the stop request; returns whether a stop was requested.
     fn wait(&self, stop: BorrowedFd<'_>, session_deadline_ms: Option<u64>) -> Result<bool, AgentError> {
         let route_or_link_ms = match self.link {
             Some(_) => self.route_check_at_ms,
@@ -648,7 +652,7 @@ impl Agent {
                 Ok(length) => length,
                 Err(error) => {
                     if error.kind() != io::ErrorKind::WouldBlock {
-                        // An ICMP error, which may be forged: the timers continue.
+                        // The cause is an ICMP message, which may be forged, so the timers continue unchanged.
                         tracing::debug!(%error, "receiving a LAP message failed");
                         if error.kind() == io::ErrorKind::ConnectionRefused {
                             continue;

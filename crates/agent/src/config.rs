@@ -74,7 +74,8 @@ pub struct GatewaySection {
     pub ids: Option<Vec<u32>>,
     /// UDP port of the gateway for tickets; default: the gateway's port plus 2.
     pub ticket_port: Option<u16>,
-    /// Interface to the gateway, whose MAC address the session is bound to; required by a bound gate.
+    /// Interface to the gateway; the session is bound to the MAC address of this interface. A bound gate requires the
+    /// setting.
     pub interface: Option<String>,
 }
 
@@ -90,7 +91,7 @@ pub struct PeerSection {
     pub device: String,
     /// Address for local programs, `ADDRESS:PORT`, UDP. Any program that reaches the address sends in the device's name.
     pub listen: SocketAddr,
-    /// Program that receives the peer's datagrams; default: the last program that sent one.
+    /// Address of the program that receives the peer's datagrams; default: the program that most recently sent a datagram.
     pub deliver: Option<SocketAddr>,
     /// Address of the peer, if it is not at the same gateway.
     pub address: Option<SocketAddr>,
@@ -152,7 +153,7 @@ pub struct LogSection {
     pub level: Option<String>,
 }
 
-/// A field that cannot be used. The code that has read the file adds the line.
+/// A field that cannot be used. The code that has read the file adds the line number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", path.join("."))]
 pub struct FieldError {
@@ -160,9 +161,9 @@ pub struct FieldError {
     pub path: Vec<String>,
     /// What is wrong, and which values are accepted.
     pub problem: String,
-    /// Refused for safety: other users can read a secret.
+    /// Whether the field is refused for safety, because other users can read a secret.
     pub is_unsafe: bool,
-    /// A warning: accepted, but probably not intended.
+    /// Whether this is only a warning: the value is accepted, but probably not intended.
     pub is_warning: bool,
 }
 
@@ -332,11 +333,12 @@ impl AgentConfig {
     fn duplicate_listeners(&self) -> Vec<FieldError> {
         let tunnels = self.tunnel.iter().enumerate();
         let peers = self.peer.iter().enumerate();
-        let all = tunnels
+        let listeners = tunnels
             .map(|(n, tunnel)| ("tunnel", n, tunnel.listen))
             .chain(peers.map(|(n, peer)| ("peer", n, peer.listen)));
         let mut seen = HashSet::new();
-        all.filter(|(.., listen)| listen.port() != 0 && !seen.insert(*listen))
+        listeners
+            .filter(|(.., listen)| listen.port() != 0 && !seen.insert(*listen))
             .filter_map(|(table, n, listen)| {
                 indexed_field::<()>(
                     table,
@@ -532,7 +534,8 @@ impl PufSection {
     }
 }
 
-/// Warns if other users can read stored readouts, which identify the device. Such readouts are still used, because many are published.
+/// Warns if other users can read stored readouts, which identify the device. Such readouts are still used, because many
+/// are published.
 fn warn_if_exposed(path: &Path) {
     let is_exposed = |path: &Path| path.metadata().is_ok_and(|metadata| metadata.mode() & 0o044 != 0);
     // Other users cannot open files in a directory without access, whatever the modes of the files.

@@ -1,7 +1,7 @@
 //! A UDP socket at the device's address, whose messages are sent plainly or inside DATA (LAP/1 1.7.2).
 //!
-//! Messages must be inside DATA to pass a sealed gate, and plain to pass any other gate. The device does not know the gate, so the caller
-//! selects the form of each sent message, and the socket reports the form of each received message.
+//! Messages must be inside DATA to pass a sealed gate, and plain to pass any other gate. The device does not know the type of
+//! the gate, so the caller selects the form of each sent message, and the socket reports the form of each received message.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -24,6 +24,7 @@ pub(crate) struct SealContext<'a> {
 pub(crate) struct Received<'b> {
     pub(crate) message: &'b [u8],
     pub(crate) from: SocketAddr,
+    /// Whether the message was inside DATA.
     pub(crate) sealed: bool,
 }
 
@@ -57,14 +58,18 @@ impl DeviceSocket {
         self.bound.as_ref().map(|(_, socket)| socket.as_fd())
     }
 
-    /// Opens the socket, unless it is already open at that address.
-    pub(crate) fn bind(&mut self, own: IpAddr) -> io::Result<&UdpSocket> {
-        if self.bound.as_ref().is_none_or(|(bound, _)| *bound != own) {
+    /// Opens the socket at the device's address, if it is not open there already.
+    pub(crate) fn bind(&mut self, device_address: IpAddr) -> io::Result<&UdpSocket> {
+        if self
+            .bound
+            .as_ref()
+            .is_none_or(|(bound, _)| *bound != device_address)
+        {
             self.closed_socket_drops = self.kernel_drops();
             self.bound = None;
-            let socket = UdpSocket::bind((own, self.port))?;
+            let socket = UdpSocket::bind((device_address, self.port))?;
             socket.set_nonblocking(true)?;
-            self.bound = Some((own, socket));
+            self.bound = Some((device_address, socket));
         }
         let (_, socket) = self.bound.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         Ok(socket)

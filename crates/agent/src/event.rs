@@ -78,7 +78,7 @@ pub enum AgentEvent {
         /// The error.
         error: String,
     },
-    /// The device's address changed, so the session, which is bound to it, is closed.
+    /// The device's address changed. The session is closed, because it is bound to the old address.
     AddressChanged {
         /// The old address.
         from: IpAddr,
@@ -90,7 +90,7 @@ pub enum AgentEvent {
         /// Number after the last row in the registry.
         rows_end: u32,
     },
-    /// The key was renewed: the registry has it, and its helper data replaced the old ones.
+    /// The key was renewed: the registry has the new key, and the new helper data have replaced the old helper data.
     KeyRenewed,
     /// The registry has a previous key, because it was restored to an earlier state. The agent delivers the newer key again.
     PreviousKeyInRegistry,
@@ -192,8 +192,8 @@ pub struct TunnelCounts {
     pub dropped_too_long: u64,
     /// From local programs, refused by the kernel for another reason.
     pub dropped_unsent: u64,
-    /// From the network: not a valid DATA_DOWN of this session, or from another sender than the service, or for another port, or not
-    /// accepted by the local program's socket.
+    /// From the network: not a valid DATA_DOWN of this session, or from another sender than the service, or for another
+    /// port, or not accepted by the local program's socket.
     pub dropped_unopened: u64,
     /// Dropped by the kernel in both directions: receive buffer full.
     pub kernel_drops: u64,
@@ -216,8 +216,8 @@ pub(crate) struct PeerCounts {
     pub(crate) kernel_drops: u64,
 }
 
-/// Reasons of lost datagrams: between local programs and a sealed gate (`tunnel_`), between local programs and a peer (`peer_`), and to the
-/// agent itself. `_kernel`: the socket's receive buffer was full.
+/// Reasons of lost datagrams: between local programs and a sealed gate (`tunnel_`), between local programs and a peer
+/// (`peer_`), and to the agent itself. `_kernel`: the socket's receive buffer was full.
 pub const LOSS_COUNTERS: [&str; 14] = [
     "tunnel_no_session",
     "tunnel_too_long",
@@ -382,14 +382,14 @@ struct ChangeSummary<'a>(&'a Difference);
 
 impl fmt::Display for ChangeSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.0.to_string();
-        let mut lines = all.lines().map(str::trim);
+        let text = self.0.to_string();
+        let mut lines = text.lines().map(str::trim);
         for line in lines.by_ref().take(CHANGES_MAX) {
             write!(f, "; {line}")?;
         }
         match lines.count() {
             0 => Ok(()),
-            more => write!(f, "; and {more} more lines (all with --json)"),
+            omitted => write!(f, "; and {omitted} more lines (all with --json)"),
         }
     }
 }

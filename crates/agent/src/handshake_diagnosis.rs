@@ -122,7 +122,7 @@ enum RejectedChallenge {
 }
 
 impl HandshakeDiagnosis {
-    /// Records an ignored message; returns the row if it is spent.
+    /// Records an ignored message; returns the row of a CHALLENGE if the device has already spent the row.
     pub(crate) fn record_ignored(&mut self, payload: &[u8], ignored: IgnoredReason) -> Option<SpentRow> {
         let Ok(Message::Challenge(challenge)) = wire::parse(payload) else {
             return None;

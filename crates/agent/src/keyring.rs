@@ -1,17 +1,18 @@
-//! A device's helper data on disk, with those that a renewal adds or replaces, and the spent rows of a pool.
+//! A device's helper data on disk, with the helper data that a renewal adds or replaces, and the spent rows of a pool.
 //!
-//! In pool mode the file only grows: existing rows never change, so the longer file replaces the shorter one before any new row is
-//! registered. In key mode new helper data are stored in a separate file (`.new`) until a session or a response shows that the registry has
-//! the new key. Until then the device tries the new and the old helper data, the new ones first. After a crash at any moment, the device
-//! can therefore authenticate.
+//! In pool mode the file only grows: existing rows never change, so the longer file replaces the shorter one before any
+//! new row is registered. In key mode new helper data are stored in a separate file (`.new`) until a session or a
+//! response shows that the registry has the new key. Until then the device tries the new and the old helper data, the
+//! new ones first. After a crash at any moment, the device can therefore authenticate.
 //!
-//! The helper data from before the last three renewals remain as `.previous`, `.previous.2` and `.previous.3`, the newest first: a registry
-//! that is restored to an earlier state has one of their keys. After a handshake in which a challenge did not verify, the device also tries
-//! these helper data. If they open a session, the device sends the newer key to the registry again.
+//! The helper data from before the last three renewals remain as `.previous`, `.previous.2` and `.previous.3`, the
+//! newest first: a registry that is restored to an earlier state has one of their keys. After a handshake in which a
+//! challenge did not verify, the device also tries these helper data. If they open a session, the device sends the
+//! newer key to the registry again.
 //!
 //! In key mode the device state machine keeps all row keys of a handshake, and a challenge may verify with any of them.
-//! The set of helper data that opened a session is therefore not always the last one that was read: the ticket root of
-//! the session is derived from the key of the set that opened the session.
+//! The set of helper data that opened a session is therefore not always the last set that was read. The ticket root of
+//! the session, which is derived from that set's key, shows which set opened the session.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ pub(crate) enum CredentialSet {
     Previous(usize),
 }
 
-/// The helper data in use, and those that may replace them.
+/// The helper data in use, and the helper data that may replace them.
 #[derive(Debug)]
 pub struct Keyring {
     current: Credential,
@@ -62,7 +63,7 @@ pub struct Keyring {
     unverified_handshakes: u32,
     /// `None` in key mode.
     spent: Option<SpentFile>,
-    /// A write error was logged since the last successful write of spent rows.
+    /// Whether a write error was logged since the last successful write of spent rows.
     spent_error_logged: bool,
 }
 
@@ -132,8 +133,8 @@ impl Keyring {
         self.pending.as_ref()
     }
 
-    /// Reads the PUF with the next set of helper data. While it is unknown which key the registry has, the sets are used in turn, the new
-    /// one first.
+    /// Reads the PUF with the next set of helper data. While the key in the registry is unknown, the sets are used in turn, the
+    /// pending set first.
     ///
     /// # Errors
     /// The error of `read`.
@@ -162,8 +163,9 @@ impl Keyring {
         }
     }
 
+    /// The set after `last_read`, in the order pending, current, previous. The first set follows the last set.
     fn next_to_read(&self) -> CredentialSet {
-        let older = match self.unverified_handshakes >= UNVERIFIED_HANDSHAKES_MIN {
+        let previous_count = match self.unverified_handshakes >= UNVERIFIED_HANDSHAKES_MIN {
             true => self.previous.len(),
             false => 0,
         };
@@ -171,7 +173,7 @@ impl Keyring {
         let mut sets = pending
             .into_iter()
             .chain([CredentialSet::Current])
-            .chain((0..older).map(CredentialSet::Previous));
+            .chain((0..previous_count).map(CredentialSet::Previous));
         let first = sets.clone().next().unwrap_or(CredentialSet::Current);
         if self.last_read.is_some() && !sets.any(|set| Some(set) == self.last_read) {
             return first;
@@ -227,8 +229,8 @@ impl Keyring {
             .unwrap_or(CredentialSet::Current)
     }
 
-    /// Makes previous helper data current, because the registry has their key. The newer helper data become pending, or previous if other
-    /// helper data are pending already.
+    /// Makes previous helper data current, because the registry has their key. The newer helper data become pending, or
+    /// previous if other helper data are pending already.
     ///
     /// # Errors
     /// Writing a file fails; each set is then still in one of the files.
@@ -260,8 +262,9 @@ impl Keyring {
         self.spent.as_ref().map(SpentFile::rows)
     }
 
-    /// Records a row, before its RESPONSE is sent or after its ACK has verified. If the write fails, the row stays in memory, and is written
-    /// with the next row. The RESPONSE is sent nevertheless: a full disk must not end a device's access.
+    /// Records a row, before its RESPONSE is sent or after its ACK has verified. If the write fails, the row stays in
+    /// memory, and is written with the next row. The RESPONSE is sent nevertheless: a full disk must not end a device's
+    /// access.
     pub(crate) fn record_spent_row(&mut self, row: RowIndex, is_accepted: bool) {
         let Some(spent) = &mut self.spent else {
             return;
@@ -305,7 +308,8 @@ impl Keyring {
         Ok(())
     }
 
-    /// Makes the pending helper data current, because the registry has their key; the old ones become previous ones.
+    /// Makes the pending helper data current, because the registry has their key. The old helper data become previous helper
+    /// data.
     ///
     /// # Errors
     /// Writing a file fails; the helper data are still pending then.
@@ -383,7 +387,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes previous helper data, ignoring errors: after a new enrollment they open no session.
+/// Removes previous helper data, which open no session after a new enrollment. Errors are ignored.
 pub fn remove_previous(helper: &Path) {
     for number in 0..PREVIOUS_FILES {
         let _ = remove(&previous_path(helper, number));

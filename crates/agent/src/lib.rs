@@ -12,8 +12,9 @@
 //!                         └─ Puf                        simulated · readouts · external command
 //! ```
 //!
-//! [`Agent::run`] authenticates and re-authenticates until it is stopped, and reports each change as an [`AgentEvent`]. A [`Tunnel`]
-//! carries datagrams of local programs through a sealed gate. The session key stays in the device state machine.
+//! [`Agent::run`] authenticates and re-authenticates until it is stopped, and reports each change as an [`AgentEvent`].
+//! A [`Tunnel`] carries datagrams of local programs through a sealed gate. The session key stays in the device state
+//! machine.
 //!
 //! The crate does not enroll devices in a registry, and it does not authenticate devices: the gateway does. The protocol itself,
 //! without I/O, is in `linewarden_protocol`.

@@ -1,10 +1,10 @@
-//! Datagrams between local programs and a peer device, under a key of the controller (LAP/1 1.7.5).
+//! Datagrams between local programs and a peer device, sealed with a key from the controller (LAP/1 1.7.5).
 //!
 //! ```text
 //!  program ──► listener ──► own address, peer port ══ DATA ══► peer's address, peer port ──► listener ──► program
 //! ```
-//! The device requests the key of each pair from the controller repeatedly, to renew the key before it expires, and to detect that the pair
-//! was deleted. [`Association`] implements the protocol between the two devices.
+//! The device requests the key of each pair from the controller repeatedly, to renew the key before it expires, and to
+//! detect that the pair was deleted. [`Association`] implements the protocol between the two devices.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -21,7 +21,8 @@ use crate::agent::AgentError;
 use crate::device_socket::{DeviceSocket, SealContext};
 use crate::event::{AgentEvent, PeerCounts};
 
-/// Interval between requests for a connected pair, ms: a deleted pair stays usable for at most this time if the controller is reachable.
+/// Interval between requests for a connected pair, ms: a deleted pair stays usable for at most this time if the
+/// controller is reachable.
 const PAIR_REQUEST_INTERVAL_MS: u64 = 10_000;
 /// First and longest interval between requests for a pair that is not connected, ms; doubled each time.
 const PAIR_RETRY_MS: (u64, u64) = (1_000, 5_000);
@@ -33,7 +34,7 @@ const BATCH: usize = 64;
 /// IPv6 too.
 const PAYLOAD_BYTES_MAX: usize = 1_500 - 48 - DATA_HEADER_BYTES - OVERHEAD_BYTES;
 
-/// Why a peer was disconnected, unless the controller deleted the pair.
+/// Reason for a disconnection without a response of the controller that the pair was deleted.
 const KEY_EXPIRED: &str = "the key of the pair has expired and was not renewed";
 
 /// A peer device.
@@ -43,7 +44,7 @@ pub struct Peer {
     pub device: DeviceId,
     /// Address to which local programs send, and from which they receive the peer's datagrams.
     pub listen: SocketAddr,
-    /// Program that receives the peer's datagrams; default: the last program that sent one.
+    /// Address of the program that receives the peer's datagrams; default: the program that most recently sent a datagram.
     pub deliver: Option<SocketAddr>,
     /// Address of the peer, if it is not at the same gateway.
     pub address: Option<SocketAddr>,
@@ -52,14 +53,16 @@ pub struct Peer {
 struct PeerState {
     peer: Peer,
     listener: UdpSocket,
+    /// Address of the local program that most recently sent a datagram.
     program: Option<SocketAddr>,
+    /// Time of the next request for the key of the pair.
     request_at_ms: u64,
     /// Interval to the next request while not connected.
     retry_interval_ms: u64,
     association: Association,
     /// The last reported state: whether the peer is connected.
     reported_open: bool,
-    /// Counters, without those of the kernel.
+    /// Counters, except drops by the kernel.
     counts: PeerCounts,
 }
 
@@ -103,7 +106,8 @@ impl Peers {
         total
     }
 
-    /// Opens the peers of `device`: sockets for local programs; datagrams between devices use UDP port `port` of the device's address.
+    /// Opens the peers of `device`: sockets for local programs; datagrams between devices use UDP port `port` of the
+    /// device's address.
     pub(crate) fn open(device: DeviceId, peers: &[Peer], port: u16) -> Result<Self, AgentError> {
         let open = |peer: &Peer| {
             let listener = UdpSocket::bind(peer.listen).and_then(|socket| {
@@ -153,7 +157,7 @@ impl Peers {
         self.states.iter().map(|state| state.request_at_ms).min()
     }
 
-    /// The next peer whose key is requested.
+    /// Returns the next peer for which a key request is due, and schedules the following request.
     pub(crate) fn next_request(&mut self, now_ms: u64) -> Option<DeviceId> {
         // The peer that waited longest is next, so that disconnected peers do not delay other peers.
         let waiting = self
@@ -282,7 +286,8 @@ impl PeerState {
         }
     }
 
-    /// Sends datagrams of local programs. Without a session between the devices, datagrams are dropped, as on a link that is down.
+    /// Sends datagrams of local programs. Without a session between the devices, datagrams are dropped, as on a link
+    /// that is down.
     fn send_from_programs(&mut self, socket: &mut DeviceSocket, seal: &mut SealContext<'_>, now_ms: u64) {
         let mut buffer = [0u8; PAYLOAD_BYTES_MAX + 1];
         let mut out = [0u8; PAYLOAD_BYTES_MAX + OVERHEAD_BYTES];

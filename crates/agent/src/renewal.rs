@@ -6,8 +6,8 @@
 //!                 yes ──► few left, or requested: read the PUF, write a longer helper file (durable), then as above
 //!              key mode: read the PUF, write pending helper data (durable), KEY; after the response they replace the file
 //! ```
-//! Keys are reconstructed from the helper data, as at every authentication. No key is stored, and each row is read once more with the final
-//! helper data before the row is registered.
+//! Keys are reconstructed from the helper data, as at every authentication. No key is stored, and each row is read once
+//! more with the final helper data before the row is registered.
 
 use linewarden_protocol::device::{Device, PufQuery};
 use linewarden_protocol::ids::{Mode, RowIndex, SessionId};
@@ -56,7 +56,7 @@ pub(crate) struct CredentialReader<'a> {
     pub(crate) keyring: &'a mut Keyring,
 }
 
-/// A ticket that is to be sent.
+/// A ticket to send.
 pub(crate) struct TicketRequest {
     pub(crate) kind: Kind,
     pub(crate) number: u64,
@@ -92,23 +92,25 @@ impl<E: std::error::Error> From<E> for RenewalError {
 #[derive(Debug)]
 pub(crate) struct Renewal {
     options: RenewalOptions,
-    /// The renewal that [`RenewalOptions::requests_renewal`] requests is not done yet.
+    /// Whether the renewal that [`RenewalOptions::requests_renewal`] requests is not done yet.
     requested: bool,
-    /// The requested renewal has failed.
+    /// Whether the requested renewal has failed.
     failed: bool,
-    /// The helper data on disk may be newer than the registry.
+    /// Whether the helper data on disk may be newer than the registry.
     is_unconfirmed: bool,
     /// The last session in which a renewal was considered.
     checked_session: Option<SessionId>,
     /// Sessions since the last status request.
     sessions: u32,
     in_progress: bool,
+    /// The highest ticket number that this agent has used or that the registry has reported.
     number: u64,
+    /// Number of consecutive requests without progress.
     stalls: u32,
     /// Consecutive timeouts while new helper data were pending.
     missed_responses: u32,
-    /// Position at the last request: end of the registry's rows, or epoch of its key.
-    last_sent_at: Option<u32>,
+    /// The registry's position at the last request: the end of its rows, or the epoch of its key.
+    last_sent_position: Option<u32>,
 }
 
 impl Renewal {
@@ -124,7 +126,7 @@ impl Renewal {
             number: 0,
             stalls: 0,
             missed_responses: 0,
-            last_sent_at: None,
+            last_sent_position: None,
         }
     }
 
@@ -150,7 +152,12 @@ impl Renewal {
         if !self.is_due(session.idx, keyring) && !self.is_unconfirmed {
             return None;
         }
-        (self.in_progress, self.stalls, self.last_sent_at, self.sessions) = (true, 0, None, 0);
+        (
+            self.in_progress,
+            self.stalls,
+            self.last_sent_position,
+            self.sessions,
+        ) = (true, 0, None, 0);
         Some(self.status_request())
     }
 
@@ -230,7 +237,7 @@ impl Renewal {
             )));
         }
         if local_end == registry_end {
-            if self.last_sent_at.take().is_some() {
+            if self.last_sent_position.take().is_some() {
                 sink(&AgentEvent::RowsRenewed { rows_end: local_end });
                 self.requested = false;
                 return Ok(NextAction::Wait);
@@ -263,7 +270,7 @@ impl Renewal {
         mut reader: CredentialReader<'_>,
         sink: &mut dyn FnMut(&AgentEvent),
     ) -> Result<NextAction, RenewalError> {
-        if self.last_sent_at.is_some_and(|epoch| state.epoch > epoch) {
+        if self.last_sent_position.is_some_and(|epoch| state.epoch > epoch) {
             reader.keyring.promote()?;
             sink(&AgentEvent::KeyRenewed);
             self.requested = false;
@@ -296,8 +303,8 @@ impl Renewal {
             .ok_or_else(|| RenewalError("no key to register".to_owned()))
     }
 
-    /// Records that the registry has the new key, because the new helper data have opened a session. `is_replaced`: whether the file of the
-    /// new helper data has replaced the old file.
+    /// Records that the registry has the new key, because the new helper data have opened a session. `is_replaced`: whether
+    /// the file of the new helper data has replaced the old file.
     pub(crate) fn confirm(&mut self, is_replaced: bool) {
         self.failed |= self.requested && !is_replaced;
         (self.requested, self.is_unconfirmed) = (false, false);
@@ -324,11 +331,11 @@ impl Renewal {
 
     /// Counts requests without progress; returns an error after [`STALLS_MAX`] of them.
     fn record_progress(&mut self, position: u32) -> Result<(), RenewalError> {
-        self.stalls = match self.last_sent_at == Some(position) {
+        self.stalls = match self.last_sent_position == Some(position) {
             true => self.stalls + 1,
             false => 0,
         };
-        self.last_sent_at = Some(position);
+        self.last_sent_position = Some(position);
         match self.stalls < STALLS_MAX {
             true => Ok(()),
             false => Err(RenewalError(

@@ -1,5 +1,5 @@
-//! The device's endpoints for the DATA of its sessions. Datagrams are sealed under the newest session. Received datagrams are opened under
-//! the newest session and, for a moment, under the previous session.
+//! The device's endpoints for the DATA of its sessions. Datagrams are sealed under the newest session. Received
+//! datagrams are opened under the newest session and, for a moment, under the previous session.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,18 +19,19 @@ pub(crate) struct SessionEndpoints {
 }
 
 impl SessionEndpoints {
-    /// Seals a datagram from `own` to UDP port `to.port()` of `to.ip()`; returns the message's length, or `None` without a session.
+    /// Seals a datagram from `device_address` to UDP port `to.port()` of `to.ip()`; returns the message's length, or
+    /// `None` without a session.
     pub(crate) fn seal(
         &mut self,
         device: &Device,
-        own: IpAddr,
+        device_address: IpAddr,
         to: SocketAddr,
         payload: &[u8],
         out: &mut [u8],
     ) -> Option<Result<usize, DataEndpointError>> {
         self.update_sessions(device);
         let session = device.session()?;
-        let channel = channel(device, own, session.id, session.key());
+        let channel = channel(device, device_address, session.id, session.key());
         let route = Route {
             source: channel.addr,
             destination: wire_address(to.ip()),
@@ -39,18 +40,19 @@ impl SessionEndpoints {
         Some(endpoint.seal(&channel, &route, to.port(), payload, out))
     }
 
-    /// Opens a message from `from` to the address `own`; `None` if the message is of no session, was altered, or was received before.
+    /// Opens a message from `from` to the address `device_address`; `None` if the message is of no session, was
+    /// altered, or was received before.
     pub(crate) fn open<'m>(
         &mut self,
         device: &Device,
-        own: IpAddr,
+        device_address: IpAddr,
         from: SocketAddr,
         message: &'m [u8],
     ) -> Option<ReceivedDatagram<'m>> {
         self.update_sessions(device);
         let route = Route {
             source: wire_address(from.ip()),
-            destination: wire_address(own),
+            destination: wire_address(device_address),
         };
         let current = device.session().map(|session| (session.id, session.key()));
         let previous = device
@@ -59,7 +61,7 @@ impl SessionEndpoints {
         let endpoints = [(current, &mut self.current), (previous, &mut self.previous)];
         endpoints.into_iter().find_map(|(session, endpoint)| {
             let ((id, key), endpoint) = session.zip(endpoint.as_mut())?;
-            let channel = channel(device, own, id, key);
+            let channel = channel(device, device_address, id, key);
             endpoint.open(&channel, &route, from.port(), message).ok()
         })
     }
@@ -71,8 +73,8 @@ impl SessionEndpoints {
             .is_some_and(DataEndpoint::is_nearly_exhausted)
     }
 
-    /// Replaces the endpoints after a change of sessions. Each session has its own sequence numbers; the received numbers of the previous
-    /// session stay recorded.
+    /// Replaces the endpoints after a change of sessions. Each session has its own sequence numbers; the received
+    /// numbers of the previous session stay recorded.
     fn update_sessions(&mut self, device: &Device) {
         let session = device.session().map(|session| session.id);
         if self.current.as_ref().map(DataEndpoint::session) != session {
@@ -88,12 +90,17 @@ impl SessionEndpoints {
     }
 }
 
-fn channel<'k>(device: &Device, own: IpAddr, session: SessionId, key: &'k SessionKey) -> Channel<'k> {
+fn channel<'k>(
+    device: &Device,
+    device_address: IpAddr,
+    session: SessionId,
+    key: &'k SessionKey,
+) -> Channel<'k> {
     Channel {
         suite: device.config().suite,
         device: device.config().device,
         session,
-        addr: wire_address(own),
+        addr: wire_address(device_address),
         key,
     }
 }

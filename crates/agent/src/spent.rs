@@ -1,12 +1,13 @@
-//! The rows of a pool that the device has answered, and the accepted rows (rows whose ACK has verified), stored beside the helper data
-//! (LAP/1 1.5).
+//! The rows of a pool that the device has answered, and the accepted rows (rows whose ACK has verified), stored beside
+//! the helper data (LAP/1 1.5).
 //!
 //! A row whose ACK verified is never answered again, by any process of this device, even if a registry is restored to
 //! an earlier state. A row that was answered but not acknowledged may be requested again, because its RESPONSE may be
 //! lost. The file is written before the RESPONSE is sent, and again after the ACK: some hundred bytes, replaced twice
 //! per authentication. A failed write is repeated with the next write.
 //!
-//! The file covers the last four pools that were in use: if older helper data are restored, the record of their pool is still there.
+//! The file covers the last four pools that were in use: if older helper data are restored, the record of their pool is
+//! still there.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -25,8 +26,8 @@ const POOL_BYTES: usize = 16;
 const DIGEST_BYTES: usize = 32;
 /// Maximum number of pools, including the one in use.
 const POOLS_MAX: usize = 4;
-/// Maximum number of ranges per pool. With one more range, the rows between the lowest two ranges count as spent, and the device uses other
-/// rows.
+/// Maximum number of ranges per pool. With one more range, the rows between the lowest two ranges count as spent, and
+/// the device uses other rows.
 const RANGES_MAX: usize = 4096;
 const RANGE_BYTES: usize = 4 + 4;
 const FILE_BYTES_MAX: usize =
@@ -62,7 +63,8 @@ pub struct SpentRows {
     pool: [u8; POOL_BYTES],
     /// The lowest number above every answered row.
     unanswered_from: u32,
-    /// Rows whose ACK verified, as first and end; ranges do not touch.
+    /// Rows whose ACK verified, as ranges: from the first row (the map's key) to the row after the last row (the map's
+    /// value). Ranges do not touch.
     accepted: BTreeMap<u32, u32>,
 }
 
@@ -206,9 +208,9 @@ fn from_bytes(bytes: &[u8]) -> Option<Vec<SpentRows>> {
 #[derive(Debug)]
 pub struct SpentFile {
     rows: SpentRows,
-    /// Records of other pools, last used first.
+    /// Records of other pools, the most recently used pool first.
     other_pools: Vec<SpentRows>,
-    /// The records in memory differ from those on disk.
+    /// Whether the records in memory differ from the records on disk.
     is_dirty: bool,
     /// `None`: not stored.
     path: Option<PathBuf>,
@@ -338,11 +340,11 @@ mod tests {
         let mut rows = SpentRows::default();
         rows.mark_accepted(RowIndex(1));
         let bytes = to_bytes([&rows, &rows].into_iter());
-        for at in 0..bytes.len() {
+        for index in 0..bytes.len() {
             let mut altered = bytes.clone();
-            altered[at] ^= 1;
-            assert_eq!(from_bytes(&altered), None, "byte {at}");
-            assert_eq!(from_bytes(&bytes[..at]), None, "{at} bytes");
+            altered[index] ^= 1;
+            assert_eq!(from_bytes(&altered), None, "byte {index}");
+            assert_eq!(from_bytes(&bytes[..index]), None, "{index} bytes");
         }
     }
 

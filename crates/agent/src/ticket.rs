@@ -1,7 +1,8 @@
 //! Tickets: one request to the controller at a time, sealed end to end and repeated until the response arrives (LAP/1 1.7).
 //!
-//! Copies of a ticket are sent to the gateway's ticket port, alternately plain and inside DATA, until the first response arrives. From then
-//! on, tickets are sent in the form of that response. The ticket itself is the same in both forms.
+//! Copies of a ticket are sent to the gateway's ticket port, alternately plain and inside DATA, until the first
+//! response arrives. From then on, tickets are sent in the form of that response. The ticket itself is the same in both
+//! forms.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -44,8 +45,11 @@ struct PendingTicket {
     session: SessionId,
     nonce: [u8; 16],
     message: Vec<u8>,
+    /// Number of copies sent.
     copies: u32,
+    /// Time of the next copy.
     due_ms: u64,
+    /// Interval to the copy after the next copy.
     interval_ms: u64,
 }
 
@@ -147,19 +151,19 @@ impl TicketClient {
         Ok(())
     }
 
-    /// Sends a due copy and handles responses; returns the result of the request once.
+    /// Sends a due copy and handles responses. Returns the result of the request, exactly one time.
     pub(crate) fn poll(
         &mut self,
         device: &Device,
         tunnels: &mut Tunnels,
-        own: Option<IpAddr>,
+        device_address: Option<IpAddr>,
         now_ms: u64,
     ) -> Option<TicketResult> {
         let pending = self.pending.as_ref()?;
         let is_same_session = device
             .session()
             .is_some_and(|session| session.id == pending.session);
-        let (Some(own), true) = (own, is_same_session) else {
+        let (Some(device_address), true) = (device_address, is_same_session) else {
             let kind = pending.kind;
             self.pending = None;
             return Some(TicketResult::NoResponse(kind));
@@ -167,7 +171,7 @@ impl TicketClient {
         let mut seal = SealContext {
             device,
             tunnels,
-            device_address: own,
+            device_address,
         };
         if let Some(result) = self.receive(&mut seal) {
             self.pending = None;

@@ -2,7 +2,8 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CLOCK_BOOTTIME, milliseconds: it includes suspend, so that a session does not outlive a suspended device (LAP/1 1.5).
+/// CLOCK_BOOTTIME, milliseconds. This clock includes the time in suspend, so that a session also expires while the device is
+/// suspended (LAP/1 1.5).
 pub(crate) fn boot_ms() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();

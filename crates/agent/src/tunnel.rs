@@ -1,12 +1,13 @@
-//! Tunnels: datagrams of local programs, sealed under the session key on the path to a service behind a sealed gate, and the service's
-//! datagrams, opened (LAP/1 1.4.7).
+//! Tunnels: datagrams of local programs, sealed under the session key on the path to a service behind a sealed gate,
+//! and the service's datagrams, opened (LAP/1 1.4.7).
 //!
 //! ```text
 //!  program ──► listener ──► flow's socket ══ DATA_UP ══► service's address, LAP's port   (the gate opens it)
 //!  program ◄── listener ◄── flow's socket ◄═ DATA_DOWN ═ service's address and port      (the gate has sealed it)
 //! ```
-//! Each local sender of a listener is a *flow* with its own socket, and thus its own port, towards the network, because services identify
-//! clients by port. All flows share the session's sequence numbers. Without a session, datagrams are dropped, as on a link that is down.
+//! Each local program that sends to a listener is a *flow*. A flow has its own socket towards the network, and therefore its
+//! own port, because services identify clients by port. All flows share the session's sequence numbers. Without a session,
+//! datagrams are dropped, as on a link that is down.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -44,12 +45,13 @@ pub struct Tunnel {
     pub service: SocketAddr,
 }
 
-/// One local sender.
+/// One local program that sends to a tunnel.
 #[derive(Debug)]
 struct Flow {
-    /// Index of its tunnel.
+    /// Index of the flow's tunnel.
     tunnel: usize,
-    peer: SocketAddr,
+    /// Address of the local program.
+    program: SocketAddr,
     /// Socket towards the network, at the device's address.
     socket: UdpSocket,
     port: u16,
@@ -130,40 +132,42 @@ impl Tunnels {
     pub(crate) fn seal(
         &mut self,
         device: &Device,
-        own: IpAddr,
+        device_address: IpAddr,
         to: SocketAddr,
         payload: &[u8],
         out: &mut [u8],
     ) -> Option<usize> {
-        self.endpoints.seal(device, own, to, payload, out)?.ok()
+        self.endpoints
+            .seal(device, device_address, to, payload, out)?
+            .ok()
     }
 
     /// Opens a message from `from` to the agent's own port `port`.
     pub(crate) fn open_for_port<'m>(
         &mut self,
         device: &Device,
-        own: IpAddr,
+        device_address: IpAddr,
         from: SocketAddr,
         port: u16,
         message: &'m [u8],
     ) -> Option<&'m [u8]> {
-        let opened = self.endpoints.open(device, own, from, message);
+        let opened = self.endpoints.open(device, device_address, from, message);
         opened
             .filter(|opened| opened.port == port)
             .map(|opened| opened.payload)
     }
 
-    /// Forwards datagrams in both directions under the device's session; `own` is the device's address. Returns whether the session should
-    /// be renewed because its sequence numbers run out.
+    /// Forwards datagrams in both directions under the device's session; `device_address` is the device's address.
+    /// Returns whether the session should be renewed because its sequence numbers run out.
     ///
-    /// While the device waits for an ACK, all datagrams wait in their sockets: the gateway may have replaced the session already, and would
-    /// drop datagrams that are sealed under the old session.
-    pub(crate) fn forward(&mut self, device: &Device, own: Option<IpAddr>, now_ms: u64) -> bool {
+    /// While the device waits for an ACK, all datagrams wait in their sockets: the gateway may have replaced the
+    /// session already, and would drop datagrams that are sealed under the old session.
+    pub(crate) fn forward(&mut self, device: &Device, device_address: Option<IpAddr>, now_ms: u64) -> bool {
         if self.listeners.is_empty() || device.awaits_prompt_ack() {
             return false;
         }
-        let is_address_changed = own != self.device_address;
-        self.device_address = own;
+        let is_address_changed = device_address != self.device_address;
+        self.device_address = device_address;
         let is_expired =
             |flow: &mut Flow| is_address_changed || now_ms.saturating_sub(flow.last_used_ms) >= FLOW_IDLE_MS;
         let expired = self.flows.extract_if(.., is_expired);
@@ -175,11 +179,11 @@ impl Tunnels {
             self.send_from_programs(tunnel_index, device, [&mut *buffer, &mut *message], now_ms);
         }
         self.buffers = buffers;
-        let renew = self.endpoints.is_nearly_exhausted() && now_ms >= self.renew_at_ms;
-        if renew {
+        let is_renewal_due = self.endpoints.is_nearly_exhausted() && now_ms >= self.renew_at_ms;
+        if is_renewal_due {
             self.renew_at_ms = now_ms.saturating_add(RENEW_PAUSE_MS);
         }
-        renew
+        is_renewal_due
     }
 
     /// Forwards datagrams from the local programs of one listener.
@@ -195,16 +199,17 @@ impl Tunnels {
                 return;
             };
             let (service, received) = (tunnel.service, listener.recv_from(buffer));
-            let (length, peer) = match received {
+            let (length, program) = match received {
                 Ok(received) => received,
                 // An ICMP error for a program that has ended: the next datagram may be of another program.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(_) => return,
             };
             let payload = buffer.get(..length).unwrap_or_default();
-            let sealed = self
-                .device_address
-                .and_then(|own| self.endpoints.seal(device, own, service, payload, message));
+            let sealed = self.device_address.and_then(|device_address| {
+                self.endpoints
+                    .seal(device, device_address, service, payload, message)
+            });
             let sealed = match sealed {
                 Some(Ok(bytes)) => message.get(..bytes).unwrap_or_default(),
                 Some(Err(error)) => {
@@ -219,7 +224,7 @@ impl Tunnels {
             };
             let to = SocketAddr::new(service.ip(), self.lap_port);
             let sent = self
-                .flow(tunnel_index, peer, now_ms)
+                .flow(tunnel_index, program, now_ms)
                 .and_then(|flow| flow.socket.send_to(sealed, to));
             self.count_sent(sent, payload.len(), service);
         }
@@ -248,16 +253,16 @@ impl Tunnels {
         }
     }
 
-    /// The flow of a local sender; opened if it is new.
-    fn flow(&mut self, tunnel_index: usize, peer: SocketAddr, now_ms: u64) -> io::Result<&Flow> {
+    /// The flow of a local program; opened if the program has no flow yet.
+    fn flow(&mut self, tunnel_index: usize, program: SocketAddr, now_ms: u64) -> io::Result<&Flow> {
         let known_index = self
             .flows
             .iter()
-            .position(|flow| flow.tunnel == tunnel_index && flow.peer == peer);
+            .position(|flow| flow.tunnel == tunnel_index && flow.program == program);
         let index = match known_index {
             Some(index) => index,
             None => {
-                let flow = self.new_flow(tunnel_index, peer)?;
+                let flow = self.new_flow(tunnel_index, program)?;
                 if self.flows.len() >= FLOWS_MAX {
                     let oldest = self
                         .flows
@@ -277,18 +282,18 @@ impl Tunnels {
         Ok(flow)
     }
 
-    /// Opens a socket at the device's address that never sends fragments, which a sealed gate drops.
-    fn new_flow(&self, tunnel_index: usize, peer: SocketAddr) -> io::Result<Flow> {
-        let own = self.device_address.ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let socket = UdpSocket::bind((own, 0))?;
+    /// Opens a socket at the device's address. The socket never sends fragments, because a sealed gate drops fragments.
+    fn new_flow(&self, tunnel_index: usize, program: SocketAddr) -> io::Result<Flow> {
+        let device_address = self.device_address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let socket = UdpSocket::bind((device_address, 0))?;
         socket.set_nonblocking(true)?;
-        match own {
+        match device_address {
             IpAddr::V4(_) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO)?,
             IpAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DO)?,
         }
         Ok(Flow {
             tunnel: tunnel_index,
-            peer,
+            program,
             port: socket.local_addr()?.port(),
             socket,
             last_used_ms: 0,
@@ -311,10 +316,10 @@ impl Tunnels {
                 let message = buffer.get(..length).unwrap_or_default();
                 let opened = self
                     .device_address
-                    .and_then(|own| self.endpoints.open(device, own, from, message));
-                // Only from the service, as with a connected socket, and for this flow's port.
+                    .and_then(|device_address| self.endpoints.open(device, device_address, from, message));
+                // Only datagrams from the service, as with a connected socket, and for this flow's port are accepted.
                 match opened.filter(|opened| opened.port == flow.port && is_same(from, tunnel.service)) {
-                    Some(opened) if listener.send_to(opened.payload, flow.peer).is_ok() => {
+                    Some(opened) if listener.send_to(opened.payload, flow.program).is_ok() => {
                         self.counts.down += 1;
                         flow.last_used_ms = now_ms;
                     }

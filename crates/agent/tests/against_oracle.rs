@@ -35,7 +35,7 @@ const GATEWAY: GatewayId = GatewayId(9);
 const DEVICE: DeviceId = DeviceId(0x00d1);
 const SUITE: Suite = Suite::SipHash128;
 
-/// The reference gateway on its own socket; it runs until it is dropped.
+/// The reference gateway on its own socket, in a thread that ends when this value is dropped.
 struct Oracle {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -203,7 +203,7 @@ fn run(agent: &mut Agent, is_done: impl Fn(&[AgentEvent]) -> bool) -> (RunOutcom
     (outcome, reports)
 }
 
-fn rows_of(reports: &[AgentEvent]) -> Vec<u32> {
+fn authenticated_rows(reports: &[AgentEvent]) -> Vec<u32> {
     let row = |report: &AgentEvent| match report {
         AgentEvent::Authenticated { row: idx, .. } => Some(*idx),
         _ => None,
@@ -216,9 +216,9 @@ fn an_agent_authenticates_and_renews_before_the_session_expires() {
     let (credential, keys) = enroll_strong(4);
     let oracle = Oracle::start(1, Mode::Pool, &keys);
     let mut agent = agent(credential, "xor-arbiter", 1, oracle.address);
-    let (outcome, reports) = run(&mut agent, |reports| rows_of(reports).len() >= 3);
+    let (outcome, reports) = run(&mut agent, |reports| authenticated_rows(reports).len() >= 3);
     assert_eq!(outcome, RunOutcome::Stopped);
-    assert_eq!(rows_of(&reports), [0, 1, 2]);
+    assert_eq!(authenticated_rows(&reports), [0, 1, 2]);
     assert!(!reports.contains(&AgentEvent::SessionExpired), "{reports:?}");
     assert_eq!(reports.last(), Some(&AgentEvent::Stopped));
     assert!(matches!(
@@ -242,21 +242,21 @@ fn key_mode_works_with_a_weak_puf() {
     let (credential, key) = enroll_weak(3);
     let oracle = Oracle::start(1, Mode::Key, &[([0; 8], key)]);
     let mut agent = agent(credential, "sram", 1, oracle.address);
-    let (_, reports) = run(&mut agent, |reports| rows_of(reports).len() >= 2);
-    assert_eq!(rows_of(&reports), [0, 1]);
+    let (_, reports) = run(&mut agent, |reports| authenticated_rows(reports).len() >= 2);
+    assert_eq!(authenticated_rows(&reports), [0, 1]);
 }
 
 /// Suffixes of the helper data files of a device that renewed its key four times. The last renewal received no
 /// response.
-const SETS: [&str; 5] = [".new", "", ".previous", ".previous.2", ".previous.3"];
+const HELPER_DATA_SUFFIXES: [&str; 5] = [".new", "", ".previous", ".previous.2", ".previous.3"];
 
-/// A forged CHALLENGE arrives first, so the device reads the PUF with each set of helper data in turn. The genuine
-/// CHALLENGE arrives after these readouts and verifies with the row key of an earlier readout.
+/// A forged CHALLENGE arrives first. No row key verifies its tag, so the device reads the PUF with each set of helper
+/// data. Then the genuine CHALLENGE arrives: a row key from one of these readouts verifies its tag.
 #[test]
 fn helper_data_with_a_verified_key_become_the_current_file() {
     let sets: Vec<(Credential, RowKey)> = (10..15).map(enroll_weak).collect();
     std::thread::scope(|scope| {
-        for (registered, expected_files) in [
+        for (registered_set, expected_files) in [
             (0, [None, Some(0), Some(1), Some(2), Some(3)]),
             (1, [Some(0), Some(1), Some(2), Some(3), Some(4)]),
             (2, [Some(0), Some(2), Some(1), Some(2), Some(3)]),
@@ -264,39 +264,40 @@ fn helper_data_with_a_verified_key_become_the_current_file() {
         ] {
             let sets = &sets;
             scope.spawn(move || {
-                let files = files_after_a_session(sets, registered);
+                let files = files_after_a_session(sets, registered_set);
                 assert_eq!(
                     files, expected_files,
                     "the registry has the key of {:?}",
-                    SETS[registered]
+                    HELPER_DATA_SUFFIXES[registered_set]
                 );
             });
         }
     });
 }
 
-/// Returns which set each file contains after a session with a gateway that has the key of the set `registered`.
-fn files_after_a_session(sets: &[(Credential, RowKey)], registered: usize) -> [Option<usize>; 5] {
+/// Opens a session with a gateway that has the key of the set `registered_set`. Then returns, for each file, the index of the
+/// set in the file; `None` if the file does not exist.
+fn files_after_a_session(sets: &[(Credential, RowKey)], registered_set: usize) -> [Option<usize>; 5] {
     let directory = tempfile::tempdir().unwrap();
     let path = |suffix: &str| directory.path().join(format!("d1.helper{suffix}"));
-    for (suffix, (credential, _)) in SETS.iter().zip(sets) {
+    for (suffix, (credential, _)) in HELPER_DATA_SUFFIXES.iter().zip(sets) {
         std::fs::write(path(suffix), credential.to_bytes()).unwrap();
     }
-    let key = sets[registered].1.clone();
+    let key = sets[registered_set].1.clone();
     let oracle = Oracle::start_with(60, Mode::Key, &[([0; 8], key)], true);
     let keyring = Keyring::read_from(&path("")).unwrap();
     let mut agent = agent_with(keyring, Mode::Key, "sram", 1, oracle.address);
-    let (outcome, reports) = run(&mut agent, |reports| !rows_of(reports).is_empty());
+    let (outcome, reports) = run(&mut agent, |reports| !authenticated_rows(reports).is_empty());
     assert_eq!(outcome, RunOutcome::Stopped, "{reports:?}");
     let is_renewed = reports.contains(&AgentEvent::KeyRenewed);
     let is_older = reports.contains(&AgentEvent::PreviousKeyInRegistry);
     assert_eq!(
         (is_renewed, is_older),
-        (registered == 0, registered > 1),
+        (registered_set == 0, registered_set > 1),
         "{reports:?}"
     );
-    assert!(!path(".previous.4").exists() || registered > 1);
-    SETS.map(|suffix| {
+    assert!(!path(".previous.4").exists() || registered_set > 1);
+    HELPER_DATA_SUFFIXES.map(|suffix| {
         let content = std::fs::read(path(suffix)).ok()?;
         let set = sets.iter().position(|(set, _)| set.to_bytes() == content);
         Some(set.expect("one of the sets"))
@@ -314,7 +315,7 @@ fn another_chip_with_the_same_helper_data_cannot_authenticate() {
             .any(|report| matches!(report, AgentEvent::AuthenticationFailed { .. }))
     };
     let (_, reports) = run(&mut agent, has_failed);
-    assert_eq!(rows_of(&reports), [0; 0]);
+    assert_eq!(authenticated_rows(&reports), [0; 0]);
     assert!(
         reports
             .iter()

@@ -1,6 +1,6 @@
 //! Tunnels of the agent, with real sockets, through the reference gateway with a sealed gate. The gateway replies at
-//! 127.0.0.1. A service behind the gateway has the address 127.0.0.2; the gate opens frames to the LAP port of this
-//! address.
+//! 127.0.0.1. A service behind the gateway has the address 127.0.0.2. The gate verifies and unseals the datagrams to the
+//! LAP port of this address.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -60,17 +60,18 @@ fn endpoint(address: SocketAddr) -> Endpoint {
 struct Site {
     gateway: Gateway,
     /// LAP socket of the gateway.
-    lap: UdpSocket,
-    /// Socket with the service's address and the LAP port: the gate opens the datagrams that arrive here.
-    gate: UdpSocket,
-    echo: UdpSocket,
+    lap_socket: UdpSocket,
+    /// Socket with the service's address and the LAP port. The gate unseals the datagrams that arrive here.
+    gate_socket: UdpSocket,
+    /// Socket of the service.
+    echo_socket: UdpSocket,
     started_at: Instant,
 }
 
 impl Site {
     fn new(key: &RowKey) -> Self {
-        let lap = socket(([127, 0, 0, 1], 0));
-        let address = lap.local_addr().unwrap();
+        let lap_socket = socket(([127, 0, 0, 1], 0));
+        let address = lap_socket.local_addr().unwrap();
         let mut gateway = Gateway::new(GatewayConfig {
             gate: Gate::Sealed,
             lap_port: address.port(),
@@ -98,9 +99,9 @@ impl Site {
         gateway.replace_fresh_values(fresh(1), fresh(2), Now::default());
         Self {
             gateway,
-            gate: socket((SERVICE, address.port())),
-            echo: socket((SERVICE, 0)),
-            lap,
+            gate_socket: socket((SERVICE, address.port())),
+            echo_socket: socket((SERVICE, 0)),
+            lap_socket,
             started_at: Instant::now(),
         }
     }
@@ -113,7 +114,8 @@ impl Site {
         }
     }
 
-    /// Handles a received frame; returns the verdict, the opened payload and its destination port.
+    /// Passes a datagram to the gateway. Returns the verdict, the payload that the gateway sends or forwards, and the
+    /// destination port of that payload.
     fn handle_frame(&mut self, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> (Verdict, Vec<u8>, u16) {
         let mut frame = FrameBuilder::new(endpoint(from), endpoint(to)).udp(payload);
         let handled = self.gateway.handle(self.now(), 1, &mut frame);
@@ -124,33 +126,34 @@ impl Site {
 
     fn serve(mut self, stop: &AtomicBool) {
         let mut buffer = [0u8; 4096];
-        let (lap, gate, echo) = (
-            self.lap.local_addr().unwrap(),
-            self.gate.local_addr().unwrap(),
-            self.echo.local_addr().unwrap(),
+        let (lap_address, gate_address, echo_address) = (
+            self.lap_socket.local_addr().unwrap(),
+            self.gate_socket.local_addr().unwrap(),
+            self.echo_socket.local_addr().unwrap(),
         );
         while !stop.load(Ordering::Acquire) {
-            if let Ok((bytes, from)) = self.lap.recv_from(&mut buffer) {
-                let (verdict, reply, _) = self.handle_frame(from, lap, &buffer[..bytes]);
+            if let Ok((bytes, from)) = self.lap_socket.recv_from(&mut buffer) {
+                let (verdict, reply, _) = self.handle_frame(from, lap_address, &buffer[..bytes]);
                 assert_eq!(verdict.disposition(), Disposition::Reply, "{verdict}");
-                self.lap.send_to(&reply, from).unwrap();
+                self.lap_socket.send_to(&reply, from).unwrap();
             }
-            if let Ok((bytes, from)) = self.gate.recv_from(&mut buffer) {
-                let (verdict, payload, port) = self.handle_frame(from, gate, &buffer[..bytes]);
-                assert_eq!((verdict, port), (Verdict::PassData, echo.port()));
-                let mut frame = FrameBuilder::new(endpoint(echo), endpoint(from)).udp(&payload);
+            if let Ok((bytes, from)) = self.gate_socket.recv_from(&mut buffer) {
+                let (verdict, payload, port) = self.handle_frame(from, gate_address, &buffer[..bytes]);
+                assert_eq!((verdict, port), (Verdict::PassData, echo_address.port()));
+                let mut frame = FrameBuilder::new(endpoint(echo_address), endpoint(from)).udp(&payload);
                 let verdict = self.gateway.seal_frame(self.now(), 65_535, false, &mut frame);
                 assert_eq!(verdict, Verdict::PassSealed);
                 let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
                 for _ in 0..2 {
-                    self.echo.send_to(&frame[udp.payload()], from).unwrap();
+                    self.echo_socket.send_to(&frame[udp.payload()], from).unwrap();
                 }
             }
         }
     }
 }
 
-/// Two local programs send each datagram until the same datagram returns. Returns the number of sent datagrams.
+/// Simulates two local programs. Each program sends each of its payloads repeatedly until the payload comes back. Returns
+/// the number of sent datagrams.
 fn run_programs(listen: SocketAddr) -> u64 {
     let programs = [socket(([127, 0, 0, 1], 0)), socket(([127, 0, 0, 1], 0))];
     let mut count = 0;
@@ -212,11 +215,14 @@ fn options(
 }
 
 #[test]
-fn local_programs_communicate_through_the_seal_and_replays_do_not_reach_them() {
+fn local_programs_communicate_through_a_tunnel_and_receive_no_replays() {
     let enrolled = enroll();
     let key = RowKey::for_device(enrolled.secret.expose(), &enrolled.helper.digest(), SUITE, DEVICE);
     let site = Site::new(&key);
-    let (gateway, service) = (site.lap.local_addr().unwrap(), site.echo.local_addr().unwrap());
+    let (gateway, service) = (
+        site.lap_socket.local_addr().unwrap(),
+        site.echo_socket.local_addr().unwrap(),
+    );
     let stop_gateway = Arc::new(AtomicBool::new(false));
     let thread_stop = Arc::clone(&stop_gateway);
     let gateway_thread: JoinHandle<()> = std::thread::spawn(move || site.serve(&thread_stop));
@@ -245,7 +251,7 @@ fn local_programs_communicate_through_the_seal_and_replays_do_not_reach_them() {
             reports.push(report.clone());
         })
         .unwrap();
-    let count = program_thread.unwrap().join().unwrap();
+    let sent_datagrams = program_thread.unwrap().join().unwrap();
     stop_gateway.store(true, Ordering::Release);
     gateway_thread.join().unwrap();
     assert_eq!(outcome, RunOutcome::Stopped);
@@ -254,7 +260,7 @@ fn local_programs_communicate_through_the_seal_and_replays_do_not_reach_them() {
         _ => None,
     });
     let counts: TunnelCounts = counts.unwrap();
-    assert_eq!(counts.up, count, "{counts:?}");
+    assert_eq!(counts.up, sent_datagrams, "{counts:?}");
     // The replay of the last reply may arrive after the agent has stopped.
     assert!(
         counts.down >= 10 && counts.dropped_unopened + 1 >= counts.down,
@@ -263,7 +269,8 @@ fn local_programs_communicate_through_the_seal_and_replays_do_not_reach_them() {
     assert_eq!(reports.last(), Some(&AgentEvent::Stopped));
 }
 
-/// A program sends more datagrams than a listener queues, before a session opens. The agent counts each datagram.
+/// Before a session opens, a program sends more datagrams than fit into the receive buffer of the tunnel's socket. The agent
+/// counts each lost datagram.
 #[test]
 fn datagrams_that_the_kernel_drops_are_counted() {
     // A datagram takes more than 256 B of a receive buffer.

@@ -1,9 +1,10 @@
-//! Montgomery multiplication by MULX, ADCX and ADOX, blocks of eight limbs at a time.
+//! Montgomery multiplication with the instructions MULX, ADCX and ADOX, on blocks of eight 64-bit limbs.
 //!
-//! The only primitive is [`sweep`], which adds the product of a block and a long number to a sum. The reduction is that of
-//! [`super::simd`]'s kernels: with `k = -n^-1 mod 2^512` the multiple `k n` is -1 modulo 2^512, so a sum's lowest block is itself the
-//! quotient that clears it; only the last block is cleared by a multiple of n. The result for a sum T is below `T / R + 2 n`, here below 3
-//! n.
+//! The only primitive is [`sweep`], which adds the product of a block and a long number to a sum. The reduction works
+//! like the reduction of [`super::simd`]'s kernels. With `k = -n^-1 mod 2^512`, the product `k n` is -1 modulo 2^512.
+//! Adding `q k n` therefore clears a sum's lowest block q, and no multiplication is needed to find q. Only for the last
+//! block is the quotient `q k mod 2^512`, and a multiple of n is added. With `R = 2^(64 L)` for L limbs, the result for
+//! a sum T is below `T / R + 2 n`: here below 3 n, since T is below `n R`.
 
 use std::arch::naked_asm;
 
@@ -16,7 +17,7 @@ cpufeatures::new!(has_adx, "bmi2", "adx");
 /// Limbs in a block.
 const BLOCK: usize = 8;
 
-/// A modulus n of whole blocks, prepared for this CPU.
+/// A modulus n that consists of whole blocks, prepared for this CPU.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub(super) struct Adx {
     n: Box<[u64]>,
@@ -27,12 +28,13 @@ pub(super) struct Adx {
 }
 
 impl Adx {
-    /// Returns `None` if this CPU has no ADX, or the modulus does not consist of whole blocks. `n0 = -n^-1 mod 2^64`.
+    /// Returns `None` if this CPU has no BMI2 or ADX, or the modulus does not consist of whole blocks. `n0` is
+    /// `-n^-1 mod 2^64`.
     pub(super) fn new(n: &[u64], n0: u64) -> Option<Self> {
         if !has_adx::get() || !n.len().is_multiple_of(BLOCK) {
             return None;
         }
-        // Computes k limb by limb: each limb of k clears the next limb of k n + 1.
+        // Computes k limb by limb: each limb of k is chosen so that it clears the next limb of `k n + 1`.
         let mut sum = vec![0u64; n.len() + BLOCK];
         *sum.first_mut()? = 1;
         let mut k = [0; BLOCK];
@@ -46,32 +48,33 @@ impl Adx {
         Some(Self { n: n.into(), k, m })
     }
 
-    /// `out = a b / R mod n`, all with the length of the modulus; a or b is below n.
+    /// `out = a b / R mod n`, all with as many limbs as the modulus; at least one of a and b must be below n.
     pub(super) fn multiply(&self, out: &mut [u64], a: &[u64], b: &[u64]) {
         let mut sum = [0; 2 * LIMBS_MAX];
-        let (rows, _) = a.as_chunks::<BLOCK>();
-        for (index, rows) in rows.iter().enumerate() {
-            sweep_from(&mut sum, index, rows, b, false);
+        let (blocks, _) = a.as_chunks::<BLOCK>();
+        for (index, block) in blocks.iter().enumerate() {
+            sweep_from(&mut sum, index, block, b, false);
         }
         self.reduce(out, &mut sum);
     }
 
-    /// `out = a^2 / R mod n`, a below n.
+    /// `out = a^2 / R mod n`; a must be below n.
     pub(super) fn square(&self, out: &mut [u64], a: &[u64]) {
-        // With few blocks the second sum costs more than it saves.
+        // The code below adds the products of different blocks once and doubles their sum. With few blocks, the
+        // doubling takes longer than it saves.
         if a.len() < 4 * BLOCK {
             return self.multiply(out, a, a);
         }
-        let mut mixed = [0; 2 * LIMBS_MAX];
+        let mut cross_products = [0; 2 * LIMBS_MAX];
         let mut sum = [0; 2 * LIMBS_MAX];
-        let (rows, _) = a.as_chunks::<BLOCK>();
-        let mut higher = a;
-        for (index, rows) in rows.iter().enumerate() {
-            higher = higher.get(BLOCK..).unwrap_or_default();
-            sweep_from(&mut mixed, 2 * index + 1, rows, higher, false);
-            sweep_from(&mut sum, 2 * index, rows, rows, false);
+        let (blocks, _) = a.as_chunks::<BLOCK>();
+        let mut higher_limbs = a;
+        for (index, block) in blocks.iter().enumerate() {
+            higher_limbs = higher_limbs.get(BLOCK..).unwrap_or_default();
+            sweep_from(&mut cross_products, 2 * index + 1, block, higher_limbs, false);
+            sweep_from(&mut sum, 2 * index, block, block, false);
         }
-        add_double(&mut sum, &mixed, 2 * rows.len());
+        add_double(&mut sum, &cross_products, 2 * blocks.len());
         self.reduce(out, &mut sum);
     }
 
@@ -80,27 +83,27 @@ impl Adx {
         let blocks = self.n.len() / BLOCK;
         let mut carry = false;
         for index in 1..blocks {
-            let Some(quotient) = block(sum, index - 1) else {
+            let Some(quotient) = copy_block(sum, index - 1) else {
                 return;
             };
             carry = sweep_from(sum, index, &quotient, &self.m, carry);
         }
-        let Some(low) = block(sum, blocks - 1) else {
+        let Some(low) = copy_block(sum, blocks - 1) else {
             return;
         };
-        let last = sweep_from(sum, blocks - 1, &multiply_low(&low, &self.k), &self.n, false);
+        let last_carry = sweep_from(sum, blocks - 1, &multiply_low(&low, &self.k), &self.n, false);
         let Some(high) = sum.get_mut(self.n.len()..2 * self.n.len()) else {
             return;
         };
         // The result is below 3 n, so two subtractions of n suffice.
-        let top = subtract(out, high, &self.n, u64::from(carry) + u64::from(last));
+        let top = subtract(out, high, &self.n, u64::from(carry) + u64::from(last_carry));
         high.copy_from_slice(out);
         subtract(out, high, &self.n, top);
     }
 }
 
-/// A copy of a sum's block.
-fn block(sum: &[u64], index: usize) -> Option<[u64; BLOCK]> {
+/// Copies a block of a sum; `None` if the sum has no block at the index.
+fn copy_block(sum: &[u64], index: usize) -> Option<[u64; BLOCK]> {
     sum.as_chunks().0.get(index).copied()
 }
 
@@ -116,24 +119,25 @@ fn multiply_low(a: &[u64; BLOCK], b: &[u64; BLOCK]) -> [u64; BLOCK] {
     product
 }
 
-/// `sum = sum + 2 mixed`, both with `blocks` blocks, like the result.
-fn add_double(sum: &mut [u64], mixed: &[u64], blocks: usize) {
-    let (mut carry, mut shifted) = (false, 0);
-    let ((sums, _), (mixed, _)) = (sum.as_chunks_mut::<BLOCK>(), mixed.as_chunks::<BLOCK>());
-    for (sums, mixed) in sums.iter_mut().zip(mixed).take(blocks) {
-        for (sum, mixed) in sums.iter_mut().zip(mixed) {
-            (*sum, carry) = sum.carrying_add(mixed << 1 | shifted, carry);
-            shifted = mixed >> 63;
+/// `sum = sum + 2 number`; both numbers and the result have `blocks` blocks.
+fn add_double(sum: &mut [u64], number: &[u64], blocks: usize) {
+    let (mut carry, mut shifted_out) = (false, 0);
+    let ((sum_blocks, _), (number_blocks, _)) = (sum.as_chunks_mut::<BLOCK>(), number.as_chunks::<BLOCK>());
+    for (sum_block, number_block) in sum_blocks.iter_mut().zip(number_blocks).take(blocks) {
+        for (sum, limb) in sum_block.iter_mut().zip(number_block) {
+            (*sum, carry) = sum.carrying_add(limb << 1 | shifted_out, carry);
+            shifted_out = limb >> 63;
         }
     }
 }
 
-/// Adds `rows number + carry 2^(64 l)` to the sum from a block on, for a number of l limbs. Returns the carry out of
-/// the l limbs and the block above them.
+/// Adds `block number + carry 2^(64 l)` to the part of the sum that begins at `first_block`, where l is the number's
+/// count of limbs. The addition changes the l limbs from there on and the block above them. Returns the carry out of
+/// that block.
 fn sweep_from(
     sum: &mut [u64; 2 * LIMBS_MAX],
     first_block: usize,
-    rows: &[u64; BLOCK],
+    block: &[u64; BLOCK],
     number: &[u64],
     carry: bool,
 ) -> bool {
@@ -145,15 +149,16 @@ fn sweep_from(
         return false;
     }
     // SAFETY: an `Adx` exists only if the CPU has the instructions; the sum is long enough.
-    unsafe { sweep(sum.as_mut_ptr(), rows, number.as_ptr(), blocks, u64::from(carry)) != 0 }
+    unsafe { sweep(sum.as_mut_ptr(), block, number.as_ptr(), blocks, u64::from(carry)) != 0 }
 }
 
-/// One row of a tile: adds the product of one limb of `rows` and eight limbs of the number, and one limb of the sum, to
-/// the eight limbs in registers. The lowest limb is then complete, and its register takes the ninth limb: the result
-/// fits, since `(2^512 - 1) + (2^64 - 1) (2^512 - 1) + 2^64 - 1 = 2^576 - 1`.
+/// One row of a tile: adds two values to the eight limbs in registers, namely one limb of the sum, and the product of
+/// one limb of `block` and eight limbs of the number. The lowest limb is then complete, and its register takes the
+/// ninth limb: the result fits, since `(2^512 - 1) + (2^64 - 1) (2^512 - 1) + 2^64 - 1 = 2^576 - 1`.
 ///
-/// The carries of low halves use CF, those of high halves OF; rbp is zero. TEST clears both flags, like XOR, but waits for the previous
-/// row: on Zen 4, rows that start as early as possible compete for execution units and take a fifth longer.
+/// The carries of low halves are in CF, the carries of high halves in OF; rbp is zero. Both TEST and XOR clear these
+/// flags. The macro uses TEST, because TEST must wait for the previous row: on Zen 4, rows that start as early as
+/// possible compete for execution units, and the multiplication takes 20 % longer.
 macro_rules! row {
     ($offset:literal, $a0:literal $a1:literal $a2:literal $a3:literal $a4:literal $a5:literal $a6:literal $a7:literal) => {
         concat!(
@@ -236,16 +241,16 @@ macro_rules! row {
     };
 }
 
-/// `sum[0..8 blocks + 8] += rows[0..8] number[0..8 blocks] + carry 2^(512 blocks)`, and returns the carry.
+/// `sum[0..8 blocks + 8] += block[0..8] number[0..8 blocks] + carry 2^(512 blocks)`. Returns the carry, 0 or 1.
 ///
-/// A tile is 8 by 8 limbs. r8 to r15 hold the limbs that it adds to the next tile.
+/// A tile is the product of 8 by 8 limbs. r8 to r15 hold the limbs that one tile passes to the next tile.
 ///
 /// # Safety
 /// The CPU has BMI2 and ADX; there is at least one block, and the sum has one block more than the number.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn sweep(
     sum: *mut u64,
-    rows: &[u64; BLOCK],
+    block: &[u64; BLOCK],
     number: *const u64,
     blocks: usize,
     carry: u64,

@@ -1,16 +1,17 @@
-//! Modular arithmetic for signatures, on single numbers and on eight numbers side by side: RSA, verification of ECDSA on P-256 and of
-//! Ed25519.
+//! Modular arithmetic for RSA, and for the verification of ECDSA signatures on P-256 and of Ed25519 signatures. The
+//! crate computes on single numbers and on eight numbers side by side.
 //!
-//! The crate only computes. It does not parse messages, pad, generate keys, or sign on the curves: see `linewarden-signatures` for these.
+//! The crate does not parse or pad messages, generate keys, or create signatures on the curves: see
+//! `linewarden-signatures`.
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`Backend`] | vector instructions of this CPU; [`Backend::widest`] returns `None` where single numbers are faster |
-//! | [`rsa`] | public and private operation of RSA with 2,048 and 3,072 bits, products of many factors |
+//! | [`Backend`] | vector instructions of this CPU; [`Backend::widest`] is `None` if single numbers are faster |
+//! | [`rsa`] | public and private operation of RSA with 2,048 and 3,072 bits, products modulo n of many factors |
 //! | [`p256`], [`edwards`] | verification equations of signatures, with precomputed tables for frequent signers |
 //! | [`Modulus`], `adx` | Montgomery multiplication of single numbers in 64-bit limbs, least significant first |
-//! | `simd` | words of eight numbers side by side, on AVX-512 IFMA, AVX2 or portable code; long numbers of such words |
-//! | `elliptic` | numbers of 260 bits in such words, for both curves and the orders of their groups |
+//! | `simd` | vectors with one word of each of eight numbers, on AVX-512 IFMA, AVX2 or portable code; long numbers |
+//! | `elliptic` | eight numbers of 260 bits in five vectors, for both curves and the orders of their groups |
 //! | [`run_and_wipe_stack`] | wiping of stack frames and vector registers after computations with secrets |
 //!
 //! The private operation of RSA runs in constant time, is blinded, and wipes its stack; verification handles no secrets. `unsafe` code is

@@ -1,6 +1,6 @@
 //! Long numbers in bytes and in limbs of 64 bits.
 
-/// The limbs of a big-endian number, least significant first; limbs beyond the number are zero.
+/// Writes the limbs of a big-endian number to `limbs`, least significant first; limbs beyond the number become zero.
 pub(super) fn from_be(limbs: &mut [u64], bytes: &[u8]) {
     limbs.fill(0);
     let (leading, full_words) = bytes.as_rchunks();
@@ -11,7 +11,7 @@ pub(super) fn from_be(limbs: &mut [u64], bytes: &[u8]) {
     }
 }
 
-/// The big-endian bytes of a number; limbs and bytes have the same length.
+/// Writes a number to `bytes` in big-endian order; `bytes` has eight bytes per limb.
 pub(super) fn to_be(bytes: &mut [u8], limbs: &[u64]) {
     for (bytes, limb) in bytes.rchunks_exact_mut(8).zip(limbs) {
         bytes.copy_from_slice(&limb.to_be_bytes());

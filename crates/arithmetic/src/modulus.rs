@@ -1,8 +1,9 @@
 //! An odd modulus of 512 to 4,096 bits, and Montgomery multiplication by it, one number at a time.
 //!
-//! Montgomery multiplication (*Modular multiplication without trial division*, 1985) in the form that Koç, Acar and Kaliski (1996) call
-//! CIOS, or with special instructions of the CPU. With `R = 2^(64 L)` for L limbs, the Montgomery form of x is `x R mod n`. No branch and
-//! no address depends on a number's value.
+//! The multiplication is Montgomery's (*Modular multiplication without trial division*, 1985): with special
+//! instructions if the CPU has them, otherwise in the variant that Koç, Acar and Kaliski (1996) call CIOS. With
+//! `R = 2^(64 L)` for L limbs, the Montgomery form of x is `x R mod n`. No branch and no address depends on a number's
+//! value.
 
 use std::fmt;
 
@@ -11,9 +12,9 @@ use zeroize::Zeroize as _;
 #[cfg(target_arch = "x86_64")]
 use super::adx::Adx;
 
-/// The widest modulus, in limbs of 64 bits.
+/// Size of the largest modulus, in limbs of 64 bits.
 pub const LIMBS_MAX: usize = 64;
-/// The narrowest modulus, in limbs of 64 bits.
+/// Size of the smallest modulus, in limbs of 64 bits.
 pub const LIMBS_MIN: usize = 8;
 
 /// Why a number is not a valid modulus.
@@ -107,7 +108,8 @@ impl Modulus {
 
     /// `2^exponent mod n`, not in Montgomery form, for an exponent of at least `64 L`. The running time depends on the exponent.
     pub(crate) fn power_of_two(&self, exponent: usize) -> Box<[u64]> {
-        // The Montgomery form of 2^(exponent - 64 L): the first five bits by doubling, which is faster, the others by squaring.
+        // 2^exponent is the Montgomery form of 2^(exponent - 64 L). The topmost five bits of the remaining exponent are
+        // processed by doublings, which are faster, the lower bits by squarings.
         let exponent = exponent.saturating_sub(64 * self.limbs.len());
         let squarings = (usize::BITS - exponent.leading_zeros()).saturating_sub(5);
         let mut power = self.one.clone();
@@ -156,7 +158,7 @@ impl Modulus {
         &self.one
     }
 
-    /// Whether the modulus is above a number with the same count of limbs; in constant time.
+    /// Whether the modulus is greater than a number with as many limbs as the modulus. Runs in constant time.
     #[must_use]
     pub fn is_above(&self, number: &[u64]) -> bool {
         debug_assert_eq!(number.len(), self.len());
@@ -232,7 +234,8 @@ impl Modulus {
         }
     }
 
-    /// The Montgomery form of `low + high R` modulo n, for any `low` and `high` of at most [`Modulus::len`] limbs: a number wider than n.
+    /// The Montgomery form of `low + high R` modulo n, a number that may be wider than n. `low` has [`Modulus::len`]
+    /// limbs, `high` has at most as many.
     pub fn reduce_wide(&self, out: &mut [u64], low: &[u64], high: &[u64]) {
         let length = self.limbs.len();
         debug_assert!(low.len() == length && high.len() <= length);
@@ -292,7 +295,7 @@ pub(super) fn accumulate(sum: &mut [u64], number: &[u64], digit: u64) {
 pub(super) fn subtract(out: &mut [u64], number: &[u64], n: &[u64], top: u64) -> u64 {
     let mut borrow = false;
     let number = number.get(..n.len()).unwrap_or_default();
-    // Whole blocks first: the compiler makes one chain of borrows of each block.
+    // Blocks of eight limbs first: the compiler translates each block to one chain of subtractions with borrow.
     let ((outs, out_rest), (limbs, limb_rest), (ns, n_rest)) = (
         out.as_chunks_mut::<8>(),
         number.as_chunks::<8>(),
@@ -310,6 +313,7 @@ pub(super) fn subtract(out: &mut [u64], number: &[u64], n: &[u64], top: u64) -> 
     new_top ^ keep_mask & (new_top ^ top)
 }
 
+/// `out = number - n - borrow`, limb by limb. Returns the borrow out of the last limb.
 #[inline(always)]
 fn subtract_limbs(out: &mut [u64], number: &[u64], n: &[u64], mut borrow: bool) -> bool {
     for ((out, limb), n_limb) in out.iter_mut().zip(number).zip(n) {

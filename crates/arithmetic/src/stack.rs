@@ -1,12 +1,13 @@
-//! Wiping after computations with secrets: their stack frames and the vector registers are overwritten.
+//! Overwrites stack frames and vector registers after computations with secrets.
 //!
 //! The compiler spills, copies and moves values in stack frames, so wiping the variables of the source does not wipe all copies.
 //! [`run_and_wipe_stack`] overwrites the memory of the frames instead.
 
 /// Runs `work`, and then overwrites `BYTES` bytes of the stack below the caller's frame, and the vector registers.
 ///
-/// `BYTES` is an upper bound of the stack usage of `work`; this crate's tests measure the bounds that it uses. On a thread with less
-/// remaining stack the process ends by a stack overflow. The result of `work` is not wiped, and nothing is wiped after a panic.
+/// `BYTES` is an upper bound of the stack usage of `work`; this crate's tests measure the bounds that this crate uses.
+/// On a thread with less remaining stack the process ends by a stack overflow. The result of `work` is not wiped, and
+/// nothing is wiped after a panic.
 #[inline(never)]
 pub fn run_and_wipe_stack<const BYTES: usize, T>(work: impl FnOnce() -> T) -> T {
     /// Ensures that all frames of `work` are below the frame of `run_and_wipe_stack`.
@@ -28,8 +29,9 @@ const PAGE_BYTES: i32 = 4096;
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn overwrite_stack<const BYTES: usize>() {
-    // SAFETY: without `nostack`, this thread has no data below the stack pointer. Each page from the stack pointer down is written
-    // before the far end, as compilers probe large frames: at the end of the stack, the guard page ends the process.
+    // SAFETY: without `nostack`, this thread has no data below the stack pointer. The code writes to one address in
+    // each page, from the stack pointer downwards, before it fills the area. Compilers probe large frames in the same
+    // way: if the stack is too small, the guard page ends the process.
     unsafe {
         std::arch::asm!(
             "lea rsi, [rsp + {bottom}]",

@@ -47,7 +47,8 @@ impl Random {
         }
     }
 
-    /// A number below n, which has `bits` bits: a residue of [`Random::number`], or one of the three greatest numbers.
+    /// A number below n, where n has `bits` bits: [`Random::number`] modulo n, or one of the three greatest numbers
+    /// below n.
     pub(crate) fn residue(&mut self, n: &BigUint, bits: usize) -> BigUint {
         match self.below(6) {
             0 => n - (1 + self.below(3)),
@@ -99,7 +100,7 @@ impl Drop for Random {
     }
 }
 
-/// The limbs of a number; the length must suffice.
+/// The limbs of a number, padded with zeros to `length` limbs; panics if the number has more limbs.
 pub(crate) fn limbs(number: &BigUint, length: usize) -> Vec<u64> {
     let mut limbs: Vec<u64> = number.iter_u64_digits().collect();
     assert!(limbs.len() <= length);
@@ -108,12 +109,12 @@ pub(crate) fn limbs(number: &BigUint, length: usize) -> Vec<u64> {
 }
 
 /// The number with these limbs.
-pub(crate) fn of_limbs(limbs: &[u64]) -> BigUint {
+pub(crate) fn from_limbs(limbs: &[u64]) -> BigUint {
     let halves = limbs.iter().flat_map(|limb| [*limb as u32, (limb >> 32) as u32]);
     BigUint::from_slice(&halves.collect::<Vec<_>>())
 }
 
-/// The big-endian bytes of a number; the length must suffice.
+/// The big-endian bytes of a number, padded with zeros to `length` bytes; panics if the number has more bytes.
 pub(crate) fn bytes(number: &BigUint, length: usize) -> Vec<u8> {
     let digits = number.to_bytes_be();
     let mut bytes = vec![0; length.checked_sub(digits.len()).unwrap()];

@@ -16,9 +16,10 @@ use linewarden_arithmetic::Backend;
 use linewarden_arithmetic::edwards::{PrecomputedKey, PublicKey, Request, Signer, hash, verify};
 use testing::{Random, bytes};
 
-/// More than two chunks of sixteen groups of eight, the last one not full.
+/// Two chunks of sixteen groups of eight signatures, and a partial chunk with a partial group.
 const SIGNATURES: usize = 2 * 8 * 16 + 13;
 
+/// A signed message with its signature (`r`, `s`) and public key.
 #[derive(Debug, Clone)]
 struct Signed {
     key: [u8; 32],
@@ -33,7 +34,7 @@ impl Signed {
         let message = bytes(&random.uniform(560), 70)[..random.below(70)].to_vec();
         let signature = pair.sign(&message);
         let ([r, s], []) = signature.as_ref().as_chunks() else {
-            panic!("64 bytes")
+            panic!("an Ed25519 signature must have 64 bytes")
         };
         Self {
             key: pair.public_key().as_ref().try_into().unwrap(),
@@ -50,7 +51,7 @@ fn verified_by_aws_lc(signed: &Signed) -> bool {
         .is_ok()
 }
 
-/// Compares the results of both libraries, and returns the number of valid signatures.
+/// Compares the results of this crate with the results of AWS-LC; returns the number of valid signatures.
 fn count_valid(signed: &[Signed]) -> usize {
     let keys: Vec<_> = signed
         .iter()
@@ -64,7 +65,7 @@ fn count_valid(signed: &[Signed]) -> usize {
     let expected: Vec<bool> = signed.iter().map(verified_by_aws_lc).collect();
     for backend in Backend::available() {
         let precomputed: Vec<_> = keys.iter().map(|key| PrecomputedKey::new(backend, key)).collect();
-        // Signers with precomputed keys: none, all, those of some groups, and some lanes of one group.
+        // Signers with precomputed keys: none; all; alternately nine with and nine without, so that groups are mixed.
         for is_precomputed in [|_| false, |_| true, |index: usize| (index / 9).is_multiple_of(2)] {
             let requests: Vec<_> = (0..)
                 .zip(signed.iter().zip(&hashes))
@@ -89,7 +90,7 @@ fn count_valid(signed: &[Signed]) -> usize {
 }
 
 #[test]
-fn random_signatures() {
+fn random_and_corrupted_signatures_are_verified_as_by_aws_lc() {
     let mut random = Random::new();
     let mut signed: Vec<Signed> = (0..SIGNATURES).map(|_| Signed::new(&mut random)).collect();
     assert_eq!(count_valid(&signed), SIGNATURES);
@@ -110,6 +111,6 @@ fn random_signatures() {
         corrupted += 1;
     }
     let valid = count_valid(&signed);
-    // The random key may be the signer's own key.
+    // A randomly chosen replacement key may be the signer's own key; the signature then remains valid.
     assert!(valid >= SIGNATURES - corrupted && valid < SIGNATURES);
 }

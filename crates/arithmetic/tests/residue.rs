@@ -1,4 +1,4 @@
-//! Checks that private operations leave no part of the key, or of the residues of a result, on the stack.
+//! Checks that private operations leave on the stack no part of the key and no part of a result modulo p or q.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,16 +21,16 @@ use linewarden_arithmetic::rsa::{RsaPrivate, Size, Table, product_batch};
 use num_bigint::BigUint;
 use testing::bytes;
 
-/// Bytes of examined stack, more than any operation uses.
+/// Size in bytes of the examined part of the stack: more than any operation uses.
 const DEPTH: usize = 2 << 20;
-/// Initial value of unused words.
+/// Value that is written to each word of the examined part before an operation.
 const UNTOUCHED: u64 = 0x5eed_0ff5_7ac4_0001;
-/// Bytes of the frames of this file's functions and of the public functions that they call; these frames have no
-/// secrets.
+/// Size in bytes of the top of the examined part, which has the frames of this file's functions and of the public
+/// functions that they call. These frames have no secrets.
 const FRAMES: usize = 8 << 10;
 
-/// The words below the frame of this function, lowest address first.
-fn below() -> impl Iterator<Item = *mut u64> {
+/// The words of the stack below the frame of this function, lowest address first.
+fn words_below() -> impl Iterator<Item = *mut u64> {
     let local = 0u64;
     let top = (&raw const local).addr() / 8 * 8 - 1024;
     (top - DEPTH..top)
@@ -40,33 +40,35 @@ fn below() -> impl Iterator<Item = *mut u64> {
 
 #[inline(never)]
 fn paint() {
-    for word in below() {
+    for word in words_below() {
         // SAFETY: this part of the thread's stack has no frame.
         unsafe { word.write_volatile(UNTOUCHED) };
     }
 }
 
 #[inline(never)]
-fn sweep() -> Vec<u64> {
-    // SAFETY: as above; the memory was painted.
-    below().map(|word| unsafe { word.read_volatile() }).collect()
+fn read_stack() -> Vec<u64> {
+    // SAFETY: this part of the thread's stack has no frame, and `paint` has initialized it.
+    words_below()
+        .map(|word| unsafe { word.read_volatile() })
+        .collect()
 }
 
-/// The words on the stack after some work.
-fn residue_of(work: impl FnOnce() + Send) -> Vec<u64> {
+/// The words that `work` leaves on the stack of a new thread.
+fn stack_words_after(work: impl FnOnce() + Send) -> Vec<u64> {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().stack_size(2 * DEPTH);
         let thread = builder.spawn_scoped(scope, || {
             paint();
             work();
-            sweep()
+            read_stack()
         });
         thread.unwrap().join().unwrap()
     })
 }
 
-/// The words of a number in the representations of operations: limbs of 64 bits, and words of 52 bits, as
-/// integers and as doubles.
+/// The words of a number in each representation that operations use: limbs of 64 bits, and words of 52 bits as
+/// integers and as doubles. Without words of at most `1 << 40`, which can occur by chance.
 fn words(number: &BigUint) -> Vec<u64> {
     let words_of = |bits: u64| {
         let count = number.bits() / bits;
@@ -81,7 +83,7 @@ fn words(number: &BigUint) -> Vec<u64> {
         .collect()
 }
 
-/// Words that must not be found after an operation with this result.
+/// The words of the key's numbers, and of `result` modulo each prime. No operation with this result may leave them.
 fn secrets(size: Size, result: &[u8]) -> HashSet<u64> {
     let result = BigUint::from_bytes_be(result);
     let residues = primes(size).map(|prime| &result % prime);
@@ -89,12 +91,12 @@ fn secrets(size: Size, result: &[u8]) -> HashSet<u64> {
     numbers.iter().chain(&residues).flat_map(words).collect()
 }
 
-fn check(name: &str, residue: &[u64], secrets: &HashSet<u64>) {
-    let count = residue.iter().filter(|word| secrets.contains(word)).count();
+fn check(name: &str, stack_words: &[u64], secrets: &HashSet<u64>) {
+    let count = stack_words.iter().filter(|word| secrets.contains(word)).count();
     assert_eq!(count, 0, "{name}: words of secrets found");
-    // The whole range was overwritten: no frame exceeded the bound.
-    let frames = residue.len() - FRAMES / 8;
-    let touched = residue[..frames]
+    // Each word below the top is zero or untouched: no frame exceeded the range that the operation sets to zero.
+    let frames = stack_words.len() - FRAMES / 8;
+    let touched = stack_words[..frames]
         .iter()
         .position(|word| *word != 0 && *word != UNTOUCHED);
     assert_eq!(
@@ -110,21 +112,21 @@ fn private_operations_leave_no_secret_on_the_stack() {
         let key = private(&parts(size)).unwrap();
         let input = bytes(&BigUint::from(0x1234_5678u32), size.bytes());
         let mut result = vec![0; size.bytes()];
-        let residue = residue_of(|| key.power(&mut result, &input).unwrap());
-        check("one", &residue, &secrets(size, &result));
+        let stack_words = stack_words_after(|| key.power(&mut result, &input).unwrap());
+        check("single operation", &stack_words, &secrets(size, &result));
         for backend in Backend::available() {
             let mut out = vec![vec![0; size.bytes()]; 8];
-            let residue = residue_of(|| private_batch(&key, backend, &input, &mut out));
+            let stack_words = stack_words_after(|| private_batch(&key, backend, &input, &mut out));
             assert_eq!(out[7], result);
-            check(backend.name(), &residue, &secrets(size, &result));
+            check(backend.name(), &stack_words, &secrets(size, &result));
         }
         let parts = parts(size);
-        let residue = residue_of(|| drop(private(&parts).unwrap()));
-        check("a new key", &residue, &secrets(size, &result));
+        let stack_words = stack_words_after(|| drop(private(&parts).unwrap()));
+        check("creation of a key", &stack_words, &secrets(size, &result));
     }
 }
 
-/// The factors of a signature.
+/// The factors of a signature are secret.
 #[test]
 fn products_leave_no_factor_on_the_stack() {
     for size in SIZES {
@@ -132,26 +134,29 @@ fn products_leave_no_factor_on_the_stack() {
         let key = key.public();
         let mut random = testing::Random::new();
         let [mask, factor] = [(); 2].map(|()| random.uniform(8 * size.bytes() - 1));
-        // Tables have factors times R, with the R of batches of eight.
+        // A table has each factor times R (Montgomery form), where R is the radix for batches of eight.
         let radix_bits = 8 * size.bytes() / 256 * 260;
-        let form = (&factor << radix_bits) % BigUint::from_bytes_be(key.as_bytes());
-        let secrets: HashSet<u64> = [&mask, &factor, &form].into_iter().flat_map(words).collect();
+        let montgomery_form = (&factor << radix_bits) % BigUint::from_bytes_be(key.as_bytes());
+        let secrets: HashSet<u64> = [&mask, &factor, &montgomery_form]
+            .into_iter()
+            .flat_map(words)
+            .collect();
         let [mask, factor] = [mask, factor].map(|number| bytes(&number, size.bytes()));
         let mut table = Table::new(size, 1);
         let mut product = vec![0; size.bytes()];
         table.set(0, key, &factor).unwrap();
         let factors = [table.get(0).unwrap(); 2];
-        let residue = residue_of(|| key.product(&mut product, &mask, &factors).unwrap());
-        check("one product", &residue, &secrets);
+        let stack_words = stack_words_after(|| key.product(&mut product, &mask, &factors).unwrap());
+        check("single product", &stack_words, &secrets);
         for backend in Backend::available() {
             let mut out = vec![vec![0; size.bytes()]; 8];
-            let residue = residue_of(|| {
+            let stack_words = stack_words_after(|| {
                 let mut out = out.iter_mut();
                 let out = std::array::from_fn(|_| &mut out.next().unwrap()[..]);
                 product_batch(backend, [key; 8], [&mask; 8], [&factors; 8], out).unwrap();
             });
             assert_eq!(out[7], product);
-            check(backend.name(), &residue, &secrets);
+            check(backend.name(), &stack_words, &secrets);
         }
     }
 }
@@ -166,9 +171,9 @@ fn private_batch(key: &RsaPrivate, backend: Backend, input: &[u8], out: &mut [Ve
 #[test]
 fn words_left_on_the_stack_are_found() {
     let [p, ..] = parts(Size::Bits2048);
-    let residue = residue_of(|| leave_on_stack(&p));
+    let stack_words = stack_words_after(|| leave_on_stack(&p));
     let secrets = secrets(Size::Bits2048, &p);
-    let count = residue.iter().filter(|word| secrets.contains(word)).count();
+    let count = stack_words.iter().filter(|word| secrets.contains(word)).count();
     assert!(count >= 16, "{count} words of p");
 }
 

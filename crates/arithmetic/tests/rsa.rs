@@ -4,11 +4,11 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::needless_range_loop, // Lanes are numbered in several lists.
+    clippy::needless_range_loop, // One lane number is the index in several lists.
     missing_docs
 )]
 
-#[allow(dead_code, reason = "other tests need the rest")]
+#[allow(dead_code, reason = "other tests use the remaining functions")]
 mod keys;
 #[allow(dead_code)]
 #[path = "../src/testing.rs"]
@@ -39,7 +39,8 @@ fn e() -> BigUint {
     BigUint::from(65_537u32)
 }
 
-/// Eight keys with arbitrary odd moduli: the public operations do not need prime factors. Sometimes all keys are the same.
+/// The keys of eight lanes, with arbitrary odd moduli: the public operations do not need prime factors.
+/// `keys` has one key if all lanes use the same key, else eight.
 struct Lanes {
     moduli: Vec<BigUint>,
     keys: Vec<RsaPublic>,
@@ -66,8 +67,8 @@ impl Lanes {
         std::array::from_fn(|lane| &self.keys[lane % self.keys.len()])
     }
 
-    /// A number below each modulus, often next to it.
-    fn below(&self, random: &mut Random) -> Vec<BigUint> {
+    /// For each modulus n a number below n: often n - 1, 0 or 1.
+    fn numbers_below_moduli(&self, random: &mut Random) -> Vec<BigUint> {
         let mut number = |n: &BigUint| match random.below(6) {
             0 => n - 1u32,
             1 => BigUint::ZERO,
@@ -84,7 +85,7 @@ fn powers_match_num_bigint() {
     for round in 0..4 {
         for size in SIZES {
             let lanes = Lanes::new(&mut random, size, round % 2 == 1);
-            let numbers = lanes.below(&mut random);
+            let numbers = lanes.numbers_below_moduli(&mut random);
             let inputs: Vec<Vec<u8>> = numbers.iter().map(|number| bytes(number, size.bytes())).collect();
             let expected: Vec<BigUint> = numbers
                 .iter()
@@ -115,7 +116,7 @@ fn numbers_not_below_n_are_refused() {
     for size in SIZES {
         let lanes = Lanes::new(&mut random, size, false);
         let mut inputs: Vec<Vec<u8>> = lanes
-            .below(&mut random)
+            .numbers_below_moduli(&mut random)
             .iter()
             .map(|x| bytes(x, size.bytes()))
             .collect();
@@ -162,7 +163,7 @@ fn numbers_not_below_n_are_refused() {
 }
 
 #[test]
-fn eight_table_entries_are_set_like_single_ones() {
+fn set_batch_sets_the_same_table_entries_as_set() {
     let mut random = Random::new();
     for size in SIZES {
         let lanes = Lanes::new(&mut random, size, true);
@@ -192,7 +193,7 @@ fn eight_table_entries_are_set_like_single_ones() {
             let mut table = Table::new(size, 13);
             table.set_batch(backend, 4, key, refs(&numbers)).unwrap();
             assert_eq!(values(&table), values(&expected), "{}", backend.name());
-            // Indices beyond the end do not exist.
+            // Numbers with indices beyond the end of the table are ignored.
             table.set_batch(backend, 11, key, refs(&numbers)).unwrap();
             table.set_batch(backend, 50, key, refs(&numbers)).unwrap();
             assert_eq!(
@@ -217,8 +218,8 @@ fn products_match_num_bigint_and_are_compared_with_powers() {
     for round in 0..3 {
         for size in SIZES {
             let lanes = Lanes::new(&mut random, size, round % 2 == 1);
-            let first = lanes.below(&mut random);
-            let mut expected = first.clone();
+            let first_factors = lanes.numbers_below_moduli(&mut random);
+            let mut expected = first_factors.clone();
             let mut tables = Vec::new();
             for lane in 0..8 {
                 let length = [0, 1, 2, 45, 33, random.below(46)][random.below(6)];
@@ -238,7 +239,10 @@ fn products_match_num_bigint_and_are_compared_with_powers() {
                 .map(|table| (0..table.len()).map(|index| table.get(index).unwrap()).collect())
                 .collect();
             let factors: [&[Element<'_>]; 8] = std::array::from_fn(|lane| &elements[lane][..]);
-            let inputs: Vec<Vec<u8>> = first.iter().map(|number| bytes(number, size.bytes())).collect();
+            let inputs: Vec<Vec<u8>> = first_factors
+                .iter()
+                .map(|number| bytes(number, size.bytes()))
+                .collect();
             for lane in 0..8 {
                 let mut out = vec![1; size.bytes()];
                 lanes.refs()[lane]
@@ -258,8 +262,8 @@ fn products_match_num_bigint_and_are_compared_with_powers() {
     }
 }
 
-/// Checks `signature^e = hash times factors`, with a hash that is computed from the signature, and in half of the cases
-/// changed.
+/// Checks the decisions whether `signature^e` equals the product of hash and factors modulo n.
+/// The hash is computed from the signature; in half of the cases, one bit of the hash is then flipped.
 fn check_products_against_powers(
     random: &mut Random,
     lanes: &Lanes,
@@ -267,7 +271,7 @@ fn check_products_against_powers(
     factors: [&[Element<'_>]; 8],
     tables: &[Table],
 ) {
-    let signatures = lanes.below(random);
+    let signatures = lanes.numbers_below_moduli(random);
     let mut is_valid = [true; 8];
     let mut hashes = Vec::new();
     for (lane, signature) in signatures.iter().enumerate() {
@@ -283,7 +287,7 @@ fn check_products_against_powers(
             Some(inverse) => power * inverse % n,
             None => random.number(8 * size.bytes()),
         };
-        // The widest number with the same residue modulo n.
+        // A wider number with the same residue modulo n.
         let multiples = (BigUint::from(1u32) << (8 * size.wide_bytes())) / n - 1u32;
         let mut hash = hash + n * (random.number(128) % multiples);
         if random.below(2) == 0 {
@@ -314,7 +318,7 @@ fn public_powers_invert_private_powers() {
         let parts = parts(size);
         let key = private(&parts).unwrap();
         let n = number(&parts[0]) * number(&parts[1]);
-        // Also with the larger factor first, and with multiples of the factors.
+        // A second key has p and q swapped. The inputs include multiples of a factor.
         let [p, q, dp, dq, _] = parts.clone();
         let inverse = number(&p).modinv(&number(&q)).unwrap();
         let swapped = private(&[q, p, dq, dp, bytes(&inverse, size.bytes() / 2)]).unwrap();
@@ -339,7 +343,8 @@ fn public_powers_invert_private_powers() {
     }
 }
 
-/// Boneh, DeMillo and Lipton: if one residue is wrong, the difference to the correct result has a prime factor of n.
+/// Boneh, DeMillo and Lipton: if the result is wrong modulo only one prime factor of n, the difference to the correct
+/// result reveals the other prime factor.
 #[test]
 fn a_fault_is_detected_before_the_result_is_returned() {
     let mut random = Random::new();

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use crate::output::{print_error, printable};
 
-/// Section of `--help`.
+/// Expands to the section "Exit codes" of `--help`.
 #[macro_export]
 macro_rules! exit_codes {
     () => {
@@ -82,7 +82,7 @@ impl Failure {
     }
 
     /// The same failure with further messages.
-    pub fn with_more(mut self, messages: Vec<String>) -> Self {
+    pub fn with_further_messages(mut self, messages: Vec<String>) -> Self {
         self.further_messages.extend(messages);
         self
     }

@@ -19,7 +19,7 @@ impl From<RegistryError> for Failure {
             let mut messages: Vec<String> = problems.iter().map(|problem| problem.with_path(path)).collect();
             messages.push(summary);
             let first = messages.remove(0);
-            return Self::input(first).with_more(messages);
+            return Self::input(first).with_further_messages(messages);
         }
         let code = match &error {
             RegistryError::KeyFileUnsafe { .. } | RegistryError::DuplicatePuf { .. } => 4,
@@ -103,7 +103,7 @@ impl From<AgentError> for Failure {
     }
 }
 
-/// Whether the storage is full. Such an error is not an input error: another path would not help.
+/// Whether the storage is full. Full storage is not an invalid argument, although other I/O errors of a path are.
 fn is_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind;
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)

@@ -4,7 +4,7 @@
 //!
 //! | Module | Contents |
 //! |---|---|
-//! | [`failure`] | errors with exit codes; [`exit_codes!`] is their section of `--help` |
+//! | [`failure`] | errors with exit codes; [`exit_codes!`], the list of exit codes in `--help` |
 //! | [`output`] | text, tables and JSON on standard output; progress bars on standard error |
 //! | [`results`] | output files, checked before long operations |
 //! | [`log`], [`color`] | the log on standard error, the option `--color` |

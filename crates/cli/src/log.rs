@@ -8,13 +8,14 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::failure::Failure;
 
-/// Environment variable with the log level; a flag overrides it.
+/// Environment variable with the log level. A command-line option overrides the variable.
 pub const VARIABLE: &str = "LINEWARDEN_LOG";
 
-/// Changes the level at run time; set only if the configuration determines the level.
+/// Changes the level at run time. Empty if an option or the environment variable determines the level.
 static FILTER_RELOAD: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
 
-/// Starts the log. Precedence of levels: flag, environment, configuration, `default`.
+/// Starts the log. Precedence of levels, highest first: `flag` (command-line option), environment variable, `configured`
+/// (configuration file), `default`.
 ///
 /// # Errors
 /// The level is invalid.
@@ -34,7 +35,7 @@ pub fn start(flag: Option<&str>, configured: Option<&str>, default: &str) -> Res
     let handle = builder.reload_handle();
     builder.init();
     if override_level.is_none() {
-        // A second start keeps the first setting.
+        // `set` cannot fail, because `init` above panics in a second call of `start`.
         let _ = FILTER_RELOAD.set(Box::new(move |filter| {
             let _ = handle.reload(filter);
         }));
@@ -42,20 +43,21 @@ pub fn start(flag: Option<&str>, configured: Option<&str>, default: &str) -> Res
     Ok(())
 }
 
-/// Parses a level or filter; the error says what is wrong.
+/// Parses a level, or a filter with levels per module. The error names the invalid text and the valid levels.
 pub fn filter(level: &str) -> Result<EnvFilter, String> {
-    const KNOWN: &str = "error, warn, info, debug, trace, off, or a filter such as linewarden_gateway=debug";
-    // EnvFilter would take a word without "=" for a module name and disable all other modules. Commas in brackets do not
-    // separate parts.
+    const VALID_LEVELS: &str =
+        "error, warn, info, debug, trace, off, or a filter such as linewarden_gateway=debug";
+    // EnvFilter would take a word without "=" for a module name and disable all other modules. A filter with brackets is
+    // not checked for such words, because commas in brackets do not separate parts.
     let is_word = |part: &str| !part.contains('=') && part.trim().parse::<LevelFilter>().is_err();
     let is_invalid = |part: &str| part.trim().is_empty() || is_word(part);
     if level.trim().is_empty() || (!level.contains('[') && level.split(',').any(is_invalid)) {
-        return Err(format!("{level:?} is invalid; use {KNOWN}"));
+        return Err(format!("{level:?} is invalid; use {VALID_LEVELS}"));
     }
-    EnvFilter::try_new(level).map_err(|error| format!("{level:?}: {error}; use {KNOWN}"))
+    EnvFilter::try_new(level).map_err(|error| format!("{level:?}: {error}; use {VALID_LEVELS}"))
 }
 
-/// Sets the level at run time, unless a flag or the environment determines it.
+/// Sets the level at run time, unless an option or the environment variable determines the level.
 pub fn set_level(configured: Option<&str>, default: &str) {
     if let (Some(change), Ok(filter)) = (FILTER_RELOAD.get(), filter(configured.unwrap_or(default))) {
         change(filter);

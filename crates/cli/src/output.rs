@@ -1,7 +1,7 @@
 //! Output of commands: lines and tables for people, JSON for programs.
 //!
-//! If the reader closes standard output (`| head`), the command still completes with its usual exit code, and further output is discarded.
-//! Only listings, which have no other effect, end early ([`Output::has_reader`]).
+//! If the reader closes standard output (`| head`), the command still completes with its usual exit code, and further output
+//! is discarded. Only commands that list data and have no other effect end early ([`Output::has_reader`]).
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -14,8 +14,8 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Escapes everything that controls a terminal: control characters except line breaks, and marks of writing direction. File names, device
-/// names and parser messages contain text from other parties.
+/// Escapes all characters that control a terminal: control characters except line breaks, and marks of writing direction.
+/// File names, device names and parser messages contain text from other parties, which could misuse these characters.
 pub fn printable(text: &str) -> String {
     let controls_terminal = |character: char| {
         character.is_control() && character != '\n'
@@ -55,7 +55,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Output as JSON or as text.
+    /// Creates an output: JSON if `json` is true, text otherwise.
     pub fn new(json: bool) -> Self {
         Self { json }
     }
@@ -70,12 +70,12 @@ impl Output {
         !STDOUT_CLOSED.load(Ordering::Relaxed)
     }
 
-    /// Prints bytes unchanged in both formats: a script, an example file.
+    /// Prints bytes, such as a script or an example file, unchanged in both formats.
     pub fn raw(self, text: &[u8]) -> Result<(), Failure> {
         self.write(|| io::stdout().lock().write_all(text))
     }
 
-    /// Prints a line; text format only.
+    /// Prints a line in text format; prints nothing in JSON format.
     pub fn line(self, text: impl Display) -> Result<(), Failure> {
         if self.json {
             return Ok(());
@@ -97,7 +97,7 @@ impl Output {
         }
     }
 
-    /// Prints a JSON object on one line; JSON format only.
+    /// Prints an object on one line in JSON format; prints nothing in text format.
     pub fn object(self, value: &impl Serialize) -> Result<(), Failure> {
         if !self.json {
             return Ok(());
@@ -111,8 +111,14 @@ impl Output {
         })
     }
 
-    /// Prints a table; text format only. `right` lists the right-aligned columns.
-    pub fn table(self, header: &[&str], right: &[usize], rows: Vec<Vec<String>>) -> Result<(), Failure> {
+    /// Prints a table in text format; prints nothing in JSON format or without rows. `right_aligned` has the indexes of the
+    /// right-aligned columns, from 0.
+    pub fn table(
+        self,
+        header: &[&str],
+        right_aligned: &[usize],
+        rows: Vec<Vec<String>>,
+    ) -> Result<(), Failure> {
         if self.json || rows.is_empty() {
             return Ok(());
         }
@@ -122,7 +128,7 @@ impl Output {
             .set_content_arrangement(ContentArrangement::Disabled)
             .set_header(header.iter().copied());
         table.add_rows(rows);
-        for column in right {
+        for column in right_aligned {
             if let Some(column) = table.column_mut(*column) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
@@ -130,7 +136,7 @@ impl Output {
         self.line(table.trim_fmt())
     }
 
-    /// Prints names and aligned values; text format only.
+    /// Prints names and aligned values in text format; prints nothing in JSON format.
     pub fn fields(self, fields: &[(&str, String)]) -> Result<(), Failure> {
         let width = fields
             .iter()

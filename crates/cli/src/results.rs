@@ -9,7 +9,7 @@ use crate::failure::Failure;
 /// Writes a file and replaces an existing one. The directory must exist.
 pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
     let content = content.as_ref();
-    // A pipe or terminal is written to; only regular files are replaced.
+    // A pipe or terminal is opened and written; only a regular file is replaced.
     let result = match path.metadata() {
         Ok(metadata) if !metadata.is_file() => std::fs::write(path, content),
         _ => linewarden_files::replace(path, content),
@@ -17,7 +17,7 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
     result.map_err(|error| Failure::failed(error_text("be written", path, error)))
 }
 
-/// As [`write()`], but readable by the owner only, for content that may include secrets.
+/// As [`write()`], for content that may include secrets: only the owner can read the file.
 pub fn write_private(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failure> {
     let content = content.as_ref();
     let result = match path.metadata() {
@@ -38,7 +38,7 @@ pub fn check_new(path: &Path, force: bool) -> Result<(), Failure> {
     check(path)
 }
 
-/// Checks whether [`write()`] could write a file, without writing it.
+/// Returns an error if [`write()`] could not write the file. An existing file is not changed.
 pub fn check(path: &Path) -> Result<(), Failure> {
     match path.metadata() {
         Ok(metadata) if metadata.is_dir() => Err(Failure::input(error_text(
@@ -53,30 +53,31 @@ pub fn check(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A directory for output files. If [`Directory::prepare`] created the directory, an empty directory is removed on drop.
+/// A directory for output files. On drop, the directory is removed if [`Directory::prepare`] created it and it is empty.
 #[derive(Debug)]
 pub struct Directory {
-    created: Option<PathBuf>,
+    /// `None` if the directory existed before.
+    created_path: Option<PathBuf>,
 }
 
 impl Directory {
-    /// Creates the directory if it does not exist, but not its parents; checks that files can be written to it.
+    /// Creates the directory, but not its parents. If the directory exists, checks that files can be written to it.
     pub fn prepare(path: &Path) -> Result<Self, Failure> {
         if path.is_dir() {
             linewarden_files::can_replace(&path.join("result"))
                 .map_err(|error| Failure::input(error_text("be written into", path, error)))?;
-            return Ok(Self { created: None });
+            return Ok(Self { created_path: None });
         }
         std::fs::create_dir(path).map_err(|error| Failure::input(error_text("be created", path, error)))?;
         Ok(Self {
-            created: Some(path.to_owned()),
+            created_path: Some(path.to_owned()),
         })
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        if let Some(path) = &self.created {
+        if let Some(path) = &self.created_path {
             // The call fails if the directory is not empty.
             let _ = std::fs::remove_dir(path);
         }

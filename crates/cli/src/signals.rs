@@ -10,7 +10,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::failure::Failure;
 
-/// A request that a signal makes.
+/// The operation that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalRequest {
     /// Stop: SIGINT, SIGTERM.
@@ -25,8 +25,8 @@ pub enum SignalRequest {
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Takes over SIGINT and SIGTERM. Must be called before the first thread starts, because threads inherit the mask of blocked
-    /// signals.
+    /// Blocks SIGINT and SIGTERM and receives these signals through the file descriptor. Must be called before the first
+    /// thread starts, because threads inherit the mask of blocked signals.
     ///
     /// # Errors
     /// The kernel refuses the signal mask or the file descriptor.
@@ -62,7 +62,7 @@ impl Signals {
     /// request).
     ///
     /// # Errors
-    /// The kernel's poll fails.
+    /// `poll` fails, or a signal cannot be read.
     pub fn wait_for_input(
         &self,
         reader: &BufReader<impl Read + AsFd>,
@@ -79,10 +79,10 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal, at most for `timeout`.
+    /// Waits for a signal, at most for `timeout`. Returns `None` if no signal has arrived.
     ///
     /// # Errors
-    /// The kernel's poll fails.
+    /// `poll` fails, or a signal cannot be read.
     pub fn wait(&self, timeout: Duration) -> Result<Option<SignalRequest>, Failure> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];

@@ -10,18 +10,18 @@ use crate::error::ClientError;
 
 /// Connection timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval of TCP keepalive probes.
+/// Idle time of a connection before TCP keepalive probes start.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// The credentials of a client.
 pub enum Credentials {
     /// A token from `linewarden user create`.
     Token(Zeroizing<String>),
-    /// A certificate and its key, PEM; [`Client::new`] validates them.
+    /// A client certificate and its private key. [`Client::new`] validates both.
     Certificate {
-        /// The chain.
+        /// The certificate chain, PEM.
         chain: Vec<u8>,
-        /// The private key.
+        /// The private key, PEM.
         key: Zeroizing<Vec<u8>>,
     },
 }
@@ -66,12 +66,12 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// Parses the address: `https://HOST[:PORT]/` and nothing more.
+/// Parses an address `https://HOST[:PORT]`. An address with a user name, path, query or fragment is an error.
 fn parse_server_url(server: &str) -> Result<Url, ClientError> {
-    // The part before `@` may contain a password: messages omit it.
-    let shown = server.rsplit_once('@').map_or(server, |(_, host)| host);
+    // The part before `@` may contain a password, so messages omit this part.
+    let without_user = server.rsplit_once('@').map_or(server, |(_, host)| host);
     let invalid_address = |reason: &str| ClientError::InvalidAddress {
-        server: shown.to_owned(),
+        server: without_user.to_owned(),
         reason: reason.to_owned(),
     };
     let url = Url::parse(server).map_err(|error| invalid_address(&error.to_string()))?;
@@ -105,7 +105,7 @@ impl Client {
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .connect_timeout(CONNECT_TIMEOUT)
-            // With HTTP/2 the connection closes before the TLS alert about the client certificate arrives.
+            // With HTTP/2, the connection would close before the TLS alert about the client certificate arrives.
             .http1_only()
             .tcp_keepalive(KEEPALIVE)
             .user_agent(concat!("linewarden/", env!("CARGO_PKG_VERSION")));

@@ -12,7 +12,7 @@ use crate::connection::Client;
 use crate::error::ClientError;
 use crate::request::{ApiRequest, REASON, Result};
 
-/// A path segment with all special characters percent-encoded.
+/// Returns the text as a path segment, with all special characters percent-encoded.
 fn path_segment(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -45,7 +45,7 @@ impl Client {
     /// The authenticated user.
     ///
     /// # Errors
-    /// [`ClientError`], as for all requests.
+    /// Any [`ClientError`] that a request can cause.
     pub async fn current_user(&self) -> Result<Identity> {
         self.fetch_json(&ApiRequest::get("/api/v1/me")).await
     }
@@ -108,7 +108,8 @@ impl Client {
             .ndjson(lines);
         request.header(REASON, &reason.replace(['\n', '\r'], " "))?;
         match self.fetch_json(&request).await {
-            // The controller was still storing an earlier attempt when it checked the last attempt.
+            // The controller may still have stored an earlier attempt when it read the checkpoint for the last attempt. A
+            // further attempt finds the complete checkpoint and skips the stored devices.
             Err(error) if error.code() == Some("conflict") => self.fetch_json(&request).await,
             result => result,
         }
@@ -182,7 +183,7 @@ impl Client {
             .await
     }
 
-    /// Creates a group, or changes its attestation policy.
+    /// Changes the attestation policy of a group; creates the group if it does not exist.
     ///
     /// # Errors
     /// As [`Client::current_user`].
@@ -192,7 +193,7 @@ impl Client {
         self.fetch_json(&request).await
     }
 
-    /// Starts an attestation round of a group now.
+    /// Starts an attestation round of a group now; returns the policy of the group.
     ///
     /// # Errors
     /// As [`Client::current_user`].

@@ -1,4 +1,4 @@
-//! Client errors. The texts of the errors name the side at fault.
+//! Client errors. The text of each error names the cause: the client's input, the connection or the controller.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub enum ClientError {
     /// The server address is invalid.
     #[error("invalid controller address {server:?}: {reason}; expected https://HOST:PORT")]
     InvalidAddress {
-        /// The given address; only the part after `@`, because the part before may contain a password.
+        /// The given address, without the part before `@`, which may contain a password.
         server: String,
         /// What is wrong.
         reason: String,
@@ -70,7 +70,7 @@ pub enum ClientError {
         /// The path.
         path: String,
     },
-    /// The response is not that of a compatible controller.
+    /// The server is not a compatible controller, or does not answer as the API specifies.
     #[error("invalid response from {server}: {reason}; check the address and the version of the controller")]
     InvalidResponse {
         /// The address.
@@ -103,7 +103,7 @@ fn refusal_text(detail: &ErrorDetail, status: u16) -> String {
     text
 }
 
-/// The error with all its causes.
+/// Returns the text of the error, followed by the texts of its causes.
 pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -117,7 +117,7 @@ pub(crate) fn error_chain(error: &dyn Error) -> String {
     text
 }
 
-/// The first cause of this type, also inside I/O errors.
+/// Finds the first error of type `T` among the error and its causes, including errors inside I/O errors.
 fn find_cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
     if let Some(cause) = error.downcast_ref::<T>() {
         return Some(cause);
@@ -133,7 +133,7 @@ fn find_cause<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Optio
 }
 
 impl ClientError {
-    /// The error of a request without a response.
+    /// Converts the error of a request that received no response.
     pub(crate) fn from_transport(server: &str, error: &reqwest::Error) -> Self {
         let server = server.to_owned();
         match find_cause::<rustls::Error>(error) {
@@ -183,7 +183,7 @@ impl ClientError {
         }
     }
 
-    /// The error code of the controller, if it returned an error.
+    /// The error code in the controller's response; `None` if there was no error response.
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         match self {

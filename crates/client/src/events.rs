@@ -54,7 +54,8 @@ impl Client {
 }
 
 impl EventStream {
-    /// Returns the next event. If the stream breaks, it resumes after the last received event, until the retry timeout.
+    /// Returns the next event. If the connection breaks, the stream connects again and resumes after the last received
+    /// event. Attempts to connect end after the retry timeout.
     ///
     /// # Errors
     /// As [`Client::current_user`].
@@ -75,13 +76,14 @@ impl EventStream {
         }
     }
 
-    /// Returns an event, or `None` if the received data contain no complete event.
+    /// Connects if necessary, and returns a received event or receives more data. Returns `None` if more data arrived, or
+    /// if an entry of the stream was skipped ([`EventStream::parse`]).
     async fn advance(&mut self) -> Result<Option<EventRecord>> {
         let response = match &mut self.response {
             Some(response) => response,
             None => {
-                let connected = self.connect().await?;
-                self.response.insert(connected)
+                let new_response = self.connect().await?;
+                self.response.insert(new_response)
             }
         };
         if let Some(event) = take_event(&mut self.buffer) {
@@ -126,8 +128,8 @@ impl EventStream {
         }
     }
 
-    /// Parses an entry of the stream. Returns `None` for an entry without a number, which reports the current state, and
-    /// for an event that cannot be parsed.
+    /// Parses an entry of the stream. Returns `None` for an entry without an event id, which reports the current state,
+    /// and for an event that cannot be parsed.
     fn parse(&mut self, event: &str) -> Option<EventRecord> {
         let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
         let id: u64 = field("id:")?.trim().parse().ok()?;

@@ -1,8 +1,8 @@
 //! Client of a controller's REST API: typed requests over TLS, authenticated by a token or a certificate.
 //!
-//! Requests and responses are the service's own types ([`linewarden_service::wire`]). Every request that changes data
-//! has its own idempotency key. The client retries such a request until the [retry timeout] if the connection breaks or
-//! the controller is unreachable or too busy. The controller executes the request only once.
+//! Requests and responses are the service's own types ([`linewarden_service::wire`]). The client retries a request until
+//! the [retry timeout] if the connection breaks or the controller is unreachable or too busy. Every request that changes
+//! data has its own idempotency key, so that the controller executes a retried request only once.
 //!
 //! The crate does not read files or configuration: callers pass certificates and tokens.
 //!

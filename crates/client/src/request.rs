@@ -12,7 +12,7 @@ use crate::connection::Client;
 use crate::error::ClientError;
 use crate::retry::RetryTimer;
 
-/// Timeout of a response that is not a stream.
+/// Maximum time from sending a request to the end of its response. Streams have no such limit.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -40,7 +40,7 @@ impl ApiRequest {
         }
     }
 
-    /// A request that changes data, with its own idempotency key.
+    /// Creates a request that changes data, with a new idempotency key.
     pub(crate) fn mutation(method: Method, path: impl Into<String>) -> Result<Self> {
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(ClientError::Entropy)?;
@@ -115,7 +115,7 @@ impl Client {
         self.authorized(request.body(api_request.body.clone()))
     }
 
-    /// Adds the credentials.
+    /// Adds the token, if the client has a token. (A client certificate belongs to the TLS connection.)
     pub(crate) fn authorized(&self, request: RequestBuilder) -> Result<RequestBuilder> {
         let Some(token) = &self.token else {
             return Ok(request);
@@ -129,6 +129,7 @@ impl Client {
         Ok(request.header(AUTHORIZATION, value))
     }
 
+    /// Sends the request without retries; returns the status, headers and body of the response.
     async fn send_once(&self, request: &ApiRequest) -> Result<(StatusCode, HeaderMap, Vec<u8>)> {
         let transport_error = |error: reqwest::Error| ClientError::from_transport(self.server(), &error);
         let response = self

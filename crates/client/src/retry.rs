@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::error::ClientError;
 use crate::request::Result;
 
-/// The first delay; each further delay is twice as long.
+/// The first delay. Each retry doubles the delay, up to [`BACKOFF_MAX`].
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// Minimum retry timeout while the controller still executes an earlier attempt. After [`ABANDONED_AFTER_S`] the
@@ -34,7 +34,7 @@ impl RetryTimer {
     /// Waits before a retry: for the delay that the controller requested, or with exponential backoff.
     ///
     /// # Errors
-    /// The given error, if a retry cannot succeed or the timeout has passed.
+    /// Returns `error` if a retry cannot succeed, or if the delay would exceed the timeout.
     pub(crate) async fn wait_or_fail(&mut self, error: ClientError) -> Result<()> {
         let Some(delay) = self.next_delay(&error, self.started.elapsed()) else {
             return Err(error);
@@ -44,15 +44,15 @@ impl RetryTimer {
         Ok(())
     }
 
-    /// The delay before the next retry; `None` if a retry cannot succeed or the timeout has passed.
-    fn next_delay(&mut self, error: &ClientError, waited: Duration) -> Option<Duration> {
+    /// The delay before the next retry; `None` if a retry cannot succeed, or if the delay would exceed the timeout.
+    fn next_delay(&mut self, error: &ClientError, elapsed: Duration) -> Option<Duration> {
         let timeout = match error.code() {
             Some("in_progress") => self.timeout.max(IN_PROGRESS_TIMEOUT),
             _ => self.timeout,
         };
         let delay = error.retry_after().unwrap_or(self.backoff);
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
-        (error.is_transient() && waited + delay <= timeout).then_some(delay)
+        (error.is_transient() && elapsed + delay <= timeout).then_some(delay)
     }
 }
 
@@ -76,14 +76,14 @@ mod tests {
     }
 
     /// The total delay and the number of retries for a repeated error.
-    fn retries_of(max_s: u64, error: &ClientError) -> (Duration, u32) {
-        let mut retry_timer = RetryTimer::new(Duration::from_secs(max_s));
-        let (mut waited, mut tries) = (Duration::ZERO, 0);
-        while let Some(wait) = retry_timer.next_delay(error, waited) {
-            waited += wait;
-            tries += 1;
+    fn retries_of(timeout_s: u64, error: &ClientError) -> (Duration, u32) {
+        let mut retry_timer = RetryTimer::new(Duration::from_secs(timeout_s));
+        let (mut total_delay, mut retries) = (Duration::ZERO, 0);
+        while let Some(delay) = retry_timer.next_delay(error, total_delay) {
+            total_delay += delay;
+            retries += 1;
         }
-        (waited, tries)
+        (total_delay, retries)
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
         };
         assert_eq!(retries_of(10, &limited), (s(8), 2));
         // Even with a short timeout, a request in progress is retried until its key is abandoned.
-        let (waited, _) = retries_of(0, &refused("in_progress", 409, Some(s(1))));
-        assert!(waited > s(ABANDONED_AFTER_S), "{waited:?}");
+        let (total_delay, _) = retries_of(0, &refused("in_progress", 409, Some(s(1))));
+        assert!(total_delay > s(ABANDONED_AFTER_S), "{total_delay:?}");
     }
 }

@@ -20,9 +20,9 @@ impl Link {
     /// Handles messages of devices that are not in the gateway's data plane. The responses are in the order of the
     /// requests. `fresh` is the gateway's current fresh value.
     ///
-    /// All devices whose RESPONSEs verify are leased rows in one transaction, which is durable before the function
-    /// returns. A repeated RESPONSE gets the same rows, so a gateway must not submit a RESPONSE again once the rows are
-    /// in its data plane.
+    /// One transaction leases rows to all devices whose RESPONSEs verify; the transaction is durable before the function
+    /// returns. A repeated RESPONSE gets the same rows again. After a gateway has installed these rows in its data plane,
+    /// it must not submit the RESPONSE again.
     ///
     /// # Errors
     /// A stale fencing token, a failure of the database, or an untrusted gateway; the request can be retried.
@@ -63,7 +63,8 @@ impl Link {
         Ok(responses)
     }
 
-    /// Returns the CHALLENGE for a REQUEST, or a NAK if the device has no row left. Writes nothing.
+    /// Returns the reply to a REQUEST: a CHALLENGE, a NAK if the device has no row left, or no reply if the device may not
+    /// authenticate. Writes nothing.
     async fn challenge(&self, request: &Request, fresh: [u8; 8]) -> Result<AdmissionResponse, RegistryError> {
         let header = &request.header;
         let candidate = self.candidate(header.device(), header.suite, &request.nonce);
@@ -232,7 +233,7 @@ struct VerifiedDevice {
     statement: RowStatement,
 }
 
-/// The rows of a device that the gateway could use.
+/// The first row of a device that could be leased to the gateway.
 enum Candidate {
     Row(ActiveDevice, RowIndex),
     /// The device may authenticate, but no row is left for this gateway.
@@ -240,6 +241,7 @@ enum Candidate {
         suite: Suite,
         rows_end: RowIndex,
     },
+    /// The device is unknown or inactive, or uses another cipher suite; it gets no reply.
     Ineligible,
 }
 

@@ -1,5 +1,5 @@
-//! The controller: leases rows to gateways, handles tickets of devices, and verifies attestation. It owns the registry. A gateway gets the
-//! keys of its own rows, and no row keys.
+//! The controller: leases rows to gateways, handles tickets of devices, and verifies attestation. The controller owns the
+//! registry. A gateway gets only the keys of its own rows; row keys stay in the controller.
 //!
 //! ```text
 //!   gateway                                              controller                              registry
@@ -14,9 +14,10 @@
 //!   evidence of the data plane ───── trust ────────────► appraisal; no rows while untrusted   ► fencing token
 //! ```
 //!
-//! Every write is durable before the controller responds. A device's rows are leased to a gateway only after the device has proved one of
-//! them there, so unauthenticated requests use up no rows. Ranges are disjoint, and each gateway gets its own keys (LAP/1 1.1, 1.4.6).
-//! A request under a stale fencing token is rejected. The crate opens no socket and reads no clock: the callers pass times and random numbers.
+//! Every write is durable before the controller responds. The controller leases a device's rows to a gateway only after
+//! the device has proved one of the rows at this gateway, so unauthenticated requests use up no rows. The ranges of
+//! different gateways are disjoint, and each gateway gets its own keys (LAP/1 1.1, 1.4.6). A request under a stale fencing
+//! token is rejected. The crate opens no socket and reads no clock: the callers pass times and random numbers.
 //!
 //! | module | content |
 //! |---|---|

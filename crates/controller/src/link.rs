@@ -32,13 +32,13 @@ pub const ROWS_HELD_MAX: u32 = 1024;
 pub struct Policy {
     /// Rows leased with a device's first authentication at a gateway.
     pub lease_rows: u32,
-    /// Number of the leased rows that may be spent at once. This number limits the loss of rows if the gateway loses
-    /// its memory (LAP/1 1.4.6).
+    /// Number of leased rows that the gateway may spend before the controller moves the mark. This number limits the loss
+    /// of rows if the gateway loses its memory (LAP/1 1.4.6).
     pub mark_block: u32,
 }
 
 impl Default for Policy {
-    /// 16 rows, 4 of which may be spent at once.
+    /// 16 rows; 4 rows may be spent before the mark is moved.
     fn default() -> Self {
         Self {
             lease_rows: 16,
@@ -107,7 +107,7 @@ impl Controller {
         }
     }
 
-    /// Sets how many rows may be spent at once, from the next first authentication on.
+    /// Sets [`Policy::mark_block`] for all first authentications from now on.
     pub fn set_mark_block(&self, rows: u32) {
         self.mark_block.store(rows, Relaxed);
     }
@@ -149,8 +149,8 @@ impl Controller {
         }
     }
 
-    /// Discards the evidence that a gateway has submitted over an earlier connection, or to another controller, which
-    /// has stored `memory`. The gateway must submit evidence again.
+    /// Discards the evidence that a gateway has submitted over an earlier connection or to another controller. `memory` is
+    /// the state that the other controller has stored. The gateway must submit evidence again.
     pub fn restart_trust(&self, gateway: GatewayId, memory: Option<TrustMemory>) {
         self.trust_table().resume(gateway, memory);
     }
@@ -198,7 +198,7 @@ impl LeaseReader {
         self.stream.cursor()
     }
 
-    /// Returns the next part; the last one has [`LeaseChunk::is_last`].
+    /// Returns the next part of the leases; the last part has [`LeaseChunk::is_last`].
     ///
     /// # Errors
     /// A stale fencing token, a failure of the database, or an untrusted gateway; the request can be retried.
@@ -215,7 +215,7 @@ impl LeaseReader {
         Ok(self.open(sealed))
     }
 
-    /// Reads the next part from the registry, still encrypted; `None` at the end.
+    /// Reads the next part of the leases from the registry, still encrypted; `None` at the end.
     ///
     /// # Errors
     /// As [`LeaseReader::next_chunk`], which calls this function and [`LeaseReader::open`].
@@ -224,7 +224,7 @@ impl LeaseReader {
         Ok(self.stream.next_sealed().await?)
     }
 
-    /// Opens a part and derives this gateway's keys.
+    /// Decrypts a part of the leases and derives this gateway's keys.
     #[must_use]
     pub fn open(&self, sealed: SealedChunk) -> LeaseChunk {
         let leased = self.stream.open(sealed);
@@ -319,7 +319,8 @@ impl Link {
     }
 
     /// Leases more rows and moves marks for devices with a lease of the gateway; at most [`ROWS_HELD_MAX`] rows for
-    /// each device. The first lease of a device is created by [`Link::admit_devices`].
+    /// each device. Returns the new rows, and the devices that got no rows. [`Link::admit_devices`] creates the first
+    /// lease of a device.
     ///
     /// # Errors
     /// A stale fencing token, a failure of the database, or an untrusted gateway; the request can be retried.

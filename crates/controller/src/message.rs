@@ -13,8 +13,8 @@ use linewarden_registry::{Change, RegistryError, Revision};
 pub struct AdmissionRequest {
     /// The message as received.
     pub message: [u8; MESSAGE_BYTES],
-    /// The word that a RESPONSE's tag covers: the sender's MAC address and two zero bytes if the device is BOUND,
-    /// else zeros.
+    /// The word that a RESPONSE's tag covers: the sender's MAC address and two zero bytes if the RESPONSE has the flag
+    /// BOUND, else zeros.
     pub loc: [u8; 8],
 }
 
@@ -57,7 +57,7 @@ pub struct RowRequest {
 pub struct Provision {
     /// The device.
     pub device: DeviceId,
-    /// Its mode.
+    /// The device's mode.
     pub mode: Mode,
     /// The epoch of the credentials from which the keys are derived.
     pub epoch: u32,
@@ -132,7 +132,7 @@ pub struct LeaseChunk {
     pub damaged: Vec<String>,
     /// Progress: the registry revision reached, and the revision at which the reader ends.
     pub progress: (u64, u64),
-    /// No further part follows.
+    /// Whether this is the last part.
     pub is_last: bool,
 }
 

@@ -16,7 +16,8 @@ enum ReportCheck {
     /// The report proves this session.
     Valid(ProvenSession),
     /// The report is not recorded: the device has no lease at another gateway, has a damaged record, is not active, or
-    /// has other credentials. In the last two cases the gateway ends the session when it reads the change.
+    /// has other credentials. If the device is not active or has other credentials, the gateway ends the session as soon
+    /// as it reads that change.
     Ignored,
     /// The report proves no session.
     Rejected(&'static str),

@@ -27,11 +27,11 @@ use zerocopy::IntoBytes as _;
 
 const SUITE: Suite = Suite::SipHash128;
 const FRESH: [u8; 8] = [7; 8];
-const POOL: DeviceId = DeviceId(0xd1);
-const KEY: DeviceId = DeviceId(0xd2);
+const POOL_DEVICE: DeviceId = DeviceId(0xd1);
+const KEY_DEVICE: DeviceId = DeviceId(0xd2);
 const UNKNOWN_DEVICE: DeviceId = DeviceId(0xd3);
-const ONE: GatewayId = GatewayId(1);
-const TWO: GatewayId = GatewayId(2);
+const GATEWAY_1: GatewayId = GatewayId(1);
+const GATEWAY_2: GatewayId = GatewayId(2);
 const NOW: BootTimestamp = BootTimestamp {
     boot_id: BootId([1; 16]),
     ns: 1_000,
@@ -64,8 +64,12 @@ fn pool(device: DeviceId, rows: u32) -> DeviceRecord {
 }
 
 fn auth_key(device: DeviceId, idx: u32, gateway: GatewayId) -> AuthKey {
-    let mode = if device == KEY { Mode::Key } else { Mode::Pool };
-    let row = if device == KEY { 0 } else { idx };
+    let mode = if device == KEY_DEVICE {
+        Mode::Key
+    } else {
+        Mode::Pool
+    };
+    let row = if device == KEY_DEVICE { 0 } else { idx };
     AuthKey::derive(&row_key(device, row), SUITE, mode, RowIndex(idx), gateway)
 }
 
@@ -90,11 +94,11 @@ fn response(device: DeviceId, idx: u32, gateway: GatewayId) -> AdmissionRequest 
 }
 
 fn refusal_statement(unanswered_from: u32) -> [u8; 16] {
-    let stated = RowStatement {
+    let statement = RowStatement {
         first_unanswered_row: RowIndex(unanswered_from),
         has_refused_row: true,
     };
-    stated.write_into([3; 16])
+    statement.write_into([3; 16])
 }
 
 fn response_with_nonce(device: DeviceId, idx: u32, gateway: GatewayId, nonce: [u8; 16]) -> AdmissionRequest {
@@ -125,9 +129,9 @@ impl Site {
         let registry = Registry::in_memory(&MasterKey::from_bytes([1; 32]))
             .await
             .unwrap();
-        registry.enroll(pool(POOL, rows)).await.unwrap();
+        registry.enroll(pool(POOL_DEVICE, rows)).await.unwrap();
         registry
-            .enroll(record(KEY, Credentials::Key(row_key(KEY, 0))))
+            .enroll(record(KEY_DEVICE, Credentials::Key(row_key(KEY_DEVICE, 0))))
             .await
             .unwrap();
         let policy = Policy {
@@ -135,7 +139,7 @@ impl Site {
             mark_block: 4,
         };
         let controller = Controller::new(registry.clone(), policy);
-        let link = controller.register(ONE, 1).await.unwrap();
+        let link = controller.register(GATEWAY_1, 1).await.unwrap();
         Self {
             registry,
             controller,
@@ -151,7 +155,7 @@ impl Site {
             .remove(0)
     }
 
-    async fn admitted(&self, request: AdmissionRequest) -> Provision {
+    async fn expect_admission(&self, request: AdmissionRequest) -> Provision {
         match self.receive(request).await {
             AdmissionResponse::Admit(provision) => provision,
             other => panic!("{other:?}"),
@@ -163,17 +167,17 @@ impl Site {
     }
 
     async fn floor(&self) -> u32 {
-        self.registry.get(POOL).await.unwrap().idx_floor.0
+        self.registry.get(POOL_DEVICE).await.unwrap().idx_floor.0
     }
 }
 
-fn row_request(from: u32, received: u32, hold: u32) -> RowRequest {
+fn row_request(from: u32, received: u32, hold_rows: u32) -> RowRequest {
     RowRequest {
-        device: POOL,
+        device: POOL_DEVICE,
         epoch: 0,
         from: RowIndex(from),
         received: RowIndex(received),
-        hold_rows: hold,
+        hold_rows,
         spendable_rows: 4,
     }
 }
@@ -192,34 +196,37 @@ fn challenge(response: &AdmissionResponse) -> Challenge {
 async fn a_request_gets_the_challenge_of_the_next_row_and_changes_no_lease() {
     let site = Site::new().await;
     for _ in 0..3 {
-        let challenge = challenge(&site.receive(request(POOL)).await);
+        let challenge = challenge(&site.receive(request(POOL_DEVICE)).await);
         assert_eq!((challenge.idx.get(), challenge.gateway_id.get()), (0, 1));
         assert_eq!((challenge.challenge, challenge.fresh), ([1; 8], FRESH));
-        let expected = tag::challenge(&auth_key(POOL, 0, ONE), &challenge, &[3; 16]);
+        let expected = tag::challenge(&auth_key(POOL_DEVICE, 0, GATEWAY_1), &challenge, &[3; 16]);
         assert_eq!(challenge.tag, expected, "the key of this gateway");
     }
-    assert_eq!(challenge(&site.receive(request(KEY)).await).challenge, [0; 8]);
+    assert_eq!(
+        challenge(&site.receive(request(KEY_DEVICE)).await).challenge,
+        [0; 8]
+    );
     assert_eq!(site.floor().await, 0);
-    assert!(site.registry.leases_of(POOL).await.unwrap().is_empty());
+    assert!(site.registry.leases_of(POOL_DEVICE).await.unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn a_device_with_a_valid_response_is_leased_rows_from_the_proved_row_on() {
     let site = Site::new().await;
-    let provision = site.admitted(response(POOL, 0, ONE)).await;
+    let provision = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
     assert_eq!(
         (provision.device, provision.indices(), provision.mark.0),
-        (POOL, 0..6, 4)
+        (POOL_DEVICE, 0..6, 4)
     );
     for (idx, row) in provision.indices().zip(&provision.rows) {
-        assert_eq!(row.auth_key, auth_key(POOL, idx, ONE));
+        assert_eq!(row.auth_key, auth_key(POOL_DEVICE, idx, GATEWAY_1));
     }
     assert_eq!(site.floor().await, 6);
     // The response was lost: a repeated RESPONSE gets the same rows, and no more.
-    let repeated = site.admitted(response(POOL, 0, ONE)).await;
+    let repeated = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
     assert_eq!((repeated.indices(), repeated.mark.0), (0..6, 4));
     assert_eq!(site.floor().await, 6);
-    let key_provision = site.admitted(response(KEY, 0, ONE)).await;
+    let key_provision = site.expect_admission(response(KEY_DEVICE, 0, GATEWAY_1)).await;
     assert_eq!((key_provision.mode, key_provision.rows.len()), (Mode::Key, 1));
 }
 
@@ -232,26 +239,26 @@ async fn messages_that_prove_nothing_get_no_reply_and_change_no_lease() {
     };
     for admission in [
         request(UNKNOWN_DEVICE),
-        response(UNKNOWN_DEVICE, 0, ONE),
-        response(POOL, 1, ONE),
-        response(POOL, u32::MAX, ONE),
-        response(POOL, 0, TWO),
-        altered(response(POOL, 0, ONE), 63),
-        altered(response(POOL, 0, ONE), 20),
+        response(UNKNOWN_DEVICE, 0, GATEWAY_1),
+        response(POOL_DEVICE, 1, GATEWAY_1),
+        response(POOL_DEVICE, u32::MAX, GATEWAY_1),
+        response(POOL_DEVICE, 0, GATEWAY_2),
+        altered(response(POOL_DEVICE, 0, GATEWAY_1), 63),
+        altered(response(POOL_DEVICE, 0, GATEWAY_1), 20),
         // Messages that do not parse.
-        altered(request(POOL), 0),
+        altered(request(POOL_DEVICE), 0),
         // A message type that only gateways send.
-        altered(request(POOL), 3),
+        altered(request(POOL_DEVICE), 3),
         AdmissionRequest {
             loc: [1; 8],
-            ..response(POOL, 0, ONE)
+            ..response(POOL_DEVICE, 0, GATEWAY_1)
         },
     ] {
         assert!(site.gets_no_response(admission.clone()).await, "{admission:?}");
     }
-    site.registry.revoke(POOL, "lost", 1).await.unwrap();
-    assert!(site.gets_no_response(request(POOL)).await);
-    assert!(site.gets_no_response(response(POOL, 0, ONE)).await);
+    site.registry.revoke(POOL_DEVICE, "lost", 1).await.unwrap();
+    assert!(site.gets_no_response(request(POOL_DEVICE)).await);
+    assert!(site.gets_no_response(response(POOL_DEVICE, 0, GATEWAY_1)).await);
     assert_eq!(site.floor().await, 0);
 }
 
@@ -260,10 +267,10 @@ async fn one_device_does_not_disturb_the_others_of_a_request() {
     let site = Site::new().await;
     let requests = [
         request(UNKNOWN_DEVICE),
-        response(POOL, 0, ONE),
-        response(POOL, 9, ONE),
-        request(KEY),
-        response(KEY, 0, ONE),
+        response(POOL_DEVICE, 0, GATEWAY_1),
+        response(POOL_DEVICE, 9, GATEWAY_1),
+        request(KEY_DEVICE),
+        response(KEY_DEVICE, 0, GATEWAY_1),
     ];
     let responses = site.link.admit_devices(&requests, FRESH).await.unwrap();
     let kinds: Vec<u8> = responses
@@ -279,7 +286,7 @@ async fn one_device_does_not_disturb_the_others_of_a_request() {
     assert_eq!(kinds, [0, 2, 0, 1, 2]);
 }
 
-/// Sends a RESPONSE twice in each of two requests: each copy gets the same result, and no other gateway gets its rows.
+/// Sends a RESPONSE twice in each of two requests: each copy gets the same result, and no other gateway gets these rows.
 async fn expect_one_response(site: &Site, admission: AdmissionRequest, rows: Range<u32>) {
     let mut responses = Vec::new();
     for _ in 0..2 {
@@ -296,66 +303,75 @@ async fn expect_one_response(site: &Site, admission: AdmissionRequest, rows: Ran
         );
     }
     let other_link = site.controller.register(GatewayId(3), 1).await.unwrap();
-    let next = challenge(&other_link.admit_devices(&[request(POOL)], FRESH).await.unwrap()[0]);
+    let next = challenge(
+        &other_link
+            .admit_devices(&[request(POOL_DEVICE)], FRESH)
+            .await
+            .unwrap()[0],
+    );
     assert_eq!(next.idx.get(), rows.end);
 }
 
 #[tokio::test]
 async fn copies_of_a_response_get_one_result_after_a_refusal() {
     let site = Site::with_rows(60).await;
-    let two = site.controller.register(TWO, 1).await.unwrap();
-    let _ = two.admit_devices(&[response(POOL, 0, TWO)], FRESH).await.unwrap();
+    let second_link = site.controller.register(GATEWAY_2, 1).await.unwrap();
+    let _ = second_link
+        .admit_devices(&[response(POOL_DEVICE, 0, GATEWAY_2)], FRESH)
+        .await
+        .unwrap();
     expect_one_response(
         &site,
-        response_with_nonce(POOL, 6, ONE, refusal_statement(3)),
+        response_with_nonce(POOL_DEVICE, 6, GATEWAY_1, refusal_statement(3)),
         6..12,
     )
     .await;
 }
 
-/// Of two proofs of one device in one request, the first is leased.
+/// Only the first of the two proofs gets a lease.
 #[tokio::test]
 async fn of_two_proofs_in_one_request_only_the_first_changes_the_lease() {
     let site = Site::with_rows(60).await;
-    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let _ = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
     let requests = [
-        response_with_nonce(POOL, 6, ONE, refusal_statement(5)),
-        response_with_nonce(POOL, 7, ONE, refusal_statement(7)),
+        response_with_nonce(POOL_DEVICE, 6, GATEWAY_1, refusal_statement(5)),
+        response_with_nonce(POOL_DEVICE, 7, GATEWAY_1, refusal_statement(7)),
     ];
     let responses = site.link.admit_devices(&requests, FRESH).await.unwrap();
     let [AdmissionResponse::Admit(provision), AdmissionResponse::NoResponse] = &responses[..] else {
         panic!("{responses:?}")
     };
     assert_eq!(provision.indices(), 6..12);
-    let leases = site.registry.leases_of(POOL).await.unwrap();
+    let leases = site.registry.leases_of(POOL_DEVICE).await.unwrap();
     assert_eq!((leases[0].rows.clone(), site.floor().await), (6..12, 12));
 }
 
 #[tokio::test]
 async fn copies_of_a_response_get_one_result_after_a_restore() {
     let site = Site::with_rows(60).await;
-    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let _ = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
     let directory = tempfile::tempdir().unwrap();
-    for stated in [0, 3, 9] {
-        let path = directory.path().join(stated.to_string());
+    for stated_row in [0, 3, 9] {
+        let path = directory.path().join(stated_row.to_string());
         site.registry.copy_to(&*path, |_| ()).await.unwrap();
         let registry = Registry::open(&path, &MasterKey::from_bytes([1; 32]))
             .await
             .unwrap();
         let controller = Controller::new(registry.clone(), site.controller.policy());
-        let link = controller.register(ONE, 1).await.unwrap();
+        let link = controller.register(GATEWAY_1, 1).await.unwrap();
         let restored = Site {
             registry,
             controller,
             link,
         };
         let nonce = RowStatement {
-            first_unanswered_row: RowIndex(stated),
+            first_unanswered_row: RowIndex(stated_row),
             has_refused_row: false,
         };
-        // Above the last row that was used or leased, and the rows that two gateways may have leased after it.
-        let first = stated.max(6) + 12;
-        let request = response_with_nonce(POOL, first, ONE, nonce.write_into([3; 16]));
+        // The first row is above the last row that was used or leased, and above the rows that two gateways may have
+        // leased since.
+        let first = stated_row.max(6) + 12;
+        let request = response_with_nonce(POOL_DEVICE, first, GATEWAY_1, nonce.write_into([3; 16]));
         expect_one_response(&restored, request, first..first + 6).await;
     }
     // The device has used rows that the restored registry does not know: no row is left.
@@ -365,7 +381,7 @@ async fn copies_of_a_response_get_one_result_after_a_restore() {
         .await
         .unwrap();
     let link = Controller::new(registry, site.controller.policy())
-        .register(ONE, 1)
+        .register(GATEWAY_1, 1)
         .await
         .unwrap();
     let statement = RowStatement {
@@ -373,7 +389,12 @@ async fn copies_of_a_response_get_one_result_after_a_restore() {
         has_refused_row: false,
     };
     for idx in [6, 18] {
-        let requests = [response_with_nonce(POOL, idx, ONE, statement.write_into([3; 16]))];
+        let requests = [response_with_nonce(
+            POOL_DEVICE,
+            idx,
+            GATEWAY_1,
+            statement.write_into([3; 16]),
+        )];
         let responses = link.admit_devices(&requests, FRESH).await.unwrap();
         assert!(
             matches!(responses[..], [AdmissionResponse::NoResponse]),
@@ -388,10 +409,10 @@ async fn copies_of_a_response_get_one_result_after_a_restore() {
 }
 
 /// Creates a REQUEST with this statement.
-fn request_with_statement(stated: RowStatement) -> AdmissionRequest {
+fn request_with_statement(statement: RowStatement) -> AdmissionRequest {
     let request = Request {
-        header: Header::new(message_type::REQUEST, SUITE, 0, POOL),
-        nonce: stated.write_into([3; 16]),
+        header: Header::new(message_type::REQUEST, SUITE, 0, POOL_DEVICE),
+        nonce: statement.write_into([3; 16]),
         reserved: [0; 32],
     };
     admission_request(request.as_bytes())
@@ -405,7 +426,7 @@ fn rows_end_of_nak(response: &AdmissionResponse) -> u32 {
     match wire::parse(&bytes[..]).unwrap() {
         Message::Nak(nak) => {
             assert_eq!(nak.reason, nak_reason::NO_ROWS);
-            assert_eq!(nak.header.device(), POOL);
+            assert_eq!(nak.header.device(), POOL_DEVICE);
             nak.idx.get()
         }
         other => panic!("{other:?}"),
@@ -416,10 +437,13 @@ fn rows_end_of_nak(response: &AdmissionResponse) -> u32 {
 #[tokio::test]
 async fn a_device_without_rows_gets_a_nak() {
     let site = Site::with_rows(6).await;
-    let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let two = site.controller.register(TWO, 1).await.unwrap();
-    let responses = two
-        .admit_devices(&[request(POOL), response(POOL, 6, TWO)], FRESH)
+    let _ = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
+    let second_link = site.controller.register(GATEWAY_2, 1).await.unwrap();
+    let responses = second_link
+        .admit_devices(
+            &[request(POOL_DEVICE), response(POOL_DEVICE, 6, GATEWAY_2)],
+            FRESH,
+        )
         .await
         .unwrap();
     assert_eq!(rows_end_of_nak(&responses[0]), 6);
@@ -428,30 +452,39 @@ async fn a_device_without_rows_gets_a_nak() {
         matches!(responses[1], AdmissionResponse::NoResponse),
         "{responses:?}"
     );
-    // Another suite than the device's.
-    let mut other_suite = request(POOL);
+    // The REQUEST has another suite than the device.
+    let mut other_suite = request(POOL_DEVICE);
     other_suite.message[4] = 2;
-    let responses = two.admit_devices(&[other_suite], FRESH).await.unwrap();
+    let responses = second_link.admit_devices(&[other_suite], FRESH).await.unwrap();
     assert!(
         matches!(responses[0], AdmissionResponse::NoResponse),
         "{responses:?}"
     );
-    site.registry.revoke(POOL, "lost", 1).await.unwrap();
-    let responses = two.admit_devices(&[request(POOL)], FRESH).await.unwrap();
+    site.registry.revoke(POOL_DEVICE, "lost", 1).await.unwrap();
+    let responses = second_link
+        .admit_devices(&[request(POOL_DEVICE)], FRESH)
+        .await
+        .unwrap();
     assert!(
         matches!(responses[0], AdmissionResponse::NoResponse),
         "{responses:?}"
     );
 }
 
-/// An attacker without a key can send a REQUEST, and change the statement in a recorded RESPONSE. Neither changes a
-/// lease.
+/// An attacker without a key can send a REQUEST, and change the statement in a recorded RESPONSE. Neither of these
+/// messages changes a lease.
 #[tokio::test]
 async fn forged_statements_use_no_row_and_change_no_mark() {
     let site = Site::with_rows(60).await;
-    let two = site.controller.register(TWO, 1).await.unwrap();
-    let _ = two.admit_devices(&[response(POOL, 0, TWO)], FRESH).await.unwrap();
-    let before = (site.floor().await, site.registry.leases_of(POOL).await.unwrap());
+    let second_link = site.controller.register(GATEWAY_2, 1).await.unwrap();
+    let _ = second_link
+        .admit_devices(&[response(POOL_DEVICE, 0, GATEWAY_2)], FRESH)
+        .await
+        .unwrap();
+    let before = (
+        site.floor().await,
+        site.registry.leases_of(POOL_DEVICE).await.unwrap(),
+    );
     let rows = [
         0,
         1,
@@ -468,60 +501,76 @@ async fn forged_statements_use_no_row_and_change_no_mark() {
     ];
     for row in rows {
         for has_refused in [false, true] {
-            let stated = RowStatement {
+            let statement = RowStatement {
                 first_unanswered_row: RowIndex(row),
                 has_refused_row: has_refused,
             };
-            let outcome = site.receive(request_with_statement(stated)).await;
+            let outcome = site.receive(request_with_statement(statement)).await;
             let expected = match (row, has_refused) {
                 (7..=59, _) => Some(row),
-                // No row is left above the last one.
+                // The pool has no row from the stated row on.
                 (60, _) | (61..=0x10_0000, true) => None,
                 // A statement about another pool.
                 _ => Some(6),
             };
             match expected {
-                Some(idx) => assert_eq!(challenge(&outcome).idx.get(), idx, "{stated:?}"),
+                Some(idx) => assert_eq!(challenge(&outcome).idx.get(), idx, "{statement:?}"),
                 None => {
-                    assert_eq!(rows_end_of_nak(&outcome), 60, "{stated:?}");
+                    assert_eq!(rows_end_of_nak(&outcome), 60, "{statement:?}");
                     assert!(
                         matches!(outcome, AdmissionResponse::NakForStatement(_)),
-                        "{stated:?}"
+                        "{statement:?}"
                     );
                 }
             }
             // A recorded RESPONSE with another statement.
-            let mut altered = response(POOL, expected.unwrap_or(6), ONE);
-            altered.message[16..32].copy_from_slice(&stated.write_into([9; 16]));
-            assert!(site.gets_no_response(altered).await, "{stated:?}");
+            let mut altered = response(POOL_DEVICE, expected.unwrap_or(6), GATEWAY_1);
+            altered.message[16..32].copy_from_slice(&statement.write_into([9; 16]));
+            assert!(site.gets_no_response(altered).await, "{statement:?}");
         }
     }
-    let after = (site.floor().await, site.registry.leases_of(POOL).await.unwrap());
+    let after = (
+        site.floor().await,
+        site.registry.leases_of(POOL_DEVICE).await.unwrap(),
+    );
     assert_eq!(before, after);
-    assert_eq!(site.admitted(response(POOL, 6, ONE)).await.indices(), 6..12);
+    assert_eq!(
+        site.expect_admission(response(POOL_DEVICE, 6, GATEWAY_1))
+            .await
+            .indices(),
+        6..12
+    );
 }
 
 #[tokio::test]
 async fn another_gateway_gets_other_rows_and_other_keys() {
     let site = Site::new().await;
-    let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let two = site.controller.register(TWO, 1).await.unwrap();
-    let first = challenge(&two.admit_devices(&[request(POOL)], FRESH).await.unwrap()[0]);
+    let _ = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
+    let second_link = site.controller.register(GATEWAY_2, 1).await.unwrap();
+    let first = challenge(
+        &second_link
+            .admit_devices(&[request(POOL_DEVICE)], FRESH)
+            .await
+            .unwrap()[0],
+    );
     assert_eq!(first.idx.get(), 6);
-    let responses = two.admit_devices(&[response(POOL, 6, TWO)], FRESH).await.unwrap();
+    let responses = second_link
+        .admit_devices(&[response(POOL_DEVICE, 6, GATEWAY_2)], FRESH)
+        .await
+        .unwrap();
     let AdmissionResponse::Admit(provision) = &responses[0] else {
         panic!("{responses:?}")
     };
     assert_eq!(provision.indices(), 6..12);
-    assert_eq!(provision.rows[0].auth_key, auth_key(POOL, 6, TWO));
+    assert_eq!(provision.rows[0].auth_key, auth_key(POOL_DEVICE, 6, GATEWAY_2));
 }
 
 #[tokio::test]
 async fn a_restart_resumes_leases_at_the_mark() {
     let site = Site::new().await;
-    let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let _ = site.admitted(response(KEY, 0, ONE)).await;
-    let link = site.controller.register(ONE, 2).await.unwrap();
+    let _ = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
+    let _ = site.expect_admission(response(KEY_DEVICE, 0, GATEWAY_1)).await;
+    let link = site.controller.register(GATEWAY_1, 2).await.unwrap();
     let mut leases = link.leases();
     let chunk = leases.next_chunk().await.unwrap();
     let mut resumed: Vec<_> = chunk
@@ -530,8 +579,8 @@ async fn a_restart_resumes_leases_at_the_mark() {
         .map(|provision| (provision.device, provision.indices(), provision.mark.0))
         .collect();
     resumed.sort_by_key(|(device, ..)| *device);
-    assert_eq!(resumed[0], (POOL, 4..6, 4), "no row may be spent yet");
-    assert_eq!((resumed[1].0, resumed[1].1.len()), (KEY, 1));
+    assert_eq!(resumed[0], (POOL_DEVICE, 4..6, 4), "no row may be spent yet");
+    assert_eq!((resumed[1].0, resumed[1].1.len()), (KEY_DEVICE, 1));
     assert!(leases.next_chunk().await.unwrap().is_last);
     // All requests of the earlier process are rejected.
     fn is_stale(error: impl Into<Denial>) -> bool {
@@ -542,7 +591,7 @@ async fn a_restart_resumes_leases_at_the_mark() {
     }
     assert!(is_stale(
         site.link
-            .admit_devices(&[request(POOL)], FRESH)
+            .admit_devices(&[request(POOL_DEVICE)], FRESH)
             .await
             .unwrap_err()
     ));
@@ -565,7 +614,7 @@ async fn a_restart_resumes_leases_at_the_mark() {
 #[tokio::test]
 async fn leases_are_extended_until_the_pool_is_exhausted() {
     let site = Site::new().await;
-    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let _ = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
     let (provisions, refused) = site.link.extend_leases(&[row_request(3, 6, 12)]).await.unwrap();
     assert!(refused.is_empty());
     assert_eq!((provisions[0].indices(), provisions[0].mark.0), (6..15, 7));
@@ -573,14 +622,14 @@ async fn leases_are_extended_until_the_pool_is_exhausted() {
     assert_eq!(
         (provisions[0].rows.len(), provisions[0].mark.0),
         (0, 15),
-        "the mark alone"
+        "only the mark moves"
     );
     let (provisions, _) = site.link.extend_leases(&[row_request(14, 15, 12)]).await.unwrap();
     assert_eq!(provisions[0].indices(), 15..20);
     let (provisions, refused) = site.link.extend_leases(&[row_request(20, 20, 12)]).await.unwrap();
     assert!(provisions.is_empty());
     assert_eq!(refused[0].reason, RefusalReason::Exhausted);
-    site.registry.revoke(POOL, "", 1).await.unwrap();
+    site.registry.revoke(POOL_DEVICE, "", 1).await.unwrap();
     let (_, refused) = site.link.extend_leases(&[row_request(20, 20, 12)]).await.unwrap();
     assert_eq!(refused[0].reason, RefusalReason::Inactive);
 }
@@ -590,18 +639,18 @@ async fn leases_are_extended_until_the_pool_is_exhausted() {
 #[tokio::test]
 async fn a_gateway_gets_no_rows_of_a_device_that_has_not_authenticated_there() {
     let site = Site::new().await;
-    let _ = site.admitted(response(POOL, 0, ONE)).await;
-    let before = site.registry.leases_of(POOL).await.unwrap();
-    let two = site.controller.register(TWO, 1).await.unwrap();
-    for (from, received, hold) in [(0, 0, 6), (u32::MAX, u32::MAX, u32::MAX), (9, 9, 4)] {
-        let (provisions, refused) = two
-            .extend_leases(&[row_request(from, received, hold)])
+    let _ = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
+    let before = site.registry.leases_of(POOL_DEVICE).await.unwrap();
+    let second_link = site.controller.register(GATEWAY_2, 1).await.unwrap();
+    for (from, received, hold_rows) in [(0, 0, 6), (u32::MAX, u32::MAX, u32::MAX), (9, 9, 4)] {
+        let (provisions, refused) = second_link
+            .extend_leases(&[row_request(from, received, hold_rows)])
             .await
             .unwrap();
         assert!(provisions.is_empty());
         assert_eq!(refused[0].reason, RefusalReason::NotHeld);
     }
-    for device in [POOL, KEY] {
+    for device in [POOL_DEVICE, KEY_DEVICE] {
         for unused_from in [0, 6, u32::MAX] {
             let unused = UnusedRows {
                 device,
@@ -609,12 +658,12 @@ async fn a_gateway_gets_no_rows_of_a_device_that_has_not_authenticated_there() {
                 unused_from: RowIndex(unused_from),
                 keep_leased: false,
             };
-            assert_eq!(two.record_unused_rows(&[unused]).await.unwrap(), 0);
+            assert_eq!(second_link.record_unused_rows(&[unused]).await.unwrap(), 0);
         }
     }
-    assert_eq!(site.registry.leases_of(POOL).await.unwrap(), before);
-    assert!(site.registry.leases_of(KEY).await.unwrap().is_empty());
-    assert_eq!(site.registry.get(KEY).await.unwrap().idx_floor.0, 0);
+    assert_eq!(site.registry.leases_of(POOL_DEVICE).await.unwrap(), before);
+    assert!(site.registry.leases_of(KEY_DEVICE).await.unwrap().is_empty());
+    assert_eq!(site.registry.get(KEY_DEVICE).await.unwrap().idx_floor.0, 0);
     assert_eq!(site.floor().await, 6);
 }
 
@@ -622,7 +671,7 @@ async fn a_gateway_gets_no_rows_of_a_device_that_has_not_authenticated_there() {
 #[tokio::test]
 async fn no_request_leases_more_rows_than_a_line_can_hold() {
     let site = Site::with_rows(3 * ROWS_HELD_MAX).await;
-    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let _ = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
     let (provisions, _) = site
         .link
         .extend_leases(&[row_request(0, 6, u32::MAX)])
@@ -635,18 +684,18 @@ async fn no_request_leases_more_rows_than_a_line_can_hold() {
 #[tokio::test]
 async fn returned_rows_require_a_new_proof() {
     let site = Site::new().await;
-    let _ = site.admitted(response(POOL, 0, ONE)).await;
+    let _ = site.expect_admission(response(POOL_DEVICE, 0, GATEWAY_1)).await;
     let unused = UnusedRows {
-        device: POOL,
+        device: POOL_DEVICE,
         epoch: 0,
         unused_from: RowIndex(2),
         keep_leased: false,
     };
     assert_eq!(site.link.record_unused_rows(&[unused]).await.unwrap(), 4);
     assert!(
-        site.gets_no_response(response(POOL, 0, ONE)).await,
+        site.gets_no_response(response(POOL_DEVICE, 0, GATEWAY_1)).await,
         "the row was used"
     );
-    let provision = site.admitted(response(POOL, 2, ONE)).await;
+    let provision = site.expect_admission(response(POOL_DEVICE, 2, GATEWAY_1)).await;
     assert_eq!(provision.indices(), 2..8);
 }

@@ -19,8 +19,8 @@ use linewarden_registry::{
 use zerocopy::IntoBytes as _;
 
 const SUITE: Suite = Suite::SipHash128;
-const POOL: DeviceId = DeviceId(0xd1);
-const KEY: DeviceId = DeviceId(0xd2);
+const POOL_DEVICE: DeviceId = DeviceId(0xd1);
+const KEY_DEVICE: DeviceId = DeviceId(0xd2);
 const LOC: [u8; 8] = [2, 0, 0, 0, 0, 1, 0, 0];
 
 fn row_key(idx: u32) -> RowKey {
@@ -49,7 +49,7 @@ fn now(ns: i64) -> BootTimestamp {
 
 /// Creates a report of a BOUND session that was opened with this row.
 fn report(device: DeviceId, idx: u32, gateway: u32, age_ns: u64) -> SessionReport {
-    let (mode, row) = match device == KEY {
+    let (mode, row) = match device == KEY_DEVICE {
         true => (Mode::Key, 0),
         false => (Mode::Pool, idx),
     };
@@ -70,7 +70,7 @@ fn report(device: DeviceId, idx: u32, gateway: u32, age_ns: u64) -> SessionRepor
     }
 }
 
-/// Two gateways with rows of both devices: the first has 0 to 3, the second 4 to 7.
+/// Two gateways have rows of both devices: the first gateway has rows 0 to 3 of the pool, the second gateway rows 4 to 7.
 async fn site() -> (Registry, [Link; 2]) {
     let registry = Registry::in_memory(&MasterKey::from_bytes([1; 32]))
         .await
@@ -80,9 +80,9 @@ async fn site() -> (Registry, [Link; 2]) {
         row_key: row_key(idx),
     };
     let rows = Credentials::pool((0..20).map(row).collect());
-    registry.enroll(record(POOL, rows)).await.unwrap();
+    registry.enroll(record(POOL_DEVICE, rows)).await.unwrap();
     registry
-        .enroll(record(KEY, Credentials::Key(row_key(0))))
+        .enroll(record(KEY_DEVICE, Credentials::Key(row_key(0))))
         .await
         .unwrap();
     let controller = Controller::new(registry.clone(), Policy::default());
@@ -102,7 +102,10 @@ async fn site() -> (Registry, [Link; 2]) {
         };
         let fencing_token = FencingToken::presented(link.gateway(), link.token_number());
         let granted = registry
-            .lease(&fencing_token, &[lease_request(POOL), lease_request(KEY)])
+            .lease(
+                &fencing_token,
+                &[lease_request(POOL_DEVICE), lease_request(KEY_DEVICE)],
+            )
             .await
             .unwrap();
         assert!(granted.iter().all(Result::is_ok));
@@ -113,16 +116,22 @@ async fn site() -> (Registry, [Link; 2]) {
 #[tokio::test]
 async fn a_proved_session_ends_older_sessions_at_other_gateways() {
     let (registry, [first, second]) = site().await;
-    for device in [POOL, KEY] {
+    for device in [POOL_DEVICE, KEY_DEVICE] {
         let before = registry.revision().await.unwrap();
-        let at_first = [report(device, 1, 1, 100)];
+        let reports_of_first = [report(device, 1, 1, 100)];
         assert_eq!(
-            first.report_sessions(&at_first, now(1_000)).await.unwrap(),
+            first
+                .report_sessions(&reports_of_first, now(1_000))
+                .await
+                .unwrap(),
             [SessionReportResult::Newest]
         );
-        let at_second = [report(device, 5, 2, 10)];
+        let reports_of_second = [report(device, 5, 2, 10)];
         assert_eq!(
-            second.report_sessions(&at_second, now(1_000)).await.unwrap(),
+            second
+                .report_sessions(&reports_of_second, now(1_000))
+                .await
+                .unwrap(),
             [SessionReportResult::Newest]
         );
         let newer_sessions = first
@@ -157,12 +166,12 @@ async fn a_proved_session_ends_older_sessions_at_other_gateways() {
 #[tokio::test]
 async fn a_report_without_a_valid_proof_is_rejected_and_affects_no_other() {
     let (registry, [first, _]) = site().await;
-    let valid = report(POOL, 1, 1, 0);
-    let mut bad_tag = report(POOL, 2, 1, 0);
+    let valid = report(POOL_DEVICE, 1, 1, 0);
+    let mut bad_tag = report(POOL_DEVICE, 2, 1, 0);
     bad_tag.message[50] ^= 1;
     let other_loc = SessionReport {
         loc: [0; 8],
-        ..report(POOL, 2, 1, 0)
+        ..report(POOL_DEVICE, 2, 1, 0)
     };
     let no_response = SessionReport {
         message: [0; 64],
@@ -172,10 +181,10 @@ async fn a_report_without_a_valid_proof_is_rejected_and_affects_no_other() {
         bad_tag,
         other_loc,
         no_response,
-        report(POOL, 2, 2, 0),
+        report(POOL_DEVICE, 2, 2, 0),
         // A row of the other gateway, with a key for this gateway.
-        report(POOL, 5, 1, 0),
-        report(POOL, 99, 1, 0),
+        report(POOL_DEVICE, 5, 1, 0),
+        report(POOL_DEVICE, 99, 1, 0),
     ];
     let before = registry.revision().await.unwrap();
     for report in &invalid {
@@ -208,10 +217,10 @@ async fn reports_of_single_gateways_removed_devices_and_old_processes_are_not_re
         .enroll(record(single_gateway_device, Credentials::pool(vec![row; 8])))
         .await
         .unwrap();
-    let before = registry.revoke(KEY, "lost", 0).await.unwrap();
+    let before = registry.revoke(KEY_DEVICE, "lost", 0).await.unwrap();
     let reports = [
         report(single_gateway_device, 0, 1, 0),
-        report(KEY, 1, 1, 0),
+        report(KEY_DEVICE, 1, 1, 0),
         report(DeviceId(9), 0, 1, 0),
     ];
     let results = first.report_sessions(&reports, now(1_000)).await.unwrap();
@@ -228,7 +237,9 @@ async fn reports_of_single_gateways_removed_devices_and_old_processes_are_not_re
 
     let controller = Controller::new(registry, Policy::default());
     controller.register(GatewayId(1), 1).await.unwrap();
-    let result = first.report_sessions(&[report(POOL, 1, 1, 0)], now(1_000)).await;
+    let result = first
+        .report_sessions(&[report(POOL_DEVICE, 1, 1, 0)], now(1_000))
+        .await;
     assert!(
         matches!(result, Err(RegistryError::StaleFencingToken { .. })),
         "{result:?}"

@@ -17,10 +17,10 @@ use linewarden_protocol::ticket::{
 };
 use linewarden_registry::{Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry};
 
-const POOL: DeviceId = DeviceId(0xd1);
-const KEY: DeviceId = DeviceId(0xd2);
-const ONE: GatewayId = GatewayId(1);
-const TWO: GatewayId = GatewayId(2);
+const POOL_DEVICE: DeviceId = DeviceId(0xd1);
+const KEY_DEVICE: DeviceId = DeviceId(0xd2);
+const GATEWAY_1: GatewayId = GatewayId(1);
+const GATEWAY_2: GatewayId = GatewayId(2);
 
 fn row_key(device: DeviceId, idx: u32) -> RowKey {
     let mut key = [0x5a; 16];
@@ -40,22 +40,22 @@ fn record(device: DeviceId, credentials: Credentials) -> DeviceRecord {
     }
 }
 
-/// Gateway 1 has leases of both devices: rows 0 to 3 of the pool.
+/// A site where gateway 1 has leases of both devices: of the pool, rows 0 to 3.
 async fn site() -> (Registry, Controller) {
     let registry = Registry::in_memory(&MasterKey::from_bytes([1; 32]))
         .await
         .unwrap();
     let row = |idx| PoolRow {
         challenge: [1; 8],
-        row_key: row_key(POOL, idx),
+        row_key: row_key(POOL_DEVICE, idx),
     };
     let pool = Credentials::pool((0..8).map(row).collect());
-    registry.enroll(record(POOL, pool)).await.unwrap();
+    registry.enroll(record(POOL_DEVICE, pool)).await.unwrap();
     registry
-        .enroll(record(KEY, Credentials::Key(row_key(KEY, 0))))
+        .enroll(record(KEY_DEVICE, Credentials::Key(row_key(KEY_DEVICE, 0))))
         .await
         .unwrap();
-    let fencing_token = registry.register_gateway(ONE, 1).await.unwrap();
+    let fencing_token = registry.register_gateway(GATEWAY_1, 1).await.unwrap();
     let lease_request = |device| LeaseRequest {
         device,
         epoch: 0,
@@ -66,7 +66,10 @@ async fn site() -> (Registry, Controller) {
         statement: RowStatement::default(),
     };
     for granted in registry
-        .lease(&fencing_token, &[lease_request(POOL), lease_request(KEY)])
+        .lease(
+            &fencing_token,
+            &[lease_request(POOL_DEVICE), lease_request(KEY_DEVICE)],
+        )
         .await
         .unwrap()
     {
@@ -78,55 +81,55 @@ async fn site() -> (Registry, Controller) {
 
 /// A device with a session, which seals tickets.
 struct Device {
-    head: TicketHeader,
+    header: TicketHeader,
     root: TicketRoot,
 }
 
 impl Device {
     fn new(device: DeviceId, idx: u32) -> Self {
-        let opening = TicketSession {
+        let session = TicketSession {
             suite: Suite::SipHash128,
             device,
-            gateway: ONE,
+            gateway: GATEWAY_1,
             idx: RowIndex(idx),
             response_tag: [0x11; 16],
         };
-        let row = if device == KEY { 0 } else { idx };
+        let row = if device == KEY_DEVICE { 0 } else { idx };
         Self {
-            root: TicketRoot::derive(&row_key(device, row), &opening),
-            head: TicketHeader {
+            root: TicketRoot::derive(&row_key(device, row), &session),
+            header: TicketHeader {
                 kind: Kind::Status,
                 direction: Direction::Up,
-                session: opening,
+                session,
                 number: 1,
                 nonce: [7; 16],
             },
         }
     }
 
-    fn sealed(&self, kind: Kind, number: u64, body: &[u8]) -> Vec<u8> {
-        let head = TicketHeader {
+    fn sealed_ticket(&self, kind: Kind, number: u64, body: &[u8]) -> Vec<u8> {
+        let header = TicketHeader {
             kind,
             number,
-            ..self.head
+            ..self.header
         };
         let mut out = [0; MESSAGE_BYTES_MAX];
         // The controller cannot check the session key; the gateway has checked it.
         let key = SessionKey::from_bytes([6; 16]);
-        let carriage = RelayAuth { key: &key, serial: 1 };
+        let relay_auth = RelayAuth { key: &key, serial: 1 };
         let nonce = [number as u8; 24];
-        let length = ticket::seal_request(&self.root, &head, &carriage, nonce, body, &mut out).unwrap();
+        let length = ticket::seal_request(&self.root, &header, &relay_auth, nonce, body, &mut out).unwrap();
         out[..length].to_vec()
     }
 
     fn status(&self) -> Vec<u8> {
-        self.sealed(Kind::Status, 0, b"")
+        self.sealed_ticket(Kind::Status, 0, b"")
     }
 
-    fn opened(&self, response: &[u8]) -> EnrollmentState {
+    fn open_response(&self, response: &[u8]) -> EnrollmentState {
         let sealed = SealedTicket::parse(response).unwrap();
         assert_eq!(sealed.header().direction, Direction::Down);
-        assert_eq!(sealed.header().nonce, self.head.nonce);
+        assert_eq!(sealed.header().nonce, self.header.nonce);
         EnrollmentState::parse(sealed.open(&self.root, &mut PlaintextBuffer::default()).unwrap()).unwrap()
     }
 }
@@ -135,13 +138,13 @@ fn relay_context(now_s: u64) -> RelayContext<'static> {
     RelayContext {
         aead_nonce: [9; 24],
         now_s,
-        locate: &|device| (device == KEY).then_some([0x7f; 16]),
+        locate: &|device| (device == KEY_DEVICE).then_some([0x7f; 16]),
     }
 }
 
 async fn send_ticket(controller: &Controller, message: &[u8]) -> Option<Vec<u8>> {
     controller
-        .handle_ticket(ONE, message, &relay_context(100))
+        .handle_ticket(GATEWAY_1, message, &relay_context(100))
         .await
         .unwrap()
 }
@@ -150,20 +153,20 @@ fn rows(first: u32, count: u32) -> Vec<u8> {
     let rows: Vec<NewRow> = (0..count)
         .map(|n| NewRow {
             challenge: [2; 8],
-            row_key: row_key(POOL, first + n),
+            row_key: row_key(POOL_DEVICE, first + n),
         })
         .collect();
-    let mut room = [0; BODY_BYTES_MAX];
-    ticket::write_rows(0, RowIndex(first), &rows, &mut room)
+    let mut buffer = [0; BODY_BYTES_MAX];
+    ticket::write_rows(0, RowIndex(first), &rows, &mut buffer)
         .unwrap()
         .to_vec()
 }
 
 #[tokio::test]
-async fn a_pool_grows_by_tickets_each_of_which_counts_once() {
+async fn each_ticket_adds_rows_to_a_pool_once() {
     let (_, controller) = site().await;
-    let device = Device::new(POOL, 3);
-    let state = device.opened(&send_ticket(&controller, &device.status()).await.unwrap());
+    let device = Device::new(POOL_DEVICE, 3);
+    let state = device.open_response(&send_ticket(&controller, &device.status()).await.unwrap());
     let expected = EnrollmentState {
         outcome: Outcome::Done,
         mode: Mode::Pool,
@@ -173,34 +176,34 @@ async fn a_pool_grows_by_tickets_each_of_which_counts_once() {
         number: 0,
     };
     assert_eq!(state, expected);
-    let message = device.sealed(Kind::Rows, 1, &rows(8, 43));
+    let message = device.sealed_ticket(Kind::Rows, 1, &rows(8, 43));
     for outcome in [Outcome::Done, Outcome::StaleNumber, Outcome::StaleNumber] {
-        let state = device.opened(&send_ticket(&controller, &message).await.unwrap());
+        let state = device.open_response(&send_ticket(&controller, &message).await.unwrap());
         assert_eq!(
             (state.outcome, state.rows_end, state.number),
             (outcome, RowIndex(51), 1)
         );
     }
-    let wrong_position = device.sealed(Kind::Rows, 2, &rows(50, 1));
-    let state = device.opened(&send_ticket(&controller, &wrong_position).await.unwrap());
+    let wrong_position = device.sealed_ticket(Kind::Rows, 2, &rows(50, 1));
+    let state = device.open_response(&send_ticket(&controller, &wrong_position).await.unwrap());
     assert_eq!((state.outcome, state.number), (Outcome::OutOfSequence, 1));
 }
 
 #[tokio::test]
 async fn tickets_of_an_old_session_get_no_response_after_a_key_change() {
     let (registry, controller) = site().await;
-    let device = Device::new(KEY, 5);
-    let mut room = [0; BODY_BYTES_MAX];
-    let body = ticket::write_key(0, &RowKey::from_bytes([4; 16]), &mut room).unwrap();
-    let message = device.sealed(Kind::Key, 1, body);
-    let state = device.opened(&send_ticket(&controller, &message).await.unwrap());
+    let device = Device::new(KEY_DEVICE, 5);
+    let mut buffer = [0; BODY_BYTES_MAX];
+    let body = ticket::write_key(0, &RowKey::from_bytes([4; 16]), &mut buffer).unwrap();
+    let message = device.sealed_ticket(Kind::Key, 1, body);
+    let state = device.open_response(&send_ticket(&controller, &message).await.unwrap());
     assert_eq!(
         (state.outcome, state.epoch, state.mode),
         (Outcome::Done, 1, Mode::Key)
     );
     assert_eq!(send_ticket(&controller, &message).await, None);
     assert_eq!(send_ticket(&controller, &device.status()).await, None);
-    let device_record = registry.load(KEY).await.unwrap();
+    let device_record = registry.load(KEY_DEVICE).await.unwrap();
     assert_eq!(
         device_record.credentials,
         Credentials::Key(RowKey::from_bytes([4; 16]))
@@ -210,23 +213,23 @@ async fn tickets_of_an_old_session_get_no_response_after_a_key_change() {
 #[tokio::test]
 async fn only_the_device_of_a_session_at_this_gateway_gets_a_response() {
     let (registry, controller) = site().await;
-    let device = Device::new(POOL, 3);
+    let device = Device::new(POOL_DEVICE, 3);
     let valid = device.status();
     assert!(send_ticket(&controller, &valid).await.is_some());
     assert_eq!(
         controller
-            .handle_ticket(TWO, &valid, &relay_context(100))
+            .handle_ticket(GATEWAY_2, &valid, &relay_context(100))
             .await
             .unwrap(),
         None
     );
     // A row that was never leased to the gateway.
     assert_eq!(
-        send_ticket(&controller, &Device::new(POOL, 4).status()).await,
+        send_ticket(&controller, &Device::new(POOL_DEVICE, 4).status()).await,
         None
     );
     assert_eq!(
-        send_ticket(&controller, &Device::new(POOL, 99).status()).await,
+        send_ticket(&controller, &Device::new(POOL_DEVICE, 99).status()).await,
         None
     );
     assert_eq!(
@@ -234,32 +237,32 @@ async fn only_the_device_of_a_session_at_this_gateway_gets_a_response() {
         None
     );
     // A ticket without the row key, as a gateway could make one.
-    let mut forger = Device::new(POOL, 3);
-    forger.root = TicketRoot::derive(&RowKey::from_bytes([1; 16]), &forger.head.session);
+    let mut forger = Device::new(POOL_DEVICE, 3);
+    forger.root = TicketRoot::derive(&RowKey::from_bytes([1; 16]), &forger.header.session);
     assert_eq!(send_ticket(&controller, &forger.status()).await, None);
     // A response that is sent back.
     let response = send_ticket(&controller, &valid).await.unwrap();
     assert_eq!(send_ticket(&controller, &response).await, None);
     assert_eq!(send_ticket(&controller, b"").await, None);
     // The body is not of the stated kind.
-    let mismatched = device.sealed(Kind::Key, 1, b"short");
+    let mismatched = device.sealed_ticket(Kind::Key, 1, b"short");
     assert_eq!(send_ticket(&controller, &mismatched).await, None);
-    registry.revoke(POOL, "", 1).await.unwrap();
+    registry.revoke(POOL_DEVICE, "", 1).await.unwrap();
     assert_eq!(send_ticket(&controller, &valid).await, None);
 }
 
 /// Requests a pair, and returns the response.
-async fn paired(controller: &Controller, device: &Device, peer: DeviceId, now_s: u64) -> PairResponse {
-    let message = device.sealed(Kind::Pair, 0, &peer.0.to_be_bytes());
+async fn request_pair(controller: &Controller, device: &Device, peer: DeviceId, now_s: u64) -> PairResponse {
+    let message = device.sealed_ticket(Kind::Pair, 0, &peer.0.to_be_bytes());
     let response = controller
-        .handle_ticket(ONE, &message, &relay_context(now_s))
+        .handle_ticket(GATEWAY_1, &message, &relay_context(now_s))
         .await
         .unwrap()
         .unwrap();
-    let mut room = PlaintextBuffer::default();
+    let mut buffer = PlaintextBuffer::default();
     let body = SealedTicket::parse(&response)
         .unwrap()
-        .open(&device.root, &mut room)
+        .open(&device.root, &mut buffer)
         .unwrap()
         .to_vec();
     PairResponse::parse(&body).unwrap()
@@ -268,46 +271,65 @@ async fn paired(controller: &Controller, device: &Device, peer: DeviceId, now_s:
 #[tokio::test]
 async fn a_pair_gets_one_key_at_a_time_in_two_roles_until_it_is_closed() {
     let (registry, controller) = site().await;
-    let (a, b) = (Device::new(POOL, 3), Device::new(KEY, 5));
-    assert_eq!(paired(&controller, &a, KEY, 100).await.pair, None, "not allowed");
-    assert!(registry.allow_pair(KEY, POOL).await.unwrap());
-    assert!(!registry.allow_pair(POOL, KEY).await.unwrap());
+    let (a, b) = (Device::new(POOL_DEVICE, 3), Device::new(KEY_DEVICE, 5));
     assert_eq!(
-        paired(&controller, &a, DeviceId(9), 100).await.pair,
+        request_pair(&controller, &a, KEY_DEVICE, 100).await.pair,
         None,
-        "no role"
+        "the pair is not allowed yet"
     );
-    assert_eq!(paired(&controller, &a, POOL, 100).await.pair, None, "itself");
+    assert!(registry.allow_pair(KEY_DEVICE, POOL_DEVICE).await.unwrap());
+    assert!(!registry.allow_pair(POOL_DEVICE, KEY_DEVICE).await.unwrap());
+    assert_eq!(
+        request_pair(&controller, &a, DeviceId(9), 100).await.pair,
+        None,
+        "the pair is not allowed"
+    );
+    assert_eq!(
+        request_pair(&controller, &a, POOL_DEVICE, 100).await.pair,
+        None,
+        "a device forms no pair with itself"
+    );
 
-    let at_a = paired(&controller, &a, KEY, 100).await;
-    let at_b = paired(&controller, &b, POOL, 110).await;
-    let ((key_a, role_a), (key_b, role_b)) = (at_a.pair.unwrap(), at_b.pair.unwrap());
+    let response_a = request_pair(&controller, &a, KEY_DEVICE, 100).await;
+    let response_b = request_pair(&controller, &b, POOL_DEVICE, 110).await;
+    let ((key_a, role_a), (key_b, role_b)) = (response_a.pair.unwrap(), response_b.pair.unwrap());
     assert_eq!((role_a, role_b), (Role::Initiator, Role::Responder));
     assert!(key_a == key_b);
-    assert_eq!((at_a.lifetime_s, at_b.lifetime_s), (300, 290));
-    assert_eq!((at_a.addr, at_b.addr), ([0x7f; 16], [0; 16]));
-    // A repeated request gets the same key, a request near its end a new one. A clock that was set back does not
-    // prolong an old key.
-    let (repeated, _) = paired(&controller, &a, KEY, 324).await.pair.unwrap();
+    assert_eq!((response_a.lifetime_s, response_b.lifetime_s), (300, 290));
+    assert_eq!((response_a.addr, response_b.addr), ([0x7f; 16], [0; 16]));
+    // A repeated request gets the same key. A request near the end of the key's lifetime gets a new key. A clock that
+    // was set back does not prolong the lifetime of an old key.
+    let (repeated, _) = request_pair(&controller, &a, KEY_DEVICE, 324).await.pair.unwrap();
     assert!(repeated == key_a);
-    let (renewed, role) = paired(&controller, &b, POOL, 325).await.pair.unwrap();
+    let (renewed, role) = request_pair(&controller, &b, POOL_DEVICE, 325)
+        .await
+        .pair
+        .unwrap();
     assert!(renewed != key_a && renewed.id != key_a.id);
     assert_eq!(role, Role::Initiator, "the device that requested first");
-    let (after_clock_change, _) = paired(&controller, &a, KEY, 50).await.pair.unwrap();
+    let (after_clock_change, _) = request_pair(&controller, &a, KEY_DEVICE, 50).await.pair.unwrap();
     assert!(after_clock_change != renewed);
 
-    assert!(registry.disallow_pair(POOL, KEY).await.unwrap());
-    assert!(!registry.disallow_pair(POOL, KEY).await.unwrap());
-    assert_eq!(paired(&controller, &a, KEY, 100).await.pair, None);
-    registry.allow_pair(POOL, KEY).await.unwrap();
-    assert_eq!(registry.pairs_of(KEY).await.unwrap().remove(0).unwrap(), POOL);
-    assert!(paired(&controller, &a, KEY, 100).await.pair.is_some());
-    registry.revoke(KEY, "", 1).await.unwrap();
+    assert!(registry.disallow_pair(POOL_DEVICE, KEY_DEVICE).await.unwrap());
+    assert!(!registry.disallow_pair(POOL_DEVICE, KEY_DEVICE).await.unwrap());
+    assert_eq!(request_pair(&controller, &a, KEY_DEVICE, 100).await.pair, None);
+    registry.allow_pair(POOL_DEVICE, KEY_DEVICE).await.unwrap();
     assert_eq!(
-        paired(&controller, &a, KEY, 100).await.pair,
+        registry.pairs_of(KEY_DEVICE).await.unwrap().remove(0).unwrap(),
+        POOL_DEVICE
+    );
+    assert!(
+        request_pair(&controller, &a, KEY_DEVICE, 100)
+            .await
+            .pair
+            .is_some()
+    );
+    registry.revoke(KEY_DEVICE, "", 1).await.unwrap();
+    assert_eq!(
+        request_pair(&controller, &a, KEY_DEVICE, 100).await.pair,
         None,
         "the peer is revoked"
     );
-    assert!(registry.allow_pair(POOL, KEY).await.is_err());
+    assert!(registry.allow_pair(POOL_DEVICE, KEY_DEVICE).await.is_err());
     assert!(registry.check().await.unwrap().is_empty());
 }

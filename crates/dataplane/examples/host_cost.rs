@@ -1,12 +1,12 @@
-//! Measures the cost of the host data plane: the engine alone by message, with hot caches and over many devices, and
-//! with its sockets on the loopback interface, flooded with REQUESTs.
+//! Measures the cost of the host data plane: of the engine alone, for each type of message, with one device (hot caches)
+//! and with many devices; and of the engine with its sockets on the loopback interface, flooded with REQUESTs.
 //!
 //! `cargo run --release -p linewarden-dataplane --example host_cost`
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
-    reason = "a program for one person at a terminal"
+    reason = "a command-line benchmark, which can end with a panic"
 )]
 
 use std::hint::black_box;
@@ -126,8 +126,8 @@ fn meta(number: u32) -> Meta {
     }
 }
 
-/// Nanoseconds per message: the best of a few runs over all messages.
-fn best(
+/// Nanoseconds per message: the minimum over `runs` runs, each of which processes a batch of messages.
+fn min_ns_per_message(
     runs: u32,
     engine: &Engine,
     thread: &mut ThreadState,
@@ -151,37 +151,43 @@ fn best(
     times.fold(f64::INFINITY, f64::min)
 }
 
-/// `count` device numbers below `devices`, in an order that defeats the prefetcher.
-fn scattered(devices: u32, count: u32) -> impl Iterator<Item = u32> {
-    (0..count).map(move |at| (u64::from(at) * 2_654_435_761 % u64::from(devices)) as u32)
+/// `count` device numbers below `devices`, in an order that the CPU cannot prefetch.
+fn scattered_devices(devices: u32, count: u32) -> impl Iterator<Item = u32> {
+    (0..count).map(move |index| (u64::from(index) * 2_654_435_761 % u64::from(devices)) as u32)
 }
 
-fn engine(devices: u32) {
+/// Measures the engine alone, with this number of devices.
+fn measure_engine(devices: u32) {
     let mut host = host(devices);
     let (engine, mut thread) = (host.engine(), host.thread_state());
     let count = devices.max(100_000);
     let requests = |_| {
-        scattered(devices, count)
-            .map(|n| (meta(n), request(device(n))))
+        scattered_devices(devices, count)
+            .map(|number| (meta(number), request(device(number))))
             .collect()
     };
-    let request_ns = best(10, &engine, &mut thread, requests, Verdict::ReplyChallenge);
-    // Each round spends one row of every device; with one device every message spends the next row.
+    let request_ns = min_ns_per_message(10, &engine, &mut thread, requests, Verdict::ReplyChallenge);
+    // With several devices, each run spends one number of each device. With one device, each message spends a number.
     let mut spent = 0;
     let responses = |_: u32| {
-        let round = |at: u32| if devices == 1 { at } else { 0 };
-        let numbered = scattered(devices, count).enumerate();
+        let offset = |index: u32| if devices == 1 { index } else { 0 };
+        let numbered = scattered_devices(devices, count).enumerate();
         let batch = numbered
-            .map(|(at, n)| (meta(n), response(device(n), spent + round(at as u32))))
+            .map(|(index, number)| {
+                (
+                    meta(number),
+                    response(device(number), spent + offset(index as u32)),
+                )
+            })
             .collect();
         spent += if devices == 1 { count } else { 1 };
         batch
     };
-    let response_ns = best(5, &engine, &mut thread, responses, Verdict::ReplyAck);
+    let response_ns = min_ns_per_message(5, &engine, &mut thread, responses, Verdict::ReplyAck);
     println!("engine, {devices} devices: REQUEST {request_ns:.0} ns, RESPONSE {response_ns:.0} ns");
 }
 
-fn hash() {
+fn measure_hash() {
     let words = [[5u8; 8]; 7];
     let mut key = [1; 16];
     let start = Instant::now();
@@ -192,6 +198,7 @@ fn hash() {
     println!("streaming SipHash over the seven words of a tag: {ns:.0} ns");
 }
 
+/// The CPU time of all threads of this process whose name begins with `name`.
 fn thread_cpu_ns(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let own_tasks = tasks.filter(|task| {
@@ -206,8 +213,8 @@ fn thread_cpu_ns(name: &str) -> u64 {
         .sum()
 }
 
-/// One sender at full speed and one serving thread. Replies are dropped at the sender's full socket.
-fn sockets(devices: u32) {
+/// Measures one serving thread, while one sender sends at full speed. The sender reads no replies.
+fn measure_sockets(devices: u32) {
     let config = config(devices);
     let mut host = host(devices);
     let options = HostOptions {
@@ -220,7 +227,7 @@ fn sockets(devices: u32) {
         scope.spawn(|| {
             let socket = UdpSocket::bind((Ipv4Addr::new(127, 77, 0, 2), 0)).unwrap();
             socket.connect((config.local[0], PORT)).unwrap();
-            let messages = scattered(devices, 1 << 16).map(|n| request(device(n)));
+            let messages = scattered_devices(devices, 1 << 16).map(|number| request(device(number)));
             let messages: Vec<_> = messages.collect();
             for message in messages.iter().cycle() {
                 // The sender is meant to fill the receive queue.
@@ -252,9 +259,9 @@ fn sockets(devices: u32) {
 }
 
 fn main() {
-    hash();
-    engine(1);
-    engine(1 << 20);
-    sockets(1);
-    sockets(1 << 20);
+    measure_hash();
+    measure_engine(1);
+    measure_engine(1 << 20);
+    measure_sockets(1);
+    measure_sockets(1 << 20);
 }

@@ -1,11 +1,12 @@
-//! Measures what the sealed gate costs per packet on one CPU, by payload, in both directions, excluding the harness.
+//! Measures the time that the sealed gate needs per packet on one CPU, in both directions, for several payload sizes. The
+//! time of the test harness is measured separately and excluded.
 //!
 //! `cargo run --release -p linewarden-dataplane --example sealed_cost` (as root)
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
-    reason = "a program for one person at a terminal"
+    reason = "a command-line benchmark, which can end with a panic"
 )]
 
 use std::net::Ipv4Addr;
@@ -14,8 +15,9 @@ use linewarden_dataplane::xdp::sealed_bench::SealedBench;
 use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_protocol::ids::GatewayId;
 
+/// The sizes of the payload in bytes.
 const PAYLOADS: [usize; 7] = [0, 64, 128, 512, 1024, 1300, 1416];
-/// The kernel loads a program at a different address each time, which changes the cost by up to a fifth.
+/// How many times the program is loaded: its address differs each time, which changes the time by up to a fifth.
 const LOADS: usize = 10;
 
 fn main() {

@@ -1,12 +1,12 @@
-//! Measures what in-band evidence costs per packet on one CPU, excluding the harness, and how long one measurement
-//! takes (a gateway measures every second).
+//! Measures the time that in-band evidence needs per packet on one CPU, excluding the test harness. Also measures the
+//! duration of one measurement, which a gateway repeats every second.
 //!
 //! `cargo run --release -p linewarden-dataplane --example stamp_cost` (as root)
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
-    reason = "a program for one person at a terminal"
+    reason = "a command-line benchmark, which can end with a panic"
 )]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -22,13 +22,14 @@ use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::ids::GatewayId;
 
-/// The last payload exceeds the minimum MTU, so the program looks up the route.
+/// The sizes of the payload in bytes. Packets of the largest size exceed the minimum MTU, so the program looks up the
+/// route for them.
 const PAYLOADS: [usize; 3] = [64, 1000, 1300];
-/// The kernel loads a program at a different address each time, which changes the cost by up to a fifth.
+/// How many times the program is loaded: its address differs each time, which changes the time by up to a fifth.
 const LOADS: usize = 10;
 const MEASUREMENTS: u32 = 200;
 
-fn config(form: Option<ContentFormat>) -> Config {
+fn config(format: Option<ContentFormat>) -> Config {
     Config {
         gateway_id: GatewayId(1),
         session_lifetime_s: 3600,
@@ -52,7 +53,7 @@ fn config(form: Option<ContentFormat>) -> Config {
         provers: 0,
         classic: None,
         p4dra: None,
-        inband_evidence: form,
+        inband_evidence: format,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }
@@ -80,18 +81,18 @@ fn main() {
     };
     let key = MasterKey::new([7; 16]).key(snapshot.switch, snapshot.boot_count);
     println!("content    UDP payload   ns a packet");
-    for form in [ContentFormat::Default, ContentFormat::Classic] {
+    for format in [ContentFormat::Default, ContentFormat::Classic] {
         let mut minima = PAYLOADS.map(|_| f64::MAX);
         for _ in 0..LOADS {
-            let benchmark = StampBench::load(&config(Some(form))).unwrap();
+            let benchmark = StampBench::load(&config(Some(format))).unwrap();
             for (bytes, minimum) in PAYLOADS.iter().zip(&mut minima) {
-                let template = Template::new(&key, form, &snapshot);
+                let template = Template::new(&key, format, &snapshot);
                 let ns = benchmark.cost(template, &packet(*bytes), 100_000, 3).unwrap();
                 *minimum = minimum.min(ns);
             }
         }
         for (bytes, ns) in PAYLOADS.iter().zip(minima) {
-            println!("{:10} {bytes:11} {ns:13.0}", format!("{form:?}"));
+            println!("{:10} {bytes:11} {ns:13.0}", format!("{format:?}"));
         }
     }
     let data_plane = Xdp::load(&config(Some(ContentFormat::Default))).unwrap();
@@ -103,9 +104,9 @@ fn main() {
         })
         .collect();
     durations.sort_unstable();
-    let percentile = |part: usize| {
+    let percentile = |percent: usize| {
         durations
-            .get(durations.len() * part / 100)
+            .get(durations.len() * percent / 100)
             .copied()
             .unwrap_or_default()
     };

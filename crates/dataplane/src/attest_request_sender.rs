@@ -10,7 +10,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::DataPlaneError;
 
-/// Requests that one system call sends.
+/// Maximum number of requests per system call.
 const REQUESTS_PER_CALL: usize = 64;
 
 /// The sockets from which ATTEST_REQUESTs are sent, all in one network namespace.
@@ -23,7 +23,7 @@ pub(crate) struct AttestRequestSender<S> {
 }
 
 impl<S: AsFd> AttestRequestSender<S> {
-    /// Uses sockets that are bound to these addresses. The calling thread must be in their network namespace.
+    /// Uses sockets that are bound to these addresses. The calling thread must be in the network namespace of the sockets.
     pub(crate) fn new(sockets: Vec<(IpAddr, S)>) -> io::Result<Self> {
         let has_several = |v4| sockets.iter().filter(|(ip, _)| ip.is_ipv4() == v4).count() > 1;
         let probe = |is_needed: bool, any: IpAddr| {
@@ -100,7 +100,7 @@ impl<S: AsFd> AttestRequestSender<S> {
     }
 }
 
-/// Whether the error is temporary.
+/// Whether sending the same request later can succeed.
 fn is_temporary(error: &io::Error) -> bool {
     let temporary_errors = [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM, libc::EINTR];
     error
@@ -110,7 +110,8 @@ fn is_temporary(error: &io::Error) -> bool {
 
 /// The source address that the kernel selects for this destination.
 fn source_of_route(probe: &UdpSocket, to: &SocketAddr) -> io::Result<IpAddr> {
-    // A connected socket keeps its local address, even when it connects to another destination.
+    // A connected socket keeps its local address, even when it connects to another destination. Therefore the socket is
+    // disconnected first.
     // SAFETY: all zeros is a valid sockaddr, of no family.
     let unspecified: libc::sockaddr = unsafe { std::mem::zeroed() };
     let bytes = size_of::<libc::sockaddr>() as libc::socklen_t;
@@ -139,7 +140,8 @@ fn send_batch(socket: BorrowedFd<'_>, requests: &[(SocketAddr, AttestRequest)]) 
             message
         };
     let mut messages: Vec<libc::mmsghdr> = names.iter_mut().zip(&mut parts).map(to_header).collect();
-    // SAFETY: the messages point to names and parts, and these to requests, that are only read and outlive the call.
+    // SAFETY: the messages point to names and parts, and the parts point to requests. The call only reads all of them, and
+    // they outlive the call.
     let sent = unsafe {
         libc::sendmmsg(
             socket.as_raw_fd(),
@@ -199,7 +201,7 @@ fn discard_received(socket: BorrowedFd<'_>) -> io::Result<()> {
 fn set_option<T>(socket: &impl AsFd, level: i32, name: i32, value: &T) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
     let bytes = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the value is valid for its size during the call, which copies what it points to.
+    // SAFETY: the value is valid for its size during the call, and the call copies the data to which the value points.
     match unsafe { libc::setsockopt(fd, level, name, (&raw const *value).cast(), bytes) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,8 +1,8 @@
 //! Linux capabilities of the calling thread, and how the thread drops them.
 //!
 //! The gateway checks capabilities before it creates anything: the error then names the missing capability, whereas a
-//! later operation would fail with "operation not permitted". The gateway drops capabilities once everything that needs
-//! them exists.
+//! later operation would fail with "operation not permitted". The gateway drops capabilities after it has created
+//! everything that needs them.
 
 use std::io;
 
@@ -11,13 +11,13 @@ use caps::{CapSet, CapsHashSet};
 /// A Linux capability (capabilities(7)) that a part of Linewarden needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Capability {
-    /// Files of other users that root can read and write without owning them.
+    /// Read and write access to the files of other users, as root has it.
     DacOverride,
     /// Interfaces, addresses, routes, offloads; XDP programs on interfaces.
     NetAdmin,
     /// Packet sockets: slow-path replies of `xdp`, `p4dra-classic`, the simulated fleet and the attackers.
     NetRaw,
-    /// New network namespaces, and entering them.
+    /// Creating and entering network namespaces.
     SysAdmin,
     /// eBPF programs with pointer arithmetic, such as those of Linewarden.
     Perfmon,
@@ -85,7 +85,7 @@ pub fn missing(needed: &[Capability]) -> Vec<Capability> {
 /// inherit the smaller set. A missing capability is not gained. Other threads keep their capabilities.
 ///
 /// # Errors
-/// Those of the kernel; a thread may always drop capabilities.
+/// Errors of the kernel. Dropping a capability needs no privilege.
 pub fn keep_only(kept: &[Capability]) -> io::Result<()> {
     drop_others(&kept.iter().map(|capability| capability.to_caps()).collect()).map_err(io::Error::other)
 }

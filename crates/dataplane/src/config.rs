@@ -100,8 +100,8 @@ pub struct Config {
     /// Prefixes from which devices send. A REQUEST or RESPONSE from another address is dropped (LAP/1 1.4.13). At
     /// most [`PREFIXES_MAX`].
     pub device_prefixes: Vec<Prefix>,
-    /// Whether the prefixes are the subnets of the machine's interfaces and change with them. Evidence does not contain
-    /// such prefixes.
+    /// Whether the prefixes are the subnets of the machine's interfaces and change with these subnets. Evidence does not
+    /// contain such prefixes.
     pub follows_interfaces: bool,
     /// Further addresses of the gateway's machine. No device may use them.
     pub other_addresses: Vec<OwnAddress>,
@@ -192,8 +192,8 @@ fn may_be_dhcp_server(ip: IpAddr) -> bool {
     ip == group || !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || is_broadcast)
 }
 
-/// The table of this many provers has at least 2^21 places of 128 B, 256 MiB; more if a prover finds no place near its
-/// hash ([`p4dra::table`]).
+/// Maximum number of provers. Their table has at least 2^21 places of 128 B (256 MiB), and more if all places are occupied
+/// where a prover's hash permits the prover ([`p4dra::table`]).
 const P4DRA_PROVERS_MAX: usize = 1 << 20;
 
 /// Maximum number of addresses per family.
@@ -399,7 +399,7 @@ impl Config {
 
     fn p4dra_problem(&self) -> Option<ConfigError> {
         let p4dra = self.p4dra.as_ref()?;
-        let field = |field, value: String, hint| Some(ConfigError::Field { field, value, hint });
+        let invalid_field = |field, value: String, hint| Some(ConfigError::Field { field, value, hint });
         let reserved = [
             header::ETHER_IPV4,
             header::ETHER_ARP,
@@ -409,32 +409,32 @@ impl Config {
         ];
         if p4dra.ether_type < header::ETHER_TYPE_MIN || reserved.contains(&p4dra.ether_type) {
             let value = format!("{:#06x}", p4dra.ether_type);
-            return field("p4dra.ether_type", value, "a type of its own, 0x0600 or above");
+            return invalid_field("p4dra.ether_type", value, "a type of its own, 0x0600 or above");
         }
         let [first, ..] = p4dra.controller;
         if first & 1 == 1 || p4dra.controller == [0; 6] {
             let value = format!("{:02x?}", p4dra.controller);
-            return field("p4dra.controller", value, "the MAC address of one interface");
+            return invalid_field("p4dra.controller", value, "the MAC address of one interface");
         }
         let mut ids: Vec<ProverId> = p4dra.provers.iter().map(|prover| prover.id).collect();
         ids.sort_unstable();
         if let Some([duplicate, _]) = ids.array_windows().find(|[a, b]| a == b) {
-            return field("p4dra.provers", duplicate.to_string(), "each prover once");
+            return invalid_field("p4dra.provers", duplicate.to_string(), "each prover once");
         }
         if ids.len() > P4DRA_PROVERS_MAX || p4dra::table(p4dra, self.geometry.hash_seed).is_none() {
-            return field("p4dra.provers", ids.len().to_string(), "at most 1048576");
+            return invalid_field("p4dra.provers", ids.len().to_string(), "at most 1048576");
         }
         None
     }
 
     fn classic_problem(&self) -> Option<ConfigError> {
         let classic = self.classic.as_ref()?;
-        let field = |field, value: String, hint| Some(ConfigError::Field { field, value, hint });
+        let invalid_field = |field, value: String, hint| Some(ConfigError::Field { field, value, hint });
         if classic.port == 0 || classic.port == self.lap_port {
-            return field("classic.port", classic.port.to_string(), "a UDP port of its own");
+            return invalid_field("classic.port", classic.port.to_string(), "a UDP port of its own");
         }
         if ![8, 16, 32].contains(&classic.response_bytes) {
-            return field(
+            return invalid_field(
                 "classic.response_bytes",
                 classic.response_bytes.to_string(),
                 "8, 16 or 32",
@@ -442,7 +442,7 @@ impl Config {
         }
         let rows = classic.crps.first().map_or(0, Vec::len);
         if rows < 2 || classic.crps.iter().any(|crps| crps.len() != rows) {
-            return field(
+            return invalid_field(
                 "classic.crps",
                 rows.to_string(),
                 "at least 2, and the same number for every identifier",
@@ -450,7 +450,7 @@ impl Config {
         }
         let fits = |crp: &(u32, Vec<u8>)| crp.1.len() == classic.response_bytes;
         if !classic.crps.iter().flatten().all(fits) {
-            return field(
+            return invalid_field(
                 "classic.crps",
                 "response".into(),
                 "every response must have response_bytes bytes",

@@ -127,7 +127,7 @@ pub fn mac(interface: &str) -> io::Result<[u8; 6]> {
     }
 }
 
-/// The name of an interface in the calling thread's namespace.
+/// The name of an interface in the calling thread's namespace. `None`: the interface does not exist.
 pub(crate) fn name_of(ifindex: u32) -> Option<String> {
     let mut name = [0u8; libc::IF_NAMESIZE];
     // SAFETY: the buffer has the size that the call writes at most.
@@ -154,7 +154,7 @@ pub(crate) fn mac_of(ifindex: u32) -> io::Result<[u8; 6]> {
 struct DriverInfo {
     command: u32,
     driver: [u8; 32],
-    rest: [u8; 160],
+    other_fields: [u8; 160],
 }
 
 const GET_DRIVER: u32 = 0x03;
@@ -167,9 +167,9 @@ pub fn driver(interface: &str) -> io::Result<String> {
     let mut info = DriverInfo {
         command: GET_DRIVER,
         driver: [0; 32],
-        rest: [0; 160],
+        other_fields: [0; 160],
     };
-    // SAFETY: `info` has the size of what the kernel writes for its command.
+    // SAFETY: `info` has the size of the structure that the kernel writes for this command.
     unsafe { request(interface, (&raw mut info).cast()) }?;
     let name = info.driver.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())

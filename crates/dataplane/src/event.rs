@@ -14,13 +14,13 @@ pub enum EventKind {
     RowsLow,
     /// The last row was spent.
     RowsExhausted,
-    /// A wrong tag (rate-limited).
+    /// A RESPONSE or a DATA_UP had a wrong tag (rate-limited).
     WrongTag,
     /// A wrong proof in that round, from the device or from another sender (rate-limited).
     WrongProof(RoundNumber),
 }
 
-/// How a session began, with the RESPONSE that proves it to a holder of the row's key (LAP/1 1.4.11).
+/// How a session began, with the RESPONSE that proves the session to a holder of the row's key (LAP/1 1.4.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOpening {
     /// Id of the session.
@@ -41,7 +41,7 @@ pub struct Event {
     pub kind: EventKind,
     /// Id of the device.
     pub device: DeviceId,
-    /// The spent row; for other kinds the current row; 0 for a wrong proof.
+    /// For a session: the spent row. For a wrong proof: 0. For all other kinds: the current row.
     pub idx: RowIndex,
     /// Address of the sender.
     pub source: IpAddr,
@@ -87,11 +87,11 @@ impl Event {
 
 impl SessionOpening {
     fn from_bytes(session: [u8; 8], session_fields: &[u8]) -> Option<Self> {
-        let (began_ns, rest) = session_fields.split_first_chunk::<8>()?;
+        let (opened_ns, rest) = session_fields.split_first_chunk::<8>()?;
         let (response, rest) = rest.split_first_chunk::<MESSAGE_BYTES>()?;
         Some(Self {
             session: SessionId::from_wire(session)?,
-            opened_ns: u64::from_ne_bytes(*began_ns),
+            opened_ns: u64::from_ne_bytes(*opened_ns),
             response: *response,
             loc: rest.try_into().ok()?,
         })

@@ -7,7 +7,7 @@
 
 /// One in this many RESPONSEs is timed, on each CPU or thread.
 pub const SAMPLE_INTERVAL: u64 = 16;
-/// Buckets of a histogram: four per power of two, up to 4.3 s. Longer times are counted in the last of these buckets.
+/// Number of buckets of a histogram: four per power of two. Times above 4.3 s are counted in the bucket that ends at 4.3 s.
 pub const HANDLING_BUCKETS: usize = 128;
 
 /// Histogram of the handling times (ns) that were measured since the data plane started.
@@ -78,8 +78,8 @@ impl HandlingTimes {
             .fold(0, |sum, bucket| sum.saturating_add(*bucket))
     }
 
-    /// The time, ns, that `per_mille` of a thousand measurements do not exceed: the end of a bucket, at most a quarter
-    /// above the true value. `None` without measurements.
+    /// The time in ns that `per_mille` of each 1000 measurements do not exceed, rounded up to the end of its bucket: at
+    /// most a quarter above the true value. `None` without measurements.
     #[must_use]
     pub fn per_mille_ns(&self, per_mille: u64) -> Option<u64> {
         let rank = self.count().checked_mul(per_mille)?.div_ceil(1000).max(1);

@@ -14,8 +14,8 @@ use linewarden_protocol::sources::{EXCLUDED_MAX, PREFIXES_MAX};
 /// Types that may be laid over zeroed shared memory.
 ///
 /// # Safety
-/// `repr(C)`, no padding that matters, valid when all bytes are zero, and made of atomics only, so that shared
-/// references may coexist with writers in the kernel.
+/// The type is `repr(C)`, consists only of atomics and of padding that is never read, and is valid when all bytes are
+/// zero. Shared references may then coexist with writers in the kernel.
 pub unsafe trait Shared: Sync {}
 
 /// Implements `Debug` without contents: these types hold keys or responses, which no log may contain.
@@ -46,13 +46,13 @@ pub struct Line {
     pub device_id: AtomicU64,
     /// `idx u32 | gen u24 | flags u8`, see [`linewarden_protocol::commit::CommitWord`].
     pub commit: AtomicU64,
-    /// `gen u8 | top u32 | bitmap u24`.
+    /// Replay window of the session: `gen u8 | top u32 | bitmap u24`.
     pub window: AtomicU64,
-    /// First 8 bytes of the winning tag as loaded; 0: no session.
+    /// First 8 bytes of the tag of the winning RESPONSE, loaded natively; 0: no session.
     pub session_id: AtomicU64,
     /// Challenge of the current row, in wire order.
     pub challenge: AtomicU64,
-    /// Key of the current row. Zero and never used unless VALID or BUSY.
+    /// Key of the current row. Not used while the commit word is neither VALID nor BUSY.
     pub auth_key: [AtomicU64; 2],
     /// End of the session, boot-time clock, seconds.
     pub session_until_s: AtomicU32,
@@ -67,7 +67,7 @@ pub struct Session {
     pub session_key: [AtomicU64; 2],
     /// The winning RESPONSE.tag.
     pub tag: [AtomicU64; 2],
-    /// IPv6, or IPv4 as ::ffff:a.b.c.d.
+    /// Address of the device: IPv6, or IPv4 as ::ffff:a.b.c.d.
     pub addr: [AtomicU64; 2],
     /// Interface to which the session is bound.
     pub ingress: AtomicU32,
@@ -75,7 +75,7 @@ pub struct Session {
     pub port: AtomicU16,
     /// MAC address as three 16-bit loads.
     pub mac: [AtomicU16; 3],
-    /// `VID | VLAN_TAGGED`, with [`VLAN_SERVICE`] for a service tag. The first word carries [`BOUND`].
+    /// `VID | VLAN_TAGGED`, with [`VLAN_SERVICE`] for a service tag. The first word has [`BOUND`] if the session is BOUND.
     pub vlan: [AtomicU16; 2],
 }
 
@@ -96,24 +96,24 @@ pub struct RingRow {
     pub auth_key: [AtomicU64; 2],
 }
 
-/// Lines of a home. A device's home is found by hashing its id; the place of a line is `home * 4 + way`.
+/// Number of lines in a home. A device's home is found by hashing its id; the place of a line is `home * 4 + way`.
 pub const HOME_WAYS: usize = 4;
 
 /// Four words of a key. The first word is 0 if no key is stored.
 pub type KeyCells = [AtomicU64; 4];
 
 /// A prover in the periods of one lane (LAP/1 3.2): everything that a PROOF needs, in a cache line. Periods with even
-/// and with odd numbers have one lane each. So do rounds.
+/// numbers are in one lane, periods with odd numbers in the other. Rounds have two lanes in the same way.
 #[repr(C, align(64))]
 pub struct ProverLine {
     /// Id of the prover, in wire order, loaded natively; 0: the place is empty.
     pub device_id: AtomicU64,
-    /// By lane of the round: bits 1 to 16 of the round number u16 | [`PROVED`] u1 | [`ALTERNATE`] u1 | elapsed u14.
-    /// 0: no verdict.
+    /// Verdict words, by lane of the round: `round bits u16 | PROVED u1 | ALTERNATE u1 | elapsed u14`. The round bits are
+    /// bits 1 to 16 of the round number. 0: no verdict.
     pub proved: [AtomicU32; 2],
     /// Key of the prover's current configuration.
     pub key: KeyCells,
-    /// Index of its alternate keys.
+    /// Slot of the prover: the alternate key in a lane of periods is at index `slot * 2 + lane`.
     pub slot: AtomicU32,
     /// Zero.
     pub pad: [AtomicU32; 3],
@@ -149,9 +149,10 @@ pub struct Round {
     pub until_ns: AtomicU64,
     /// Number of the round.
     pub number: AtomicU32,
-    /// Lane of its period.
+    /// Lane of the round's period.
     pub key_lane: AtomicU32,
-    /// Elapsed times are in units of 2^`elapsed_shift` ns, so that the whole round fits and no division is needed.
+    /// Elapsed times are in units of 2^`elapsed_shift` ns: the duration of the round then fits into 14 bits, and no
+    /// division is needed.
     pub elapsed_shift: AtomicU32,
     /// Zero.
     pub pad: [AtomicU32; 5],
@@ -161,17 +162,17 @@ pub struct Round {
 #[derive(Debug)]
 #[repr(C)]
 pub struct OpenRounds {
-    /// Even numbers, odd numbers.
+    /// The lane of even numbers, then the lane of odd numbers.
     pub lane: [Round; 2],
 }
 
-/// One per CPU: a PROOF that passed all checks except that of its block. The PROOF waits for the next PROOF on that CPU
-/// or for user space.
+/// Memory of one CPU for a PROOF that passed all checks except the check of its block. The PROOF waits for the next
+/// PROOF on that CPU or for user space.
 #[repr(C, align(64))]
 pub struct WaitingProof {
     /// One of the `WAITING_*` constants.
     pub state: AtomicU32,
-    /// Line of the prover.
+    /// Index of the prover's line.
     pub line: AtomicU32,
     /// The prover's verdict word as it was read.
     pub before: AtomicU32,
@@ -191,7 +192,7 @@ pub struct WaitingProof {
     pub nonce: AtomicU64,
     /// Block of the PROOF, in wire order, loaded natively.
     pub proof: [AtomicU64; 8],
-    /// Written by user space: number of PROOFs that it settled as ok, already proved, wrong, and without a key.
+    /// Numbers of PROOFs that user space settled as ok, already proved, wrong, and without a key.
     pub settled_counts: [AtomicU64; 4],
     /// Zero.
     pub reserved: [AtomicU64; 4],
@@ -203,10 +204,10 @@ pub const WAITING_FULL: u32 = 1;
 /// User space is reading the PROOF, or the packet path is settling it.
 pub const WAITING_TAKEN: u32 = 2;
 
-/// Entries of a bucket.
+/// Number of entries in a bucket.
 pub const WAYS: usize = 4;
 
-/// Bucket of a two-choice hash table. An entry is `fingerprint << 32 | place of the line + 1`; 0 is free.
+/// Bucket of a two-choice hash table. An entry is `fingerprint << 32 | place of the line + 1`; 0: the entry is free.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Bucket {
@@ -214,7 +215,7 @@ pub struct Bucket {
     pub entry: [AtomicU64; WAYS],
 }
 
-/// Words of a filter block.
+/// Number of words in a filter block.
 pub const FILTER_WORDS: usize = 8;
 
 /// Block of a Bloom filter: a cache line.
@@ -229,7 +230,7 @@ pub struct FilterBlock {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Note {
-    /// The idx after the last row ever installed.
+    /// One above the highest idx that was ever installed.
     pub end: AtomicU32,
     /// The mark: rows below it may be spent. All ones: no limit.
     pub mark: AtomicU32,
@@ -239,14 +240,14 @@ pub struct Note {
     pub ticket: AtomicU32,
 }
 
-/// An expected RESPONSE; 0 is free.
+/// Hash of a RESPONSE that the slow path expects; 0: the cell is free.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ExpectedResponse(pub AtomicU64);
 
-/// RESPONSEs that the slow path can expect at once.
+/// Number of RESPONSEs that the slow path can expect at the same time.
 pub const EXPECTED_RESPONSES: u32 = 65_536;
-/// Cells that count slow-path messages by source, per CPU or thread.
+/// Number of cells, per CPU or thread, that count slow-path messages by source.
 pub const SOURCE_CELLS: usize = 16_384;
 
 /// Maximum number of interfaces on the devices' side, and of MAC addresses per interface.
@@ -279,8 +280,9 @@ pub struct SourcePrefix {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sources {
-    /// Not 0: an address inside the first prefix that is not one of the first two refused addresses is a device's.
-    /// The packet path reads this field only for IPv6; for IPv4 it reads [`Control::ip4_prefix`].
+    /// Not 0: a device can have every address in the first prefix except the first two refused addresses. The packet
+    /// path then admits such an address without the complete check. The packet path reads this field only for
+    /// IPv6; for IPv4 it reads [`Control::ip4_prefix`].
     pub is_simple: AtomicU32,
     /// Not 0: loopback addresses are admitted, if the prefixes contain them.
     pub loopback: AtomicU32,
@@ -316,13 +318,13 @@ pub struct Control {
     pub stopping: AtomicU64,
     /// Not 0: user space sleeps and must be woken by events that it has to handle.
     pub listening: AtomicU64,
-    /// Not 0: the filter contains every enrolled device.
+    /// Not 0: the filter contains every enrolled device, and messages of all other devices are dropped.
     pub filtering: AtomicU64,
-    /// IPv4 sources of devices, if one prefix and at most two refused addresses describe all of them. Upper 32 bits:
-    /// the prefix's last address; lower 32 bits: its host mask; both in the byte order of a word that the packet path
-    /// loads from a packet. 0 matches no device.
+    /// The first IPv4 prefix of devices, if [`Sources::is_simple`] is set for IPv4. Upper 32 bits: the last address of the
+    /// prefix; lower 32 bits: the host mask of the prefix; both in the byte order of a word that the packet path loads
+    /// from a packet. The packet path checks a source that does not match in full. 0 matches no source.
     pub ip4_prefix: AtomicU64,
-    /// The two refused addresses, 32 bits each, loaded in the same way.
+    /// The first two refused IPv4 addresses, 32 bits each, loaded in the same way.
     pub ip4_refused: AtomicU64,
     /// Settings that may change.
     pub live: LiveCells,
@@ -364,7 +366,7 @@ pub struct LiveCells {
 #[derive(Debug)]
 #[repr(C)]
 pub struct ClassicState {
-    /// `1 << 32 | CRC-32`; 0: no challenge is outstanding.
+    /// `1 << 32 | CRC-32` of the expected RESP; 0: no challenge is outstanding.
     pub expected: AtomicU64,
     /// `classic-iot`: the CRP for the next REQ.
     pub next: AtomicU32,
@@ -390,7 +392,7 @@ pub struct P4draProver {
     pub used: AtomicU64,
     /// Identifier, in wire order.
     pub id: [AtomicU64; 2],
-    /// By lane: the count of the round in which the prover is ok; 0: none.
+    /// By lane of the round: the count of the round in which the prover is ok; 0: none.
     pub proved: [AtomicU64; 2],
     /// Zero.
     pub pad: [AtomicU64; 3],
@@ -402,7 +404,7 @@ pub struct P4draProver {
 #[derive(Debug)]
 #[repr(C)]
 pub struct P4draRound {
-    /// Number of rounds so far; 0: no round, or the other fields are being changed.
+    /// Ordinal number of this round, from 1; 0: no round, or the other fields are being changed.
     pub count: AtomicU64,
     /// `r`, in wire order.
     pub r: AtomicU64,
@@ -416,7 +418,7 @@ pub struct P4draRound {
 #[derive(Debug)]
 #[repr(C)]
 pub struct P4draRounds {
-    /// Of even and of odd counts.
+    /// The lane of even counts, then the lane of odd counts.
     pub lane: [P4draRound; 2],
 }
 
@@ -424,10 +426,10 @@ pub struct P4draRounds {
 /// place.
 pub const P4DRA_PROBES: usize = 16;
 
-/// Maximum number of control protocol addresses that pass without a session.
+/// Maximum number of addresses (MAC address and Ethernet type) of control protocols that pass without a session.
 pub const ALWAYS_MAX: usize = 16;
 
-/// Ethernet types of non-IP frames that the gate dropped: [`TYPE_TAKEN`] and the type. 0 is free.
+/// Ethernet types of non-IP frames that the gate dropped: each used word is `TYPE_TAKEN | type`. 0: the place is free.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DroppedTypeCells {

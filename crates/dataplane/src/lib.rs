@@ -1,7 +1,7 @@
 //! The data plane of a gateway: the engine that verifies devices and forwards or drops their packets.
 //!
 //! The crate defines the [`DataPlane`] trait, three backends, and the [`Store`] that two of them share. A gateway
-//! process drives one backend; packets do not pass through the process.
+//! process drives one backend from its control thread; packets do not pass through this thread.
 //!
 //! | module | contents |
 //! |---|---|
@@ -23,9 +23,9 @@
 //!  └───────────┘           └─────────────────────────────┘
 //! ```
 //!
-//! A packet path never waits: it reads and claims what is in this memory. A switch has its own memory; `p4runtime`
-//! writes to the switch what the store holds for the other backends. Tests compare every reply byte for byte with the
-//! oracle, `linewarden_protocol::gateway`.
+//! A packet path never waits for the control thread: it reads this memory and claims rows in it by compare-and-swap. A
+//! switch has its own memory; `p4runtime` writes to the switch the data that a store holds for the other backends. Tests
+//! compare every reply byte for byte with the oracle, `linewarden_protocol::gateway`.
 //!
 //! The crate does not decide policy, does not store credentials on disk, and does not talk to the controller. The
 //! gateway crate drives the data plane and talks to the controller.
@@ -155,11 +155,11 @@ pub enum DataPlaneError {
     /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The P4 switch refused a request, or the connection to it is lost.
+    /// The P4 switch refused a request, or the connection to the switch is lost.
     #[cfg(feature = "p4")]
     #[error(transparent)]
     Switch(#[from] p4runtime::SwitchError),
-    /// The switch port of a device is unknown: the device has sent no message from which it could be learned.
+    /// The switch port of a device is unknown: the device has sent no message that reveals the port.
     #[error("the switch port of device {device} is unknown: no message arrived from {address}")]
     DeviceLocationUnknown {
         /// The device.
@@ -174,7 +174,7 @@ pub enum DataPlaneError {
         backend: &'static str,
         /// The capability by its name in capabilities(7).
         capability: &'static str,
-        /// What the user can do about it.
+        /// How the user can obtain the capability or do without it.
         hint: &'static str,
     },
     /// The kernel or libbpf refused an operation.
@@ -200,7 +200,7 @@ impl DataPlaneError {
     }
 }
 
-/// A data plane as the gateway drives it.
+/// The operations by which a gateway drives a data plane.
 pub trait DataPlane: Send {
     /// Name in log messages and metrics.
     fn name(&self) -> &'static str;
@@ -241,8 +241,8 @@ pub trait DataPlane: Send {
     /// # Errors
     /// See [`StoreError`].
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError>;
-    /// Records the epoch of an installed device's credentials, so that [`DataPlane::take_inherited_state`] of a later
-    /// process returns it.
+    /// Records the epoch of an installed device's credentials. [`DataPlane::take_inherited_state`] of a later process
+    /// returns this epoch.
     fn set_epoch(&mut self, device: DeviceId, epoch: u32);
     /// The state that an earlier process left in memory that outlives the process. The state is returned only once.
     /// `None`: the memory is new or was empty.
@@ -251,16 +251,16 @@ pub trait DataPlane: Send {
     fn set_owner(&mut self, owner: u64);
     /// Whether memory and packet path stay in use when this process ends.
     fn outlives_process(&self) -> bool;
-    /// The content of the device's line.
+    /// The content of the device's line. `None`: the device is not installed.
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
-    /// The status of several devices, in their order. A data plane outside this process needs one call for all these
-    /// devices.
+    /// The statuses of several devices, in the order of `devices`. A data plane outside this process can read them all
+    /// with one request.
     fn statuses(&self, devices: &[DeviceId]) -> Vec<Option<LineStatus>> {
         devices.iter().map(|device| self.status(*device)).collect()
     }
-    /// The binding of the device's session. `None` without a session and while the session changes.
+    /// The binding of the device's session. `None`: the device has no session or is revoked, or the session is changing.
     fn session(&self, device: DeviceId) -> Option<SessionView>;
-    /// The sessions of several devices with their keys, in their order. `None` as for [`DataPlane::session`].
+    /// The sessions of several devices with their keys, in the order of `devices`. `None` as for [`DataPlane::session`].
     fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>>;
     /// Records the serial numbers of ticket requests with their sessions ([`Store::record_ticket_serial`]).
     fn record_ticket_serials(&mut self, newest: &[(DeviceId, SessionId, u64)]);
@@ -268,7 +268,7 @@ pub trait DataPlane: Send {
     /// interfaces.
     ///
     /// # Errors
-    /// Those of the kernel; a program differs from the loaded one.
+    /// The kernel refused an operation, or a running program differs from the program that was loaded.
     fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
         Ok(MeasurementSource::Unavailable)
     }
@@ -278,14 +278,14 @@ pub trait DataPlane: Send {
     /// Counts of packets that passed the gate. `None`: in-band evidence is not configured.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     fn stamp_counts(&self) -> Result<Option<StampCounts>, DataPlaneError> {
         Ok(None)
     }
     /// Activates new settings: all of them or, on an error, none. `boot_s` is the boot-time clock.
     ///
     /// # Errors
-    /// Those of the kernel; no setting has changed.
+    /// The kernel refused an operation; no setting has changed.
     fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError>;
     /// Replaces the sources from which messages are accepted, and closes the sessions at addresses that the machine
     /// has now. Returns the closed sessions. A RESPONSE that was checked against the former sources may still open a
@@ -300,19 +300,19 @@ pub trait DataPlane: Send {
     /// Number of packets by verdict so far, over all CPUs and threads.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     fn counters(&self) -> Result<Counters, DataPlaneError>;
     /// Non-IP frames that the gate dropped so far, by Ethernet type. `None`: the data plane does not count them.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
         Ok(None)
     }
     /// Handling times of accepted RESPONSEs so far, over all CPUs and threads. `None`: not measured.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     fn handling_times(&self) -> Result<Option<HandlingTimes>, DataPlaneError> {
         Ok(None)
     }
@@ -324,12 +324,12 @@ pub trait DataPlane: Send {
     /// Removes the queued events and passes them to `sink`.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
     /// Removes the queued messages of unknown devices and passes them to `sink`.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
     /// Marks the device as enrolled: its messages may take the slow path.
     fn enroll(&mut self, device: DeviceId);
@@ -346,15 +346,15 @@ pub trait DataPlane: Send {
     /// `xdp`, the calling thread must be in the network namespace of the interface on which the message arrived.
     ///
     /// # Errors
-    /// Those of the kernel; the interface does not exist.
+    /// The kernel refused an operation, or the interface does not exist.
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
     /// Provers, their keys and rounds. `None`: the data plane does not verify PROOFs. The verdicts are current at the
     /// time of the call: call this function again before each query.
     fn provers(&mut self) -> Option<&mut dyn ProverSet> {
         None
     }
-    /// The ATTEST_REQUEST of `round` for each device with a session, under its session key, and the address of its
-    /// session, in the order of the devices. `None`: no session is live at `now_s` of the boot-time clock, or the
+    /// For each device, in the order of `devices`: the ATTEST_REQUEST of `round` under the device's session key, and the
+    /// address of the session. `None`: no session is live at `now_s` of the boot-time clock, or the
     /// session is changing.
     fn session_requests(
         &self,
@@ -377,9 +377,9 @@ pub trait DataPlane: Send {
     /// many were sent, starting with the first. The remaining requests may be sent again.
     ///
     /// # Errors
-    /// The first request cannot be sent, and not because buffers are full: no route or no address of its family
-    /// exists, or ([`DataPlaneError::DeviceLocationUnknown`]) the location of the device is unknown. Continue with
-    /// the next request.
+    /// The first request cannot be sent for a reason other than full buffers: no route exists, no address of the same
+    /// family exists, or the location of the device is unknown ([`DataPlaneError::DeviceLocationUnknown`]). Continue
+    /// with the next request.
     fn send_attest_requests(
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
@@ -392,26 +392,26 @@ pub trait DataPlane: Send {
     /// calling thread must be in the network namespace of these interfaces.
     ///
     /// # Errors
-    /// The first interface on which sending failed. All interfaces are tried.
+    /// The error of the first interface on which sending failed. All interfaces are tried.
     fn send_p4dra_requests(&mut self, _round: &P4draRound) -> Result<(), DataPlaneError> {
         Ok(())
     }
-    /// From now on the wake descriptor becomes readable, once, when an event occurs that the gateway must handle.
-    /// Call this method before draining.
+    /// Arms the wake descriptor: the descriptor becomes readable at the next event that the gateway must handle, and
+    /// must then be armed again. Call this method before draining.
     fn arm_wake(&mut self);
     /// Descriptor that becomes readable when the gateway must wake. `None`: the data plane never wakes the gateway.
     fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
-    /// Frees the resources of dead sessions and of devices that were wiped before the last call. Call it every few
-    /// seconds, and not more often than every few milliseconds.
+    /// Frees the resources of dead sessions, and the resources of wiped devices that no packet can still use. Call this
+    /// method every few seconds; two calls must be at least a few milliseconds apart.
     fn housekeep(&mut self);
-    /// Reads changed MAC addresses of its interfaces. Call it every few seconds, in the network namespace of these
-    /// interfaces.
+    /// Reads changed MAC addresses of the data plane's interfaces. Call this method every few seconds, in the network
+    /// namespace of these interfaces.
     fn refresh_links(&mut self) {}
-    /// Why packets are no longer handled although the data plane was not stopped. `None` if it works.
+    /// The reason why packets are no longer handled although the data plane was not stopped. `None`: packets are handled.
     fn failure(&mut self) -> Option<String>;
 }
 
-/// A backend whose packet path works on a [`Store`]: everything that differs between such backends.
+/// The operations that differ between backends whose packet path works on a [`Store`].
 pub(crate) trait StoreBacked: Send {
     const NAME: &'static str;
     fn store(&self) -> &Store;
@@ -424,7 +424,7 @@ pub(crate) trait StoreBacked: Send {
     fn p4dra(&mut self) -> Option<&mut P4draControl>;
     fn send_p4dra_requests(&mut self, round: &P4draRound) -> Result<(), DataPlaneError>;
     fn counters(&self) -> Result<Counters, DataPlaneError>;
-    /// Only for backends with a gate.
+    /// Only backends with a gate override this default.
     fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
         Ok(None)
     }

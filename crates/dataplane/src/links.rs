@@ -11,7 +11,7 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
-/// A link layer (include/uapi/linux/if_arp.h).
+/// The link-layer type of Ethernet (include/uapi/linux/if_arp.h).
 const ARPHRD_ETHER: u16 = 1;
 /// Attributes (include/uapi/linux/if_link.h).
 const IFLA_ADDRESS: u16 = 1;
@@ -24,7 +24,7 @@ const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
-/// The type bits of an attribute's type field, without flags.
+/// Mask of the type bits in an attribute's type field, without flags.
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
 /// Bytes of nlmsghdr.
 const HEADER_BYTES: usize = 16;
@@ -42,9 +42,9 @@ pub(crate) struct Interface {
     name: String,
     /// `None`: the interface has no Ethernet address.
     mac: Option<Mac>,
-    /// The bridge or bond of which it is a port.
+    /// The bridge or bond of which the interface is a port.
     master: Option<u32>,
-    /// The interface below it in the same namespace, from which it receives frames.
+    /// The lower interface in the same namespace that delivers frames to this interface.
     lower: Option<u32>,
     /// The largest packet, bytes.
     pub(crate) mtu: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Interface {
 ///
 /// # Errors
 /// Those of the kernel.
-pub(crate) fn open_route() -> io::Result<OwnedFd> {
+pub(crate) fn open_rtnetlink() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     let fd = unsafe {
         libc::socket(
@@ -79,7 +79,7 @@ pub(crate) fn open_route() -> io::Result<OwnedFd> {
 /// # Errors
 /// Those of the kernel.
 pub(crate) fn links() -> io::Result<Vec<Interface>> {
-    let socket = open_route()?;
+    let socket = open_rtnetlink()?;
     let request = request();
     // SAFETY: the buffer is valid for its length; the kernel is the socket's default peer.
     let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };

@@ -57,7 +57,8 @@ impl Miss {
         }
     }
 
-    /// `None` if the frame contains no datagram with the length of a message.
+    /// The message in a frame that arrived on the interface `ingress`. `None` if the frame contains no datagram with the
+    /// length of a message.
     pub(crate) fn of_frame(frame: &[u8], ingress: u32) -> Option<Self> {
         let (parsed, payload_at) = parse_datagram(frame)?;
         let message: [u8; MESSAGE_BYTES] = frame
@@ -109,13 +110,14 @@ pub(crate) fn is_bound(message: &[u8; MESSAGE_BYTES]) -> bool {
     flags & FLAG_BOUND != 0
 }
 
-/// Whether a RESPONSE follows this reply.
+/// Whether the reply is a CHALLENGE, to which the device answers with a RESPONSE.
 pub(crate) fn is_challenge(reply: &[u8; MESSAGE_BYTES]) -> bool {
     let [_, _, _, kind, ..] = reply;
     *kind == message_type::CHALLENGE
 }
 
-/// The parsed headers of the frame and the offset of its message.
+/// The parsed headers of the frame and the offset of its message. `None` if the frame contains no datagram with the
+/// length of a message.
 pub(crate) fn parse_datagram(frame: &[u8]) -> Option<(Frame, usize)> {
     let parsed = frame::parse(frame).ok()?;
     let (_, udp) = parsed.datagram()?;

@@ -37,17 +37,18 @@ pub(crate) fn round_word(value: [u8; 8]) -> u64 {
     wire_word(swap_word_bytes(value))
 }
 
-/// The table of provers, by place: the index of each prover in the configuration. The table is the smallest one, at
-/// most half full, in which each prover is at one of its places ([`probes`]). `None`: there is no such table.
+/// The table of provers: each used place holds the index of a prover in the configuration. The result is the smallest
+/// table, at most half full, in which each prover has a place among its candidates ([`probes`]). `None`: no table of up to
+/// 2^28 places is sufficient.
 pub(crate) fn table(p4dra: &P4dra, seed: [u64; 2]) -> Option<Vec<Option<usize>>> {
     let places_min = (2 * p4dra.provers.len()).max(1).next_power_of_two();
     (places_min.trailing_zeros()..=PLACES_MAX_LOG2).find_map(|log2| {
         let mut places = vec![None; 1 << log2];
-        for (number, prover) in p4dra.provers.iter().enumerate() {
+        for (index, prover) in p4dra.provers.iter().enumerate() {
             let mut candidates = probes(&prover.id, seed, places.len());
             let free_place = candidates.find(|place| places.get(*place).is_some_and(Option::is_none))?;
             if let Some(cell) = places.get_mut(free_place) {
-                *cell = Some(number);
+                *cell = Some(index);
             }
         }
         Some(places)
@@ -65,7 +66,7 @@ impl P4draRegions {
     /// Allocates zeroed private memory.
     ///
     /// # Errors
-    /// Those of `mmap`.
+    /// Errors of `mmap`.
     pub(crate) fn anonymous(places: usize) -> std::io::Result<Self> {
         Ok(Self {
             provers: Region::anonymous(places)?,
@@ -73,7 +74,7 @@ impl P4draRegions {
         })
     }
 
-    /// The prover with that id, and its place.
+    /// The prover with that id, and its place in the table.
     #[inline]
     pub(crate) fn find(&self, id: &ProverId, seed: [u64; 2]) -> Option<(usize, &P4draProver)> {
         let [a, b] = id_words(id);
@@ -114,8 +115,8 @@ impl P4draRegions {
 
     fn fill(&self, p4dra: &P4dra, table: &[Option<usize>]) {
         let places = self.provers.iter().zip(table);
-        for (cells, number) in places.filter_map(|(cells, number)| Some((cells, (*number)?))) {
-            let Some(prover) = p4dra.provers.get(number) else {
+        for (cells, index) in places.filter_map(|(cells, index)| Some((cells, (*index)?))) {
+            let Some(prover) = p4dra.provers.get(index) else {
                 continue;
             };
             for (cell, word) in cells.id.iter().zip(id_words(&prover.id)) {
@@ -130,16 +131,17 @@ impl P4draRegions {
     }
 }
 
-/// Rounds in shared memory, opened by user space.
+/// Opens rounds in shared memory and reads the verdicts.
 #[derive(Debug)]
 pub struct P4draControl {
     regions: Arc<P4draRegions>,
     seed: [u64; 2],
-    /// In the configuration's order.
+    /// Ids of the provers, in the order of the configuration.
     provers: Vec<ProverId>,
     /// Number of rounds so far.
     count: u64,
-    open: [Option<Round>; 2],
+    /// The open rounds, by lane.
+    open_rounds: [Option<Round>; 2],
 }
 
 impl P4draControl {
@@ -165,11 +167,11 @@ impl P4draControl {
             seed,
             provers: p4dra.provers.iter().map(|prover| prover.id).collect(),
             count: 0,
-            open: [None; 2],
+            open_rounds: [None; 2],
         }))
     }
 
-    /// The memory.
+    /// The memory that packet paths work on.
     #[must_use]
     pub fn regions(&self) -> &Arc<P4draRegions> {
         &self.regions
@@ -187,18 +189,20 @@ impl P4draControl {
         self.provers.iter().filter(|id| !self.is_proved(id, round))
     }
 
-    /// Opens a round, which replaces the round before the last one. Returns `false` without a change if the round is
+    /// Opens a round, which replaces the open round in the same lane. Returns `false` without a change if the round is
     /// already open. `r` and `n` must be random, otherwise a prover could reuse an earlier proof.
     #[must_use]
     pub fn open_round(&mut self, round: Round) -> bool {
-        if self.open.contains(&Some(round)) {
+        if self.open_rounds.contains(&Some(round)) {
             return false;
         }
         let count = self.count + 1;
         let lane = usize::from(count & 1 == 1);
         let lanes = self.regions.rounds.first().map(|rounds| &rounds.lane);
-        let (Some(cells), Some(open)) = (lanes.and_then(|lanes| lanes.get(lane)), self.open.get_mut(lane))
-        else {
+        let (Some(cells), Some(open)) = (
+            lanes.and_then(|lanes| lanes.get(lane)),
+            self.open_rounds.get_mut(lane),
+        ) else {
             return false;
         };
         cells.count.store(0, Release);

@@ -5,28 +5,29 @@ use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 
 use crate::store::provers::{ProverError, Provers};
 
-/// Provers, keys and rounds, which a gateway writes, and verdicts on PROOFs, which it reads.
+/// Provers, keys and rounds, which the gateway writes, and verdicts on PROOFs, which the gateway reads.
 pub trait ProverSet {
-    /// Installs the keys of a prover for a period. The first key of a period replaces all provers' keys of the period
-    /// before the last. While a key is being replaced it verifies no proof.
+    /// Installs the keys of a prover for a period. Keys of one even and one odd period can be installed at a time: the
+    /// first key of a period removes all keys of the former period with the same parity. A PROOF that arrives while the
+    /// key is being replaced is dropped.
     ///
     /// # Errors
     /// See [`ProverError`].
     fn install(&mut self, device: DeviceId, period: Period, keys: &ProverKeys) -> Result<(), ProverError>;
-    /// Removes a prover. Returns `false` if it was not installed.
+    /// Removes a prover. Returns `false` if the prover was not installed.
     fn wipe(&mut self, device: DeviceId) -> bool;
-    /// Makes installed and wiped provers effective, if they are not yet. Opening a round does the same.
+    /// Applies all earlier calls of `install` and `wipe` that are not yet effective. Opening a round does the same.
     ///
     /// # Errors
     /// `SwitchFailed`.
     fn commit(&mut self) -> Result<(), ProverError>;
-    /// Opens a round, which replaces the round before the last one.
+    /// Opens a round, which replaces the open round whose number has the same parity.
     ///
     /// # Errors
     /// `RoundNotAbove`, `PeriodUnknown`, `SwitchFailed`.
     fn open_round(&mut self, open: &OpenRound) -> Result<(), ProverError>;
-    /// The verdicts on these provers, in their order, in the newest round with an even number or the newest with an
-    /// odd one. `None`: no proof received, or not installed.
+    /// The verdicts on these provers in `round`, in the order of `devices`. `round` must be the newest round with an even
+    /// number or the newest round with an odd number. `None`: no proof received, prover not installed, or other round.
     ///
     /// # Errors
     /// `SwitchFailed`: the verdicts are unknown.
@@ -35,10 +36,11 @@ pub trait ProverSet {
         devices: &[DeviceId],
         round: RoundNumber,
     ) -> Result<Vec<Option<ProofRecord>>, ProverError>;
-    /// Recommended time between queries of the verdicts, ns per queried prover, so that queries take little time.
+    /// Recommended interval between two queries of the verdicts, ns per queried prover. Queries at this interval take only
+    /// a small part of the time.
     fn poll_spacing_ns(&self) -> u64;
-    /// The verdicts on all installed provers, in no order, in a round as for [`ProverSet::round_results_of`]. For any other
-    /// round the result is empty.
+    /// The verdicts on all installed provers in `round`, in no particular order. For a round that
+    /// [`ProverSet::round_results_of`] does not support, the result is empty.
     ///
     /// # Errors
     /// `SwitchFailed`.
@@ -66,7 +68,10 @@ impl ProverSet for Provers {
         devices: &[DeviceId],
         round: RoundNumber,
     ) -> Result<Vec<Option<ProofRecord>>, ProverError> {
-        Ok(devices.iter().map(|device| self.proved(*device, round)).collect())
+        Ok(devices
+            .iter()
+            .map(|device| self.proof_record(*device, round))
+            .collect())
     }
     fn poll_spacing_ns(&self) -> u64 {
         100

@@ -8,6 +8,7 @@ pub(crate) struct RateWindow {
 }
 
 impl RateWindow {
+    /// Returns whether the limit allows one more operation in the current second. Counts an allowed operation.
     pub(crate) fn allows(&mut self, monotonic_ns: u64, per_s: u32) -> bool {
         let second = monotonic_ns / 1_000_000_000;
         if self.second != second {

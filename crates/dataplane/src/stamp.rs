@@ -2,7 +2,7 @@
 
 use linewarden_evidence::inband::Template;
 
-/// How long packets carry evidence of a state after it was last confirmed, ns: the lifetime of a fresh value.
+/// How long packets carry evidence of a state after its measurement began, ns: equal to the lifetime of a fresh value.
 pub const STAMP_LIFETIME_NS: u64 = 16_000_000_000;
 
 /// Evidence of the measured state.

@@ -9,7 +9,7 @@ pub(crate) struct WakeFd(OwnedFd);
 
 impl WakeFd {
     /// # Errors
-    /// No descriptor is left.
+    /// No file descriptor is available.
     pub fn new() -> io::Result<Self> {
         // SAFETY: takes no pointer.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -20,6 +20,7 @@ impl WakeFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
+    /// Makes the descriptor readable.
     pub fn signal(&self) {
         let one = 1u64;
         // A full counter is already signaled.
@@ -27,6 +28,7 @@ impl WakeFd {
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
     }
 
+    /// Makes the descriptor unreadable until the next [`WakeFd::signal`].
     pub fn reset(&self) {
         let mut count = 0u64;
         // SAFETY: eight bytes of `count` are written during the call at most.

@@ -1,5 +1,5 @@
-//! Attest requests to devices: under the key of the session or without a session, from the gateway's own address and
-//! the LAP port, past a bound and a sealed gate, and the PROOFs that the devices send back.
+//! Attestation requests to devices, and the PROOFs that the devices send back. Requests are authenticated with the
+//! session key or without a session. They come from the gateway's own address and the LAP port, and pass every gate.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,9 +35,9 @@ use support::netns::{index_of, ip, leave_namespace};
 use support::test_config::{SESSION_LIFETIME_S, TestConfig};
 use support::{RunningFlag, cpus, pin_to};
 
-/// Port where devices expect requests.
+/// The port at which devices receive requests.
 const DEVICE_PORT: u16 = 20_554;
-/// Maximum time to wait for an expected event; a loaded machine may need long.
+/// Maximum time to wait for an expected event; a loaded machine can be slow.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const FRESH: [u8; 8] = [9; 8];
 
@@ -45,11 +45,11 @@ fn boot_s() -> u32 {
     (real_now().boot_ms / 1000) as u32
 }
 
-/// Waits until the condition is true; fails with `description` after the timeout.
-fn wait_until(description: &str, mut is_true: impl FnMut() -> bool) {
+/// Waits until `is_true` returns true; panics with the message `failure` after the timeout.
+fn wait_until(failure: &str, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_true() {
-        assert!(start.elapsed() < TIMEOUT, "{description}");
+        assert!(start.elapsed() < TIMEOUT, "{failure}");
         thread::yield_now();
     }
 }
@@ -74,7 +74,7 @@ fn install_prover(data_plane: &mut dyn DataPlane, device: TestDevice) {
     provers.install(device.id(), Period(4), &keys).unwrap();
 }
 
-/// Opens round `number` of period 4.
+/// Opens round `number` in period 4; returns the round.
 fn begin_round(data_plane: &mut dyn DataPlane, number: u32) -> Round {
     let (round, now_ms) = (round(4, number), real_now().monotonic_ms);
     let open = OpenRound {
@@ -86,10 +86,11 @@ fn begin_round(data_plane: &mut dyn DataPlane, number: u32) -> Round {
     round
 }
 
-/// A device that expects a request, and the gateway address that the request must come from.
+/// A device that receives requests at a socket.
 struct ListeningDevice {
     device: TestDevice,
     socket: UdpSocket,
+    /// The address from which requests must come.
     gateway: SocketAddr,
 }
 
@@ -108,7 +109,7 @@ impl ListeningDevice {
         self.socket.local_addr().unwrap()
     }
 
-    /// Receives a request, which must equal `request`, and replies to it.
+    /// Receives a request, which must equal `request`, and replies with the valid PROOF.
     fn answer_request(&self, request: &AttestRequest) {
         let mut buffer = [0; MESSAGE_BYTES + 1];
         let (bytes, from) = self.socket.recv_from(&mut buffer).unwrap();
@@ -119,7 +120,8 @@ impl ListeningDevice {
     }
 }
 
-/// Runs round `number`: A, which has `session`, and other devices without a session get requests, and all are ok.
+/// Runs round `number`: sends requests to A, which has `session`, and to the other devices, which have no session. All
+/// devices must be ok afterwards.
 fn run_round(
     data_plane: &mut dyn DataPlane,
     number: u32,
@@ -156,7 +158,7 @@ fn run_round(
         listener.answer_request(request);
     }
     let count = devices.len() as u64;
-    wait_until("every PROOF is checked", || {
+    wait_until("not every PROOF was accepted", || {
         let counters = data_plane.counters().unwrap();
         counters.since(&before).get(Verdict::ProofOk) == count
     });
@@ -167,17 +169,18 @@ fn run_round(
     }
 }
 
-/// Creates the devices' side of a link in its own network namespace; returns the listening devices.
+/// Configures the devices' end of a link in a new network namespace of the calling thread, whose id it sends through
+/// `thread_id_sender`. Waits until `link_created` receives a message. Returns the listening devices.
 fn listen_across_a_link(
-    is_ready: &mpsc::Sender<libc::pid_t>,
-    is_linked: &mpsc::Receiver<()>,
+    thread_id_sender: &mpsc::Sender<libc::pid_t>,
+    link_created: &mpsc::Receiver<()>,
 ) -> Option<Vec<ListeningDevice>> {
     if !leave_namespace() {
         return None;
     }
-    // SAFETY: takes no pointer.
-    is_ready.send(unsafe { libc::gettid() }).unwrap();
-    is_linked.recv().ok()?;
+    // SAFETY: gettid takes no pointer.
+    thread_id_sender.send(unsafe { libc::gettid() }).unwrap();
+    link_created.recv().ok()?;
     for address in ["10.66.128.1/16", "10.66.128.2/16", "10.67.0.1/24"] {
         ip(&format!("address add {address} dev there"));
     }
@@ -192,14 +195,14 @@ fn listen_across_a_link(
         ListeningDevice::new(
             TestDevice(3),
             Ipv4Addr::new(10, 67, 0, 1).into(),
-            (SECOND, LAP_PORT).into(),
+            (SECOND_GATEWAY_IP, LAP_PORT).into(),
         ),
         ListeningDevice::new(TestDevice(4), B.end(true).ip, gateway(true)),
     ])
 }
 
 /// The gateway's second IPv4 address.
-const SECOND: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 254);
+const SECOND_GATEWAY_IP: Ipv4Addr = Ipv4Addr::new(10, 67, 0, 254);
 
 /// Unread bytes and dropped datagrams of the UDP sockets on the LAP port in the calling thread's network namespace.
 fn unread_and_dropped() -> Vec<(u64, u64)> {
@@ -221,10 +224,10 @@ fn unread_and_dropped() -> Vec<(u64, u64)> {
 }
 
 fn xdp_requests_over_a_link(gate: Gate) {
-    let (ready, is_ready) = mpsc::channel();
-    let (linked, is_linked) = mpsc::channel();
-    let device_side = thread::spawn(move || listen_across_a_link(&ready, &is_linked));
-    let Ok(thread_id) = is_ready.recv() else {
+    let (thread_id_sender, thread_id_receiver) = mpsc::channel();
+    let (link_created_sender, link_created) = mpsc::channel();
+    let device_side = thread::spawn(move || listen_across_a_link(&thread_id_sender, &link_created));
+    let Ok(thread_id) = thread_id_receiver.recv() else {
         return;
     };
     assert!(leave_namespace());
@@ -233,14 +236,14 @@ fn xdp_requests_over_a_link(gate: Gate) {
     let mac = gateway_end(false).mac.map(|byte| format!("{byte:02x}")).join(":");
     ip(&format!("link set here address {mac}"));
     ip(&format!("link set there netns {thread_id}"));
-    let shape = TestConfig {
+    let test_config = TestConfig {
         gate,
         provers: 16,
         ..TestConfig::OFF
     };
-    let mut config = shape.config();
-    config.local.push(SECOND.into());
-    // The sockets exist before the addresses do.
+    let mut config = test_config.config();
+    config.local.push(SECOND_GATEWAY_IP.into());
+    // The data plane creates its sockets before the addresses are configured.
     let Some(mut xdp) = load_xdp(&config) else {
         return;
     };
@@ -249,7 +252,7 @@ fn xdp_requests_over_a_link(gate: Gate) {
     }
     ip("address add fd66::fe/64 dev here nodad");
     ip("link set here up");
-    linked.send(()).unwrap();
+    link_created_sender.send(()).unwrap();
     let devices = device_side.join().unwrap().unwrap();
     xdp.attach(index_of("here")).unwrap();
     install_key(&mut xdp, A, FRESH);
@@ -261,14 +264,14 @@ fn xdp_requests_over_a_link(gate: Gate) {
         run_round(&mut xdp, number, &session, &devices);
     }
 
-    // A datagram at another interface than the one of the requests is not read and takes no memory.
+    // Datagrams that arrive at the request sockets through another interface are dropped, and occupy no memory.
     let sender = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     for _ in 0..200 {
         sender
             .send_to(&[0; 1000], (gateway_end(false).ip, LAP_PORT))
             .unwrap();
     }
-    wait_until("the received datagrams are dropped", || {
+    wait_until("not all datagrams were dropped", || {
         unread_and_dropped()
             .iter()
             .map(|(_, dropped)| dropped)
@@ -277,7 +280,7 @@ fn xdp_requests_over_a_link(gate: Gate) {
     });
     assert!(unread_and_dropped().iter().all(|(unread, _)| *unread == 0));
 
-    // A request without a route is reported separately and does not delay the others.
+    // A request without a route is reported, and the remaining requests can still be sent.
     let round = begin_round(&mut xdp, 4);
     let request = |listener: &ListeningDevice| {
         let id = listener.device.id();
@@ -320,7 +323,7 @@ fn xdp_sends_requests_past_a_sealed_gate() {
     xdp_requests_over_a_link(Gate::Sealed);
 }
 
-/// The configuration of `host` at loopback addresses that only one test uses, since tests run side by side.
+/// A configuration of `host` at loopback addresses that only one test uses, because tests run at the same time.
 fn host_config(addresses: &[IpAddr]) -> Config {
     Config {
         local: addresses.to_vec(),
@@ -354,7 +357,7 @@ fn host_sends_requests_over_loopback() {
     assert_eq!(
         host.send_attest_requests(&[request]).unwrap(),
         0,
-        "no request is sent before it listens"
+        "a request was sent before `host` listens"
     );
     let options = HostOptions {
         threads: 2,
@@ -369,7 +372,7 @@ fn host_sends_requests_over_loopback() {
     for number in 2..=4 {
         run_round(&mut host, number, &session, &devices);
     }
-    // More requests than one system call can send: each request arrives.
+    // All requests arrive although one system call cannot send so many.
     let round = begin_round(&mut host, 5);
     let request = |number: u16| {
         round.request_without_session(TestDevice(number).id(), &RequestKey::from_hmac(&[7; 32]))
@@ -391,10 +394,11 @@ fn host_sends_requests_over_loopback() {
     assert_eq!(
         host.send_attest_requests(&requests).unwrap(),
         0,
-        "no request is sent after it has stopped"
+        "a request was sent after `host` has stopped"
     );
 }
 
+/// Opens a round; returns a request to B in that round.
 fn begin_and_request(host: &mut Host) -> AttestRequest {
     install_prover(host, B);
     let round = begin_round(host, 1);
@@ -402,7 +406,7 @@ fn begin_and_request(host: &mut Host) -> AttestRequest {
 }
 
 #[test]
-fn only_a_live_session_has_a_request() {
+fn a_session_request_requires_a_live_session() {
     let from = IpAddr::from([10, 66, 128, 1]);
     let mut host = Host::new(&TestConfig::ATTESTING.config()).unwrap();
     let requested = round(4, 1);
@@ -445,8 +449,8 @@ fn only_a_live_session_has_a_request() {
     );
 }
 
-/// While the device renews its session from changing addresses, a request never mixes the halves of two keys, or the
-/// key of one session with the address of another.
+/// The device renews its session from changing addresses. A request must not mix the halves of two session keys, or combine
+/// the key of one session with the address of another session.
 #[test]
 fn a_request_belongs_to_one_session_during_renewals() {
     const RENEWALS: u32 = 2_000;
@@ -458,16 +462,16 @@ fn a_request_belongs_to_one_session_during_renewals() {
     install_key(&mut host, A, FRESH);
     let requested = round(4, 1);
     let (engine, mut thread) = (host.engine(), host.thread_state());
-    // All renewals have the same time: on a busy machine, the fresh value would otherwise expire in between.
+    // All renewals use the same time: on a busy machine, the fresh value would otherwise expire during the test.
     let (now, now_s) = (Timestamps::from(real_now()), boot_s());
-    let (renewing, reads, mut seen) = (AtomicBool::new(true), AtomicU32::new(0), Vec::new());
+    let (is_running, reads, mut requests) = (AtomicBool::new(true), AtomicU32::new(0), Vec::new());
     let mut tags = BTreeMap::new();
-    // On different CPUs if there are two: two threads that yield to each other may otherwise never run in the needed
-    // order.
+    // The threads run on different CPUs if there are two. On one CPU, threads that yield to each other possibly never
+    // run in the required order.
     let cpus = cpus();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let _renewing = RunningFlag(&renewing);
+            let _running_flag = RunningFlag(&is_running);
             pin_to(cpus[0]);
             for idx in 0..RENEWALS {
                 let response = A.response(&response(idx));
@@ -481,27 +485,27 @@ fn a_request_belongs_to_one_session_during_renewals() {
                 assert_eq!(verdict, Verdict::ReplyAck);
                 let session = DeviceSession::of(A, Mode::Key, &response);
                 tags.insert(requested.request(A.id(), &session.key).tag, from(idx));
-                // Two further reads end before the next renewal. The second of them has begun after this renewal, so
-                // every session is read, also on a busy machine.
+                // Waits for two further reads. The second one has begun after this renewal, so every session is read at
+                // least one time.
                 let reads_before = reads.load(Ordering::Acquire);
-                while renewing.load(Ordering::Acquire) && reads.load(Ordering::Acquire) < reads_before + 2 {
+                while is_running.load(Ordering::Acquire) && reads.load(Ordering::Acquire) < reads_before + 2 {
                     thread::yield_now();
                 }
             }
         });
-        let _reading = RunningFlag(&renewing);
+        let _running_flag = RunningFlag(&is_running);
         pin_to(cpus[cpus.len() - 1]);
-        while renewing.load(Ordering::Acquire) {
-            seen.extend(host.session_request(A.id(), &requested, now_s));
+        while is_running.load(Ordering::Acquire) {
+            requests.extend(host.session_request(A.id(), &requested, now_s));
             reads.fetch_add(1, Ordering::AcqRel);
-            // On a shared CPU, the other thread would otherwise wait for a time slice at each renewal.
+            // If both threads share a CPU, the other thread would otherwise wait for a time slice at each renewal.
             thread::yield_now();
         }
     });
-    for (ip, request) in &seen {
+    for (ip, request) in &requests {
         assert_eq!(tags.get(&request.tag), Some(ip));
     }
-    let tags: BTreeSet<_> = seen.iter().map(|(_, request)| request.tag).collect();
-    println!("{} requests of {} sessions", seen.len(), tags.len());
+    let tags: BTreeSet<_> = requests.iter().map(|(_, request)| request.tag).collect();
+    println!("{} requests of {} sessions", requests.len(), tags.len());
     assert_eq!(tags.len(), RENEWALS as usize);
 }

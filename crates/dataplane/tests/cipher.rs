@@ -1,7 +1,7 @@
 //! Compares the ciphers of the eBPF programs with user space: Forró with `linewarden-forro`, ChaCha and the AEADs
-//! with RustCrypto, and all with published vectors.
+//! with RustCrypto, and all of them with published vectors.
 //!
-//! `LINEWARDEN_SEED` sets the seed; a failure prints it.
+//! `LINEWARDEN_SEED` sets the seed of the random inputs; the output of a failed test contains the seed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -51,7 +51,7 @@ const ENDPOINTS: [Endpoint; 2] = [
     },
 ];
 
-/// `None`, with the reason printed, if eBPF programs cannot be loaded.
+/// Loads the programs. Returns `None`, and prints the reason, if this process is not allowed to load eBPF programs.
 fn load(programs: &[Program]) -> Option<CipherBench> {
     match CipherBench::load(programs) {
         Ok(fixture) => Some(fixture),
@@ -63,7 +63,7 @@ fn load(programs: &[Program]) -> Option<CipherBench> {
     }
 }
 
-/// A seeded generator; the seed is printed and shown if the test fails.
+/// A random number generator, whose seed is printed.
 fn rng() -> ChaCha8Rng {
     let seed = std::env::var("LINEWARDEN_SEED")
         .map_or_else(|_| getrandom::u64().unwrap(), |seed| seed.parse().unwrap());
@@ -121,10 +121,10 @@ impl Stream {
         parts.concat().try_into().unwrap()
     }
 
-    /// The result of the user-space cipher.
+    /// The first `count` bytes of the keystream, from the user-space cipher.
     fn keystream(&self, cipher: Cipher, count: usize) -> Vec<u8> {
-        // Block by block: the test must carry into the counter's upper half, which is the first word of the nonce
-        // here.
+        // The crate has a 32-bit counter. Its nonce begins with the upper half of the 64-bit counter, so each block is
+        // created separately.
         macro_rules! chacha {
             ($rounds:ty, $counter:expr) => {{
                 let counter: u64 = $counter;
@@ -150,7 +150,7 @@ impl Stream {
                 Cipher::Chacha20 => chacha!(R20, counter),
             }
         };
-        let blocks = (0..count.div_ceil(BLOCK_BYTES) as u64).map(|at| self.counter.wrapping_add(at));
+        let blocks = (0..count.div_ceil(BLOCK_BYTES) as u64).map(|index| self.counter.wrapping_add(index));
         blocks.flat_map(block).take(count).collect()
     }
 }
@@ -170,7 +170,7 @@ fn expected_reply(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Every length up to a little over four blocks, and several lengths up to the maximum.
+/// Every length up to 257 bytes (four blocks and one byte), and several lengths up to the maximum.
 fn lengths(rng: &mut ChaCha8Rng, length_max: usize) -> Vec<usize> {
     let long = [320, 511, 512, 513, 575, 1023, 1024, 1025, 1280, 1407, 1408];
     let random = std::iter::repeat_with(|| rng.random_range(257..=length_max)).take(20);
@@ -182,13 +182,13 @@ fn lengths(rng: &mut ChaCha8Rng, length_max: usize) -> Vec<usize> {
 }
 
 #[test]
-fn blocks_equal_those_of_user_space() {
+fn keystream_blocks_are_the_same_as_in_user_space() {
     let blocks = |cipher| Width::ALL.map(|width| Program::Blocks(Some(cipher), width));
     let Some(fixture) = load(&Cipher::ALL.map(blocks).concat()) else {
         return;
     };
     let mut rng = rng();
-    let carries = [
+    let counters_with_carry = [
         0,
         1,
         0xffff_fffc,
@@ -201,7 +201,7 @@ fn blocks_equal_those_of_user_space() {
         let random: Vec<u64> = (0..20)
             .map(|_| rng.random::<u64>() >> rng.random_range(1..60))
             .collect();
-        for counter in carries.iter().chain(&random) {
+        for counter in counters_with_carry.iter().chain(&random) {
             let stream = Stream::random(&mut rng, *counter);
             fixture.set_matrix(stream.matrix(cipher)).unwrap();
             for width in Width::ALL {
@@ -228,7 +228,7 @@ fn payloads_of_every_length_are_encrypted_in_place_and_decrypted_again() {
     let mut rng = rng();
     for cipher in Cipher::ALL {
         for length in lengths(&mut rng, PAYLOAD_BYTES_MAX) {
-            // The longer inputs carry into the counter's upper half at some block.
+            // With inputs of more than eight blocks, the counter carries into its upper half.
             let stream = Stream::random(&mut rng, 0xffff_fff8);
             let plain = bytes(&mut rng, length);
             fixture.set_matrix(stream.matrix(cipher)).unwrap();
@@ -291,9 +291,12 @@ fn messages_of_every_length_are_sealed_as_in_user_space_and_opened_again() {
             let input = random_input(&mut rng);
             fixture.set_aead(&input).unwrap();
             let plain = bytes(&mut rng, length);
-            let with_room = [plain.as_slice(), &[0; TAG_BYTES]].concat();
+            let with_space_for_tag = [plain.as_slice(), &[0; TAG_BYTES]].concat();
             let sealed = fixture
-                .run(Program::Aead(aead, AeadOperation::Seal), &frame(&with_room))
+                .run(
+                    Program::Aead(aead, AeadOperation::Seal),
+                    &frame(&with_space_for_tag),
+                )
                 .unwrap();
             let mut expected = plain.clone();
             let tag = seal(aead, &input, &mut expected);
@@ -312,7 +315,10 @@ fn messages_of_every_length_are_sealed_as_in_user_space_and_opened_again() {
             let payload = &opened.frame[PAYLOAD_AT..PAYLOAD_AT + length];
             assert_eq!(payload, plain, "{aead:?} {length} {input:x?}");
             let both = fixture
-                .run(Program::Aead(aead, AeadOperation::Both), &frame(&with_room))
+                .run(
+                    Program::Aead(aead, AeadOperation::Both),
+                    &frame(&with_space_for_tag),
+                )
                 .unwrap();
             assert_eq!(
                 both.frame,
@@ -326,7 +332,7 @@ fn messages_of_every_length_are_sealed_as_in_user_space_and_opened_again() {
 /// With one wrong bit in the tag, ciphertext, associated data, nonce or key, the packet is dropped and its payload is
 /// not decrypted.
 #[test]
-fn a_wrong_tag_opens_nothing() {
+fn payloads_with_a_wrong_tag_are_not_decrypted() {
     let Some(fixture) = load(&Aead::ALL.map(|aead| Program::Aead(aead, AeadOperation::Open))) else {
         return;
     };
@@ -357,36 +363,37 @@ fn a_wrong_tag_opens_nothing() {
     }
 }
 
-/// The input that Poly1305 authenticates in an AEAD.
+/// The input of Poly1305 in an AEAD: associated data, ciphertext, and the lengths of both.
 fn poly1305_input(aad: &[u8], text: &[u8]) -> Vec<u8> {
-    let padded = |part: &[u8]| [part, &vec![0; part.len().next_multiple_of(16) - part.len()]].concat();
+    let padded = |bytes: &[u8]| [bytes, &vec![0; bytes.len().next_multiple_of(16) - bytes.len()]].concat();
     let lengths = [aad.len() as u64, text.len() as u64]
         .map(u64::to_le_bytes)
         .concat();
     [padded(aad), padded(text), lengths].concat()
 }
 
-/// Keys and messages at the edges of the limbs and of 2^130 - 5, which no cipher's keystream would produce, and
-/// random ones.
+/// Compares tags of random keys and messages, and of keys and messages that cause carries between the limbs and at the
+/// modulus 2^130 - 5.
 #[test]
 fn poly1305_carries_like_rustcrypto() {
     let Some(fixture) = load(&[Program::Poly1305]) else {
         return;
     };
     let mut rng = rng();
-    let edges: [u8; 6] = [0x00, 0xff, 0xfb, 0x01, 0xfc, 0x05];
+    let carry_bytes: [u8; 6] = [0x00, 0xff, 0xfb, 0x01, 0xfc, 0x05];
     for round in 0..3000 {
-        let mut part = |count: usize| match round % 3 {
-            0 => vec![edges[rng.random_range(0..edges.len())]; count],
+        let mut input_bytes = |count: usize| match round % 3 {
+            0 => vec![carry_bytes[rng.random_range(0..carry_bytes.len())]; count],
             1 => {
                 let mut mixed = vec![0; count];
-                mixed.fill_with(|| edges[rng.random_range(0..edges.len())]);
+                mixed.fill_with(|| carry_bytes[rng.random_range(0..carry_bytes.len())]);
                 mixed
             }
             _ => bytes(&mut rng, count),
         };
-        let (key, text) = (part(32), part(if round % 7 == 0 { 1456 } else { round % 97 }));
-        let aad = part(round % (AAD_BYTES_MAX + 1));
+        let text_bytes = if round % 7 == 0 { 1456 } else { round % 97 };
+        let (key, text) = (input_bytes(32), input_bytes(text_bytes));
+        let aad = input_bytes(round % (AAD_BYTES_MAX + 1));
         let mut matrix = [0; 16];
         matrix[..8].copy_from_slice(&words(&key));
         fixture.set_matrix(matrix).unwrap();
@@ -396,8 +403,10 @@ fn poly1305_carries_like_rustcrypto() {
             aad: aad.clone(),
         };
         fixture.set_aead(&input).unwrap();
-        let with_room = [text.as_slice(), &[0; TAG_BYTES]].concat();
-        let run = fixture.run(Program::Poly1305, &frame(&with_room)).unwrap();
+        let with_space_for_tag = [text.as_slice(), &[0; TAG_BYTES]].concat();
+        let run = fixture
+            .run(Program::Poly1305, &frame(&with_space_for_tag))
+            .unwrap();
         let key: [u8; 32] = key.try_into().unwrap();
         let tag = Poly1305::new(&key.into()).compute_unpadded(&poly1305_input(&aad, &text));
         assert_eq!(
@@ -426,7 +435,7 @@ fn incomplete_datagrams_pass_unchanged() {
         ..end
     });
     let cases = [
-        ("UDP length below its header", changed(39, 7)),
+        ("UDP length smaller than the UDP header", changed(39, 7)),
         ("TCP", changed(23, 6)),
         ("options", changed(14, 0x46)),
         ("fragment", changed(20, 0x20)),
@@ -439,7 +448,7 @@ fn incomplete_datagrams_pass_unchanged() {
             assert_eq!((run.action, &run.frame), (PASS, frame), "{name}, {program:?}");
         }
     }
-    // The addresses are already swapped, since the length is checked later; the payload is unchanged.
+    // The program has already swapped the addresses when it checks the length; the payload is unchanged.
     let longer_than_the_frame = changed(38, 1);
     let run = fixture.run(stream, &longer_than_the_frame).unwrap();
     assert_eq!(run.action, PASS);
@@ -455,7 +464,7 @@ fn vectors() -> Value {
     serde_json::from_str(include_str!("../../forro/tests/vectors/forro.json")).unwrap()
 }
 
-/// A field as hexadecimal digits, or as text if its name ends in `_ascii`.
+/// The bytes of a field: decoded from hexadecimal digits, or from the text in the field with the suffix `_ascii`.
 fn field(object: &Value, name: &str) -> Vec<u8> {
     match object[name].as_str() {
         Some(digits) => hex::decode(digits).unwrap(),
@@ -485,7 +494,7 @@ fn streams_match_the_published_vectors() {
     }
     // RFC 8439 2.3.2: nonce 00:00:00:09:00:00:00:4a:00:00:00:00, counter 1.
     let stream = Stream {
-        key: std::array::from_fn(|at| at as u8),
+        key: std::array::from_fn(|index| index as u8),
         counter: 1 | 0x0900_0000 << 32,
         nonce: [0, 0, 0, 0x4a, 0, 0, 0, 0],
     };
@@ -503,11 +512,14 @@ fn aeads_match_the_published_vectors() {
     };
     let sealed = |aead, input: &AeadInput, text: &[u8]| {
         fixture.set_aead(input).unwrap();
-        let with_room = [text, &[0; TAG_BYTES]].concat();
+        let with_space_for_tag = [text, &[0; TAG_BYTES]].concat();
         let run = fixture
-            .run(Program::Aead(aead, AeadOperation::Seal), &frame(&with_room))
+            .run(
+                Program::Aead(aead, AeadOperation::Seal),
+                &frame(&with_space_for_tag),
+            )
             .unwrap();
-        run.frame[PAYLOAD_AT..PAYLOAD_AT + with_room.len()].to_vec()
+        run.frame[PAYLOAD_AT..PAYLOAD_AT + with_space_for_tag.len()].to_vec()
     };
     let vectors = vectors();
     let vector = &vectors["xforro14_poly1305"][0];
@@ -530,7 +542,7 @@ fn aeads_match_the_published_vectors() {
     let mut nonce = [0; 24];
     nonce[..12].copy_from_slice(&hex::decode("070000004041424344454647").unwrap());
     let input = AeadInput {
-        key: std::array::from_fn(|at| 0x80 + at as u8),
+        key: std::array::from_fn(|index| 0x80 + index as u8),
         nonce,
         aad: hex::decode("50515253c0c1c2c3c4c5c6c7").unwrap(),
     };
@@ -547,8 +559,8 @@ fn aeads_match_the_published_vectors() {
     );
 }
 
-/// Limits of kernel 6.1: every program fits the stack, and none needs a tenth of the instructions that the verifier
-/// may visit.
+/// Limits of Linux 6.1: the stack of a program has 512 bytes, and the verifier visits at most 1,000,000 instructions.
+/// Each program must need less than half of the latter.
 #[test]
 fn programs_fit_the_kernel_limits() {
     let replies = Cipher::ALL.map(|cipher| Program::Answer(Some(cipher)));

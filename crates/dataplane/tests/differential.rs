@@ -1,7 +1,7 @@
 //! Random operations of user space and random packets (valid, invalid and mutated) on the oracle, `xdp`, `host` and a
 //! P4 switch: verdicts, bytes, events and memory agree after every step.
-//! `LINEWARDEN_SEEDS` sets the number of runs (default 90), `LINEWARDEN_SEED` the first seed; a failure prints the
-//! seed of its run.
+//! `LINEWARDEN_SEEDS` scales the number of seeds (default 90): each test runs a fixed fraction of it.
+//! `LINEWARDEN_SEED` sets the first seed. A failure prints the seed of its run.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -33,27 +33,28 @@ use support::test_config::{RING, SESSION_LIFETIME_S, TestConfig, devices_with_on
 
 /// Number of packets in one run.
 const PACKETS: usize = 800;
-/// Session lifetimes. No sum of clock advances comes near one of them: records test that edge. The last one is longer
-/// than the clock can count.
+/// Session lifetimes, in seconds. No sum of clock advances is close to one of them, because ticks of the clock would
+/// then decide; the packet tests cover these limits. The highest lifetime is longer than the clock can count.
 const SESSION_LIFETIMES_S: [u32; 5] = [200, 600, 700, SESSION_LIFETIME_S, u32::MAX];
 
 struct Run<'a> {
     fixture: &'a mut TestFixture,
     rng: ChaCha8Rng,
     devices: Vec<TestDevice>,
-    /// Frames sent and replies received, to be sent again.
+    /// Frames and replies of this run that can be sent again.
     history: Vec<Vec<u8>>,
-    /// The last winning RESPONSE.
+    /// The latest winning RESPONSE.
     winning_response: Vec<u8>,
     /// All sessions of the run.
     sessions: Vec<(DeviceId, SessionId)>,
-    /// How many of the sessions user space has closed.
+    /// How many sessions user space has closed in this run.
     closed: u64,
     verdicts: BTreeMap<Verdict, u64>,
-    short_waits: u32,
+    /// How many times the clock was advanced by only 6 s.
+    short_advances: u32,
     is_sealed: bool,
     is_forwarding: bool,
-    /// Whether a P4 switch takes part: its clock cannot be moved and its winners cannot be interrupted.
+    /// Whether a P4 switch takes part. Its clock cannot be moved, and its winners cannot be interrupted.
     has_switch: bool,
 }
 
@@ -94,11 +95,10 @@ impl Run<'_> {
             114..134 => {
                 self.fixture.rotate_fresh();
             }
-            // No sum of these advances comes near the session lifetime or the 16 s of a fresh value: records test those
-            // edges.
+            // No sum of these advances is close to a session lifetime or to the 16 s of a fresh value.
             134..144 | 170..174 if self.has_switch => self.packet(),
-            134..140 if self.short_waits < 15 && self.fixture.can_advance(6) => {
-                self.short_waits += 1;
+            134..140 if self.short_advances < 15 && self.fixture.can_advance(6) => {
+                self.short_advances += 1;
                 self.fixture.advance(6);
             }
             140..144 if self.fixture.can_advance(400) => {
@@ -110,7 +110,7 @@ impl Run<'_> {
             160..170 => self.fixture.sweep(),
             170..174 => self.interrupted_winner(),
             174..190 => {
-                // The other data planes count down a credit, whose size the word limits; a switch stores the mark.
+                // The other data planes store a credit, which the commit word limits; a switch stores the whole mark.
                 let aheads: &[u32] = match self.has_switch {
                     true => &[0, 1, 2, 14],
                     false => &[0, 1, 2, 14, 15, u32::MAX],
@@ -124,11 +124,11 @@ impl Run<'_> {
         }
     }
 
-    /// Changes one or two settings. In half of the cases, the last winning RESPONSE is then repeated.
+    /// Changes one or two settings. In half of the cases, the latest winning RESPONSE is then repeated.
     fn reconfigure(&mut self) {
         let mut live = self.fixture.live();
         for _ in 0..self.rng.random_range(1..=2) {
-            // Other limits would depend on clock ticks.
+            // With other limits, the verdicts would depend on clock ticks.
             let limit = self.pick(&[0, u32::MAX]);
             match self.rng.random_range(0..9) {
                 8 => live.sources = self.other_sources(),
@@ -155,7 +155,7 @@ impl Run<'_> {
         }
     }
 
-    /// Prefixes where devices may be; usually those of their addresses.
+    /// Random prefixes for the devices, which usually contain their addresses.
     fn other_sources(&mut self) -> DeviceSources {
         let sets: [&[&str]; 5] = [
             &["10.66.0.0/16", "fd66::/64"],
@@ -193,7 +193,7 @@ impl Run<'_> {
         (verdict, reply)
     }
 
-    /// Ends a session: the device's current one, an earlier one, or one that it never had.
+    /// Closes the device's current session, one of its earlier sessions, or a session that it never had.
     fn close(&mut self) {
         let device = self.device();
         let device_sessions: Vec<_> = self
@@ -236,7 +236,7 @@ impl Run<'_> {
         }
     }
 
-    /// Another CPU wins and is interrupted; a few packets later its line is cleaned up.
+    /// Another CPU wins and is interrupted; a few packets later, user space cleans up the line.
     fn interrupted_winner(&mut self) {
         let device = self.device();
         let commit = self.fixture.commit(device);
@@ -257,7 +257,7 @@ impl Run<'_> {
 
     fn packet(&mut self) {
         if self.is_sealed && self.one_in(4) {
-            return self.downwards();
+            return self.send_towards_device();
         }
         let mut frame = match self.rng.random_range(0..100) {
             0..40 if self.is_sealed => self.sealed(),
@@ -268,14 +268,14 @@ impl Run<'_> {
                 self.history[index].clone()
             }
             80..92 => self.other_traffic(),
-            _ => self.garbage(),
+            _ => self.random_message(),
         };
         if self.one_in(5) {
             self.mutate(&mut frame);
         }
         let (verdict, reply) = self.check_frame(&frame);
         if verdict == Verdict::ReplyAck {
-            self.sessions.push(opened(&reply));
+            self.sessions.push(opened_session(&reply));
             self.winning_response.clone_from(&frame);
         }
         if verdict.disposition() == Disposition::Reply && self.one_in(3) {
@@ -295,7 +295,7 @@ impl Run<'_> {
         }
     }
 
-    /// Sends messages that only gateways send to a gateway: mutation seldom or never produces one.
+    /// Sends to the gateway the messages that only gateways send: mutations seldom or never produce them.
     fn misdirected(&mut self) {
         let Some(device) = self.devices.first().copied() else {
             return;
@@ -314,7 +314,7 @@ impl Run<'_> {
 }
 
 /// The session that an ACK opens, and its device.
-fn opened(reply: &[u8]) -> (DeviceId, SessionId) {
+fn opened_session(reply: &[u8]) -> (DeviceId, SessionId) {
     let (_, udp) = parse(reply).unwrap().datagram().unwrap();
     let Ok(Message::Ack(ack)) = wire::parse(&reply[udp.payload()]) else {
         panic!("no ACK");
@@ -322,11 +322,11 @@ fn opened(reply: &[u8]) -> (DeviceId, SessionId) {
     (ack.header.device(), SessionId::from_wire(ack.session_id).unwrap())
 }
 
-fn run(shape: TestConfig, runs: u64) -> BTreeMap<Verdict, u64> {
-    run_in(&mut TestFixture::new(shape), shape, runs)
+fn run(test_config: TestConfig, runs: u64) -> BTreeMap<Verdict, u64> {
+    run_in(&mut TestFixture::new(test_config), test_config, runs)
 }
 
-fn run_in(fixture: &mut TestFixture, shape: TestConfig, runs: u64) -> BTreeMap<Verdict, u64> {
+fn run_in(fixture: &mut TestFixture, test_config: TestConfig, runs: u64) -> BTreeMap<Verdict, u64> {
     let first = number("LINEWARDEN_SEED", 1);
     let is_forwarding = !fixture.forward_interfaces().is_empty();
     let has_switch = fixture.has_switch();
@@ -344,8 +344,8 @@ fn run_in(fixture: &mut TestFixture, shape: TestConfig, runs: u64) -> BTreeMap<V
             sessions: Vec::new(),
             closed: 0,
             verdicts: BTreeMap::new(),
-            short_waits: 0,
-            is_sealed: shape.gate == Gate::Sealed,
+            short_advances: 0,
+            is_sealed: test_config.gate == Gate::Sealed,
             is_forwarding,
             has_switch,
         };
@@ -357,7 +357,9 @@ fn run_in(fixture: &mut TestFixture, shape: TestConfig, runs: u64) -> BTreeMap<V
             run.fixture.compare_lines();
         }));
         if let Err(panic) = outcome {
-            eprintln!("seed {seed}, {shape:?}: LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats the run");
+            eprintln!(
+                "seed {seed}, {test_config:?}: LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats the run"
+            );
             std::panic::resume_unwind(panic);
         }
         closed += run.closed;
@@ -366,33 +368,33 @@ fn run_in(fixture: &mut TestFixture, shape: TestConfig, runs: u64) -> BTreeMap<V
         }
     }
     let [oracle, xdp, host] = fixture.sent;
-    let (shortened, openings) = (fixture.shortened, fixture.session_events);
+    let (shortened, openings) = (fixture.shortened_lifetimes, fixture.session_events);
     println!(
-        "{shape:?}: {runs} runs; frames: {oracle} oracle, {xdp} xdp, {host} host; {openings} sessions reported, \
+        "{test_config:?}: {runs} runs; frames: {oracle} oracle, {xdp} xdp, {host} host; {openings} sessions reported, \
          {closed} closed, {shortened} shorter session lifetimes reported"
     );
-    let compared = xdp + host > 0;
+    let is_compared = xdp + host > 0;
     assert!(
-        runs < 10 || closed > 0 && (shortened > 0 || !compared),
-        "too few sessions, renewals or data packets"
+        runs < 10 || closed > 0 && (shortened > 0 || !is_compared),
+        "no session was closed, or no shorter lifetime was reported: {closed}, {shortened}"
     );
     verdicts
 }
 
-/// Checks that the random packets reach enough verdicts.
-fn assert_common(verdicts: &BTreeMap<Verdict, u64>, expected: &[Verdict]) {
-    let rare: Vec<_> = expected
+/// Checks that the random packets have caused all `expected` verdicts.
+fn assert_seen(verdicts: &BTreeMap<Verdict, u64>, expected: &[Verdict]) {
+    let missing: Vec<_> = expected
         .iter()
         .filter(|verdict| !verdicts.contains_key(verdict))
         .collect();
-    assert!(rare.is_empty(), "never seen: {rare:?}, of {verdicts:?}");
+    assert!(missing.is_empty(), "never seen: {missing:?}; seen: {verdicts:?}");
 }
 
 #[test]
-fn gate_off() {
+fn all_sides_agree_with_the_gate_off() {
     use Verdict::*;
     let verdicts = run(TestConfig::OFF, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
-    assert_common(
+    assert_seen(
         &verdicts,
         &[
             PassForeign,
@@ -418,26 +420,26 @@ fn gate_off() {
 }
 
 #[test]
-fn gate_off_without_naks() {
+fn all_sides_agree_without_naks() {
     let config = TestConfig {
         nak_per_s: 0,
         ..TestConfig::OFF
     };
     let verdicts = run(config, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
-    assert_common(&verdicts, &[Verdict::ReplyAck, Verdict::DropNakLimit]);
+    assert_seen(&verdicts, &[Verdict::ReplyAck, Verdict::DropNakLimit]);
 }
 
 #[test]
-fn gate_off_with_a_slow_path() {
+fn all_sides_agree_with_a_slow_path() {
     let verdicts = run(TestConfig::SLOW, number("LINEWARDEN_SEEDS", 90).div_ceil(6));
-    assert_common(&verdicts, &[Verdict::ReplyAck, Verdict::SlowPath]);
+    assert_seen(&verdicts, &[Verdict::ReplyAck, Verdict::SlowPath]);
 }
 
 #[test]
-fn bound_gate() {
+fn all_sides_agree_at_the_bound_gate() {
     use Verdict::*;
     let verdicts = run(TestConfig::BOUND, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
-    assert_common(
+    assert_seen(
         &verdicts,
         &[
             ReplyAck,
@@ -452,10 +454,14 @@ fn bound_gate() {
     );
 }
 
-/// Runs fewer seeds: the registers of a P4 switch are read after each packet, which is slow.
-fn run_on_a_switch(shape: TestConfig) -> BTreeMap<Verdict, u64> {
-    let mut fixture = TestFixture::with_switch(shape);
-    let verdicts = run_in(&mut fixture, shape, number("LINEWARDEN_SEEDS", 90).div_ceil(9));
+/// Runs a ninth of the seeds: the registers of a P4 switch are read after each packet, which is slow.
+fn run_on_a_switch(test_config: TestConfig) -> BTreeMap<Verdict, u64> {
+    let mut fixture = TestFixture::with_switch(test_config);
+    let verdicts = run_in(
+        &mut fixture,
+        test_config,
+        number("LINEWARDEN_SEEDS", 90).div_ceil(9),
+    );
     let sent = fixture.sent_to_switch();
     println!("{sent} frames went through the switch");
     assert!(sent > PACKETS as u64 / 2, "only {sent}");
@@ -463,27 +469,27 @@ fn run_on_a_switch(shape: TestConfig) -> BTreeMap<Verdict, u64> {
 }
 
 #[test]
-fn gate_off_on_a_switch() {
+fn the_switch_agrees_with_the_gate_off() {
     use Verdict::*;
     let verdicts = run_on_a_switch(TestConfig::OFF);
-    assert_common(
+    assert_seen(
         &verdicts,
         &[PassForeign, ReplyChallenge, ReplyAck, ReplyAckRepeated, DropTag],
     );
 }
 
 #[test]
-fn bound_gate_on_a_switch() {
+fn the_switch_agrees_at_the_bound_gate() {
     use Verdict::*;
     let verdicts = run_on_a_switch(TestConfig::BOUND);
-    assert_common(&verdicts, &[ReplyAck, PassAlways, PassSession, DropGate]);
+    assert_seen(&verdicts, &[ReplyAck, PassAlways, PassSession, DropGate]);
 }
 
 #[test]
-fn gate_sealed() {
+fn all_sides_agree_at_the_sealed_gate() {
     use Verdict::*;
     let verdicts = run(TestConfig::SEALED, number("LINEWARDEN_SEEDS", 90).div_ceil(3));
-    assert_common(
+    assert_seen(
         &verdicts,
         &[
             ReplyAck,
@@ -503,7 +509,7 @@ fn gate_sealed() {
 }
 
 #[test]
-fn gate_sealed_that_forwards() {
+fn all_sides_agree_at_a_sealed_gate_that_forwards() {
     use Verdict::*;
     let Some(mut fixture) = TestFixture::forwarding() else {
         return;
@@ -513,8 +519,8 @@ fn gate_sealed_that_forwards() {
         TestConfig::SEALED,
         number("LINEWARDEN_SEEDS", 90).div_ceil(3),
     );
-    assert_common(&verdicts, &[ReplyAck, PassAlways, PassData, PassSealed]);
-    let [forwarded, passed] = fixture.forwarded();
+    assert_seen(&verdicts, &[ReplyAck, PassAlways, PassData, PassSealed]);
+    let [forwarded, passed] = fixture.forwarded_and_passed();
     println!("{forwarded} datagrams forwarded without the stack, {passed} passed to it");
     assert!(forwarded > 0 && passed > 0, "{forwarded} {passed}");
 }

@@ -1,5 +1,5 @@
-//! The packet path of `host` allocates no memory: with REQUESTs, RESPONSEs and invalid datagrams, the allocations of
-//! all threads are counted.
+//! The packet path of `host` allocates no memory. The test counts the allocations of all threads while `host` processes
+//! REQUESTs, RESPONSEs and invalid datagrams.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,33 +14,35 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::wire::{self, Header, message_type};
 
-struct Counting;
+/// Counts all allocations of the process.
+struct CountingAllocator;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: forwards all calls to the system allocator.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the rules of the system allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the rules of the system allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const GATEWAY: GatewayId = GatewayId(5);
 const DEVICE: DeviceId = DeviceId(0x1234_5678_9abc_def0);
 const KEY: [u8; 16] = [7; 16];
 const EXCHANGES: u64 = 500;
 
-/// REQUEST and CHALLENGE, RESPONSE and ACK, a refused BOUND RESPONSE, and an invalid datagram.
+/// Sends a REQUEST, an invalid datagram, a BOUND RESPONSE that is refused, and a valid RESPONSE; receives CHALLENGE and
+/// ACK.
 fn exchange(socket: &UdpSocket, number: u64) {
     let mut nonce = [3; 16];
     nonce[..8].copy_from_slice(&number.to_be_bytes());
@@ -69,7 +71,7 @@ fn exchange(socket: &UdpSocket, number: u64) {
         &linewarden_protocol::tag::location(None),
     );
     socket.send(&[0; 70]).unwrap();
-    // BOUND, so that the neighbor table is read, which has no entries for loopback.
+    // A BOUND RESPONSE makes `host` read the neighbor table. That table has no entries for loopback addresses.
     let mut bound = response;
     bound.header.flags = wire::FLAG_BOUND;
     socket.send(zerocopy::IntoBytes::as_bytes(&bound)).unwrap();
@@ -120,7 +122,7 @@ fn packets_are_handled_without_the_allocator() {
     };
     host.install(DEVICE, Mode::Key, RowIndex(0), &[row], None)
         .unwrap();
-    // One fresh value suffices: it is valid for longer than the test runs.
+    // One fresh value is sufficient, because the test takes less time than the value is valid.
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -1,4 +1,4 @@
-//! `host` as a user runs it: real sockets, real threads, and the real device role as the peer.
+//! `host` with real sockets and threads. Its peers are real implementations of the device role.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,7 +8,7 @@
 )]
 
 #[path = "support/netns.rs"]
-#[allow(dead_code, reason = "each test program uses its own part")]
+#[allow(dead_code, reason = "each test program uses only some of the items")]
 mod netns;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -32,7 +32,7 @@ use linewarden_protocol::verdict::Verdict;
 use netns::{ip, leave_namespace};
 
 const GATEWAY: GatewayId = GatewayId(5);
-/// Maximum time to wait for an expected datagram; a loaded machine may need long.
+/// Maximum time to wait for an expected datagram; a loaded machine can be slow.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn now_ms(clock: libc::clockid_t) -> u64 {
@@ -84,23 +84,24 @@ fn options(threads: usize) -> HostOptions {
     }
 }
 
-/// A loopback address that only one test uses, since tests run side by side.
+/// A loopback address that only the test with this number uses, because tests run at the same time.
 fn own_loopback(test: u8) -> IpAddr {
     Ipv4Addr::new(127, 20, test, 1).into()
 }
 
-/// An unused port at an address.
+/// A port that no socket uses at an address.
 fn free_port(ip: IpAddr) -> u16 {
     UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port()
 }
 
-fn started(config: &Config, threads: usize) -> Host {
+/// A running `host` with a fresh value.
+fn start_host(config: &Config, threads: usize) -> Host {
     let mut host = Host::start(config, &options(threads)).unwrap();
     host.set_fresh([7; 8], now_ms(libc::CLOCK_MONOTONIC) * 1_000_000);
     host
 }
 
-/// A device with its own socket.
+/// A device and its socket.
 struct Peer {
     id: DeviceId,
     mode: Mode,
@@ -110,7 +111,7 @@ struct Peer {
 impl Peer {
     fn connect(number: u64, mode: Mode, from: IpAddr, to: SocketAddr) -> Self {
         let socket = UdpSocket::bind((from, 0)).unwrap();
-        // A connected socket does not receive a reply from another address than that of the request.
+        // A connected socket receives replies only from the address to which it sends requests.
         socket.connect(to).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         Self {
@@ -146,7 +147,7 @@ impl Peer {
             .unwrap();
     }
 
-    /// One complete handshake with the real device role.
+    /// Runs one complete handshake; returns whether the device is authenticated.
     fn authenticate(&self, bound_mac: Option<[u8; 6]>) -> bool {
         let mut device = Device::new(DeviceConfig {
             device: self.id,
@@ -183,6 +184,7 @@ impl Peer {
     }
 }
 
+/// The number of session events that `host` has reported since the previous call.
 fn sessions(host: &mut Host) -> usize {
     let mut sessions = 0;
     let mut count = |event: Event| sessions += usize::from(matches!(event.kind, EventKind::Session(_)));
@@ -190,6 +192,7 @@ fn sessions(host: &mut Host) -> usize {
     sessions
 }
 
+/// The loopback addresses of IPv4 and, if the machine has it, of IPv6.
 fn loopbacks() -> Vec<IpAddr> {
     let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
     let mut addresses = vec![IpAddr::from(Ipv4Addr::LOCALHOST)];
@@ -200,19 +203,19 @@ fn loopbacks() -> Vec<IpAddr> {
     addresses
 }
 
-/// Locked while a port is closed and bound again, and while a program is started: between fork and exec, the child
-/// has copies of all sockets, so that their ports are in use.
-static EXCLUSIVE: Mutex<()> = Mutex::new(());
+/// A lock for tests that bind a port again after closing it, and for tests that start programs. Between fork and exec,
+/// a child process has copies of all sockets, so their ports are still in use.
+static NO_FORK_DURING_REBIND: Mutex<()> = Mutex::new(());
 
 #[test]
 fn devices_authenticate_over_loopback() {
     let addresses = loopbacks();
     let port = free_port(addresses[0]);
-    let mut host = started(&config(&addresses, port), 2);
+    let mut host = start_host(&config(&addresses, port), 2);
     let mut peers = Vec::new();
     for (number, ip) in (1u64..).zip(addresses.iter().cycle().take(20)) {
         let mode = if number % 4 < 2 { Mode::Pool } else { Mode::Key };
-        // Each peer has its own address, since a session owns its address.
+        // Each peer has its own address, because a session owns the address of its device.
         let from = match ip {
             IpAddr::V4(_) => Ipv4Addr::new(127, 1, 0, number as u8).into(),
             IpAddr::V6(_) => *ip,
@@ -241,7 +244,7 @@ fn devices_authenticate_over_loopback() {
 fn other_datagrams_are_dropped_without_a_reply() {
     let ip = own_loopback(1);
     let port = free_port(ip);
-    let mut host = started(&config(&[ip], port), 1);
+    let mut host = start_host(&config(&[ip], port), 1);
     let peer = Peer::connect(1, Mode::Pool, ip, (ip, port).into());
     let unknown = Peer::connect(2, Mode::Pool, ip, (ip, port).into());
     peer.install(&mut host);
@@ -252,12 +255,12 @@ fn other_datagrams_are_dropped_without_a_reply() {
     data[..8].copy_from_slice(&[0x4c, 0x57, 1, 6, 1, 0, 5, 120]);
     data[15] = 1;
     unknown.socket.send(&data).unwrap();
-    // The queue keeps the order: when the peer is answered, all earlier datagrams have been checked.
+    // The socket keeps the order of datagrams: when `peer` gets its replies, all earlier datagrams were checked.
     assert!(peer.authenticate(None));
     let counters = host.counters().unwrap();
     assert_eq!(counters.get(Verdict::DropLength), 1);
     assert_eq!(counters.get(Verdict::DropMagic), 2);
-    assert_eq!(counters.get(Verdict::DropNotSealed), 1);
+    assert_eq!(counters.get(Verdict::DropGateNotSealed), 1);
     unknown.socket.set_nonblocking(true).unwrap();
     assert!(unknown.socket.recv(&mut [0; 9]).is_err());
 }
@@ -266,7 +269,7 @@ fn other_datagrams_are_dropped_without_a_reply() {
 fn a_wildcard_socket_replies_from_the_requested_address() {
     let wildcard = IpAddr::from(Ipv4Addr::UNSPECIFIED);
     let port = free_port(wildcard);
-    let mut host = started(&config(&[wildcard], port), 2);
+    let mut host = start_host(&config(&[wildcard], port), 2);
     for number in 1..=3u8 {
         let to = Ipv4Addr::new(127, 9, 9, number);
         let from = Ipv4Addr::new(127, 9, 8, number).into();
@@ -291,7 +294,7 @@ fn the_classic_profile_is_served_on_its_port() {
         }),
         ..config(&[ip], port)
     };
-    let host = started(&config, 1);
+    let host = start_host(&config, 1);
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     socket.connect((ip, classic_port)).unwrap();
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -313,58 +316,65 @@ fn the_classic_profile_is_served_on_its_port() {
 
 #[test]
 fn unsupported_settings_are_refused() {
-    let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _lock = NO_FORK_DURING_REBIND
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     let ip = own_loopback(3);
     let port = free_port(ip);
-    let gated = Config {
+    let with_gate = Config {
         gate: Gate::Bound,
         ..config(&[ip], port)
     };
-    match Host::start(&gated, &options(1)) {
+    match Host::start(&with_gate, &options(1)) {
         Err(DataPlaneError::Config(ConfigError::Unsupported { feature: "gate", .. })) => {}
         result => panic!("{result:?}"),
     }
-    let first = started(&config(&[ip], port), 2);
-    let second = Host::start(&config(&[ip], port), &options(1)).unwrap_err();
-    let text = format!("{second}");
+    let first_host = start_host(&config(&[ip], port), 2);
+    let error = Host::start(&config(&[ip], port), &options(1)).unwrap_err();
+    let text = format!("{error}");
     assert!(text.contains(&format!("{ip}:{port}")), "{text}");
     assert!(text.contains("second gateway"), "{text}");
-    drop(first);
-    started(&config(&[ip], port), 1);
+    drop(first_host);
+    start_host(&config(&[ip], port), 1);
     let other_address = Host::start(&config(&[Ipv4Addr::new(192, 0, 2, 1).into()], port), &options(1));
     assert!(format!("{}", other_address.unwrap_err()).contains("configure the address on an interface"));
 }
 
 #[test]
 fn the_data_plane_stops_and_starts_again() {
-    let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _lock = NO_FORK_DURING_REBIND
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     let ip = own_loopback(4);
     let config = config(&[ip], free_port(ip));
-    let mut host = started(&config, 3);
+    let mut host = start_host(&config, 3);
     let peer = Peer::connect(1, Mode::Pool, ip, (ip, config.lap_port).into());
     peer.install(&mut host);
     host.stop();
     assert_eq!(host.failure(), None);
     host.listen(&config, &options(2)).unwrap();
-    assert!(peer.authenticate(None), "the installed device is still available");
+    assert!(peer.authenticate(None), "the device is no longer installed");
 }
 
-/// BOUND sessions: the MAC address comes from the neighbor table, also after the device has changed it.
+/// The MAC address of a BOUND session comes from the kernel's neighbor table, also after the device has changed its
+/// MAC address.
 #[test]
 fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
-    let _exclusive = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _lock = NO_FORK_DURING_REBIND
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
     let gateway_ip = Ipv4Addr::new(10, 9, 0, 254);
     let port = 20_550;
-    let (ready, is_ready) = mpsc::channel();
-    let (linked, is_linked) = mpsc::channel();
+    let (thread_id_sender, thread_id_receiver) = mpsc::channel();
+    let (link_created_sender, link_created) = mpsc::channel();
     let device_side = thread::spawn(move || {
         if !leave_namespace() {
-            drop(ready);
+            drop(thread_id_sender);
             return None;
         }
-        // SAFETY: takes no pointer.
-        ready.send(unsafe { libc::gettid() }).unwrap();
-        is_linked.recv().ok()?;
+        // SAFETY: gettid takes no pointer.
+        thread_id_sender.send(unsafe { libc::gettid() }).unwrap();
+        link_created.recv().ok()?;
         ip("link set lw-device address 02:00:00:00:00:01");
         ip("address add 10.9.0.1/24 dev lw-device");
         ip("link set lw-device up");
@@ -374,13 +384,13 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
             Ipv4Addr::new(10, 9, 0, 1).into(),
             (gateway_ip, port).into(),
         );
-        let first = peer.authenticate(Some([2, 0, 0, 0, 0, 1]));
+        let is_first_accepted = peer.authenticate(Some([2, 0, 0, 0, 0, 1]));
         ip("link set lw-device address 02:00:00:00:00:02");
-        let second = peer.authenticate(Some([2, 0, 0, 0, 0, 2]));
-        Some((first, second))
+        let is_second_accepted = peer.authenticate(Some([2, 0, 0, 0, 0, 2]));
+        Some((is_first_accepted, is_second_accepted))
     });
     let gateway_side = thread::spawn(move || {
-        let Ok(thread_id) = is_ready.recv() else {
+        let Ok(thread_id) = thread_id_receiver.recv() else {
             return None;
         };
         assert!(leave_namespace());
@@ -392,7 +402,7 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
             device_prefixes: vec!["10.9.0.0/24".parse().unwrap()],
             ..config(&[gateway_ip.into()], port)
         };
-        let mut host = started(&config, 1);
+        let mut host = start_host(&config, 1);
         let peer = Peer::connect(
             1,
             Mode::Key,
@@ -400,17 +410,17 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
             (gateway_ip, port).into(),
         );
         peer.install(&mut host);
-        linked.send(()).unwrap();
+        link_created_sender.send(()).unwrap();
         Some((host, peer.id))
     });
-    let (Some((host, id)), Some((first, second))) =
+    let (Some((host, id)), Some((is_first_accepted, is_second_accepted))) =
         (gateway_side.join().unwrap(), device_side.join().unwrap())
     else {
         return;
     };
     let counters = host.counters().unwrap();
-    assert!(first, "{:?}", counters.nonzero().collect::<Vec<_>>());
-    assert!(second, "{:?}", counters.nonzero().collect::<Vec<_>>());
+    assert!(is_first_accepted, "{:?}", counters.nonzero().collect::<Vec<_>>());
+    assert!(is_second_accepted, "{:?}", counters.nonzero().collect::<Vec<_>>());
     assert_eq!(counters.get(Verdict::ReplyAck), 2);
     let (line, place) = host.store().line(id).unwrap();
     assert_ne!(line.session_id.load(std::sync::atomic::Ordering::Acquire), 0);
@@ -422,7 +432,8 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
     assert_eq!(mac.map(u16::to_ne_bytes).concat(), [2, 0, 0, 0, 0, 2]);
 }
 
-/// Datagrams that do not fit into the receive buffer have no verdict. Each datagram is counted as received or lost.
+/// Datagrams that do not fit into the receive buffer have no verdict. Each datagram is counted either by its verdict or
+/// as dropped by the kernel.
 #[test]
 fn packets_that_the_kernel_drops_are_counted() {
     let local = own_loopback(99);
@@ -433,29 +444,33 @@ fn packets_that_the_kernel_drops_are_counted() {
     };
     let mut host = Host::start(&config, &small_buffer).unwrap();
     let socket = UdpSocket::bind((local, 0)).unwrap();
-    let counted = |host: &Host| {
+    let verdicts_and_drops = |host: &Host| {
         let counters = host.counters().unwrap();
         (counters.by_verdict.iter().sum::<u64>(), counters.kernel_drops)
     };
     let start = std::time::Instant::now();
     let mut sent = 0;
-    while counted(&host).1 == 0 {
+    while verdicts_and_drops(&host).1 == 0 {
         assert!(start.elapsed() < TIMEOUT, "{sent} datagrams sent, none dropped");
         for _ in 0..1_000 {
             socket.send_to(&[0; 64], (local, config.lap_port)).unwrap();
             sent += 1;
         }
     }
-    while counted(&host).0 + counted(&host).1 < sent {
-        assert!(start.elapsed() < TIMEOUT, "{:?} of {sent}", counted(&host));
+    while verdicts_and_drops(&host).0 + verdicts_and_drops(&host).1 < sent {
+        assert!(
+            start.elapsed() < TIMEOUT,
+            "{:?} of {sent}",
+            verdicts_and_drops(&host)
+        );
         thread::yield_now();
     }
-    let (seen, dropped) = counted(&host);
-    assert_eq!(seen + dropped, sent);
+    let (processed, dropped) = verdicts_and_drops(&host);
+    assert_eq!(processed + dropped, sent);
     host.stop();
     assert_eq!(
-        counted(&host),
-        (seen, dropped),
-        "the count is kept after the sockets are closed"
+        verdicts_and_drops(&host),
+        (processed, dropped),
+        "the counts have changed when the sockets were closed"
     );
 }

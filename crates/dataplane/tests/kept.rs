@@ -1,5 +1,5 @@
-//! The parts of a sealed gate that outlive its process: the data plane is dropped, as when its process ends, and the
-//! program that stays on the interface is run on frames. Needs root.
+//! The parts of a sealed gate that outlive its process. The tests drop the data plane, as at the end of its process, and
+//! then run the program that stays on the interface. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -59,14 +59,14 @@ impl Drop for BpfFilesystem {
     }
 }
 
-/// A gateway's data plane at a sealed gate that outlives the process.
+/// Starts a data plane with a sealed gate whose programs and memory are pinned in the directory `pins`.
 fn start(pins: &Path, interfaces: &[u32]) -> Result<Xdp, DataPlaneError> {
-    let shape = TestConfig {
+    let test_config = TestConfig {
         provers: 16,
         ..TestConfig::SEALED
     };
-    let mut data_plane = Xdp::load_pinned(&shape.config(), pins)?;
-    // The interface that test runs use as ingress interface.
+    let mut data_plane = Xdp::load_pinned(&test_config.config(), pins)?;
+    // Interface 1 is the ingress interface of test runs.
     assert!(data_plane.store().set_port(1, &[gateway_end(false).mac]));
     for interface in interfaces {
         data_plane.attach_pinned(*interface, pins)?;
@@ -74,7 +74,7 @@ fn start(pins: &Path, interfaces: &[u32]) -> Result<Xdp, DataPlaneError> {
     Ok(data_plane)
 }
 
-/// Two interfaces whose peers are not used.
+/// Creates two interfaces, whose peers are not used; returns their numbers.
 fn interfaces() -> [u32; 2] {
     for pair in [
         "lw-a address 02:00:00:00:ff:fe type veth peer name lw-x",
@@ -85,7 +85,7 @@ fn interfaces() -> [u32; 2] {
     ["lw-a", "lw-b"].map(index_of)
 }
 
-/// Installs A with four rows, and a fresh value of the time `now_ns`.
+/// Installs A with four CRP rows, and sets a fresh value that was drawn at `now_ns`.
 fn install_a(data_plane: &mut Xdp, now_ns: u64) {
     let row = |idx| Row {
         challenge: A.challenge(Mode::Pool, RowIndex(idx)),
@@ -102,7 +102,7 @@ fn request() -> Vec<u8> {
     A.frame(false).udp(A.request([1; 16]).as_bytes())
 }
 
-/// A's RESPONSE with its first row.
+/// The fields of A's RESPONSE for its first row.
 fn response_fields() -> Response {
     Response {
         mode: Mode::Pool,
@@ -114,7 +114,7 @@ fn response_fields() -> Response {
     }
 }
 
-/// A datagram of the session that the RESPONSE opens.
+/// A sealed datagram of the session that A's RESPONSE opens.
 fn data(seq: u32) -> Vec<u8> {
     let session = DeviceSession::of(A, Mode::Pool, &A.response(&response_fields()));
     let to = service_end(false);
@@ -122,7 +122,7 @@ fn data(seq: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_sealed_gate_replies_without_its_process_and_other_functions_end() {
+fn a_sealed_gate_still_replies_without_its_process_but_checks_no_proofs() {
     let filesystem = match enter_namespace() {
         true => BpfFilesystem::mount("mode=0700"),
         false => return,
@@ -134,12 +134,12 @@ fn a_sealed_gate_replies_without_its_process_and_other_functions_end() {
     install_a(&mut data_plane, now_ns);
     let program = AttachedProgram::of(interfaces[0]);
     assert_eq!(program.run(&request()), (XDP_TX, Some(ReplyChallenge)));
-    let claim = A.frame(false).udp(&proof(A, &round(4, 1), 1));
-    assert_eq!(program.run(&claim), (XDP_DROP, Some(DropRound)));
+    let proof_frame = A.frame(false).udp(&proof(A, &round(4, 1), 1));
+    assert_eq!(program.run(&proof_frame), (XDP_DROP, Some(DropRound)));
 
     drop(data_plane);
-    replies_without_its_process(&program, &claim, &interfaces);
-    the_next_process_takes_its_place(&program, &pins, &interfaces);
+    replies_without_its_process(&program, &proof_frame, &interfaces);
+    next_process_replaces_the_programs(&program, &pins, &interfaces);
     expired_fresh_value_stops_replies(&pins, &interfaces, now_ns);
 
     for interface in interfaces {
@@ -149,13 +149,14 @@ fn a_sealed_gate_replies_without_its_process_and_other_functions_end() {
     assert_eq!(names(&pins), BTreeSet::new());
 }
 
-fn replies_without_its_process(program: &AttachedProgram, claim: &[u8], interfaces: &[u32; 2]) {
-    // The kernel empties the tables of programs a moment later, in its own thread.
+/// Without its process, the gate still serves handshakes and DATA, but drops PROOFs.
+fn replies_without_its_process(program: &AttachedProgram, proof_frame: &[u8], interfaces: &[u32; 2]) {
+    // A kernel thread empties the tables of programs that are not pinned, some time after the data plane was dropped.
     let deadline = Instant::now() + Duration::from_secs(60);
-    while program.run(claim).1 != Some(DropStopped) {
+    while program.run(proof_frame).1 != Some(DropStopped) {
         assert!(Instant::now() < deadline, "PROOFs are still checked");
     }
-    // The tables of the kept programs are not empty on either interface: the whole handshake and DATA still work.
+    // On both interfaces, the pinned tables of programs are not empty: the whole handshake and DATA still work.
     for interface in interfaces {
         assert_eq!(
             AttachedProgram::of(*interface).run(&request()),
@@ -168,8 +169,8 @@ fn replies_without_its_process(program: &AttachedProgram, claim: &[u8], interfac
     assert_eq!(program.run(&data(1)), (XDP_PASS, Some(PassData)));
 }
 
-/// The programs of the next process replace the kept ones; one table of programs remains at each interface.
-fn the_next_process_takes_its_place(kept_program: &AttachedProgram, pins: &Path, interfaces: &[u32; 2]) {
+/// The programs of the next process replace the kept programs. Each interface then has exactly one table of programs.
+fn next_process_replaces_the_programs(kept_program: &AttachedProgram, pins: &Path, interfaces: &[u32; 2]) {
     let data_plane = start(pins, interfaces).unwrap();
     let new_program = AttachedProgram::of(interfaces[0]);
     assert_ne!(kept_program.id, new_program.id);
@@ -181,11 +182,11 @@ fn the_next_process_takes_its_place(kept_program: &AttachedProgram, pins: &Path,
         assert_eq!((names.len(), tables.count()), (3, 1), "{names:?}");
     }
     drop(data_plane);
-    let second = AttachedProgram::of(interfaces[1]);
-    assert_eq!(second.run(&request()), (XDP_TX, Some(ReplyChallenge)));
+    let program_on_second = AttachedProgram::of(interfaces[1]);
+    assert_eq!(program_on_second.run(&request()), (XDP_TX, Some(ReplyChallenge)));
 }
 
-/// When `fresh` is older than 16 s, replies stop, with or without a process.
+/// When the fresh value is older than 16 s, the gate stops replying, but still opens DATA.
 fn expired_fresh_value_stops_replies(pins: &Path, interfaces: &[u32; 2], now_ns: u64) {
     let data_plane = start(pins, &[]).unwrap();
     data_plane
@@ -199,8 +200,7 @@ fn expired_fresh_value_stops_replies(pins: &Path, interfaces: &[u32; 2], now_ns:
     }
 }
 
-/// A start that fails because another program is on the interface leaves no new pin, and the previous gate is
-/// unchanged.
+/// A start fails if another program is on the interface. It then leaves no new pin, and the previous gate is unchanged.
 #[test]
 fn a_failed_start_leaves_the_previous_gate_unchanged() {
     let filesystem = match enter_namespace() {
@@ -223,7 +223,8 @@ fn a_failed_start_leaves_the_previous_gate_unchanged() {
     assert!(xdp::remove_gate(&other_directory, interface).unwrap());
 }
 
-/// The owner of the directories is not checked, so that planted directories can be removed, too.
+/// `remove_gate` does not check who owns a directory, so that it can also remove directories that an attacker has
+/// planted. It must not remove the gate of another interface because of a planted pin.
 #[test]
 fn removing_a_gate_affects_only_its_own_interface() {
     let filesystem = match enter_namespace() {
@@ -243,7 +244,7 @@ fn removing_a_gate_affects_only_its_own_interface() {
         interface_pins(&pins, own).join("link"),
         interface_pins(&pins, other).join("link"),
     );
-    let moved_pin = filesystem.0.path().join("aside");
+    let moved_pin = filesystem.0.path().join("moved");
     for plant in [
         |from: &Path, to: &Path| std::os::unix::fs::symlink(from, to).unwrap(),
         |from: &Path, to: &Path| std::fs::hard_link(from, to).unwrap(),
@@ -252,7 +253,7 @@ fn removing_a_gate_affects_only_its_own_interface() {
         plant(&others_pin, &pin);
         let _ = xdp::remove_gate(&pins, own);
         assert!(has_program(own) && has_program(other) && others_pin.exists());
-        // The planted pin is removed with the directory; the original one is restored.
+        // `remove_gate` has removed the planted pin and its directory. This restores the original pin.
         std::fs::create_dir_all(pin.parent().unwrap()).unwrap();
         std::fs::rename(&moved_pin, &pin).unwrap();
     }
@@ -262,16 +263,16 @@ fn removing_a_gate_affects_only_its_own_interface() {
     assert!(xdp::remove_memory(&pins, GATEWAY.0).unwrap());
 }
 
-/// Missing directories of a relative path are created in the current directory.
+/// Missing directories of a relative path are created in the current directory, so that directory must be secure.
 #[test]
-fn a_relative_directory_is_as_secure_as_the_current_one() {
+fn a_relative_pin_directory_requires_a_secure_current_directory() {
     if !enter_namespace() {
         return;
     }
     for (mode, is_secure) in [("mode=0700", true), ("mode=1777", false)] {
         let filesystem = BpfFilesystem::mount(mode);
         let thread = std::thread::spawn(move || {
-            // SAFETY: takes no pointer; from here on the current directory belongs to this thread alone.
+            // SAFETY: unshare takes no pointer. Afterwards, this thread has its own current directory.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0);
             std::env::set_current_dir(filesystem.0.path()).unwrap();
             let problem = xdp::pin_directory_problem(Path::new("gates/of-here"));
@@ -282,11 +283,12 @@ fn a_relative_directory_is_as_secure_as_the_current_one() {
     }
 }
 
-/// Enters a new network namespace; `false`, with the reason printed, if privileges are missing.
+/// Enters a new network namespace. Returns `false`, and prints the reason, if privileges are missing.
 fn enter_namespace() -> bool {
     load_xdp(&TestConfig::SEALED.config()).is_some() && leave_namespace()
 }
 
+/// The names of the files in a directory.
 fn names(directory: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(directory).unwrap();
     entries
@@ -302,7 +304,7 @@ fn interface_pins(pins: &Path, interface: u32) -> PathBuf {
     pins.join(name.unwrap())
 }
 
-/// The program on an interface, with its counters.
+/// The program on an interface, and the map with its counters.
 struct AttachedProgram {
     id: u32,
     program: OwnedFd,
@@ -326,6 +328,7 @@ impl AttachedProgram {
         }
     }
 
+    /// The counters, added over all CPUs.
     fn counts(&self) -> Vec<u64> {
         let zero = 0u32.to_ne_bytes();
         let values = self.percpu.lookup_percpu(&zero, MapFlags::ANY).unwrap().unwrap();

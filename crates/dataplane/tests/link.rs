@@ -1,5 +1,5 @@
-//! The `xdp` data plane on real interfaces: which frames belong to the gateway in a bridge, and what a large MTU
-//! requires.
+//! The `xdp` data plane on real interfaces: frames for the MAC address of a bridge, and frames that the driver splits
+//! into several buffers because of a large MTU.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -36,9 +36,9 @@ fn mac_text(mac: Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Creates two interfaces, `here` and `there`, that send nothing by themselves, in a new namespace of the calling
-/// thread.
-fn link(mtu: u32) -> bool {
+/// Moves the calling thread to a new network namespace with two connected interfaces, `here` and `there`, which send
+/// nothing on their own. Returns `false` if this is not allowed.
+fn create_link(mtu: u32) -> bool {
     if !leave_namespace() {
         return false;
     }
@@ -54,13 +54,14 @@ fn link(mtu: u32) -> bool {
     true
 }
 
-/// Frames that devices send, and how the data plane counts them.
-struct TestLink {
+/// A sender of frames, which finds the verdict of each frame in the data plane's counters.
+struct Sender {
     socket: OwnedFd,
+    /// The counters after the previous frame.
     counted: Counters,
 }
 
-impl TestLink {
+impl Sender {
     fn at(interface: &str) -> Self {
         Self {
             socket: packet_socket(interface, 0),
@@ -81,13 +82,13 @@ impl TestLink {
                 return verdict;
             }
             assert!(counts.is_empty(), "{counts:?}");
-            assert!(Instant::now() < deadline, "no frame is counted");
+            assert!(Instant::now() < deadline, "the frame was not counted");
             std::thread::yield_now();
         }
     }
 }
 
-/// A data plane that knows A, loaded and not attached.
+/// A loaded data plane in which A is installed; it is not attached to an interface.
 fn data_plane(config: &Config) -> Option<Xdp> {
     let mut data_plane = load_xdp(config)?;
     install_key(&mut data_plane, A, FRESH);
@@ -102,11 +103,11 @@ fn request_to(mac: Mac) -> Vec<u8> {
     FrameBuilder::new(A.end(false), to).udp(A.request([3; 16]).as_bytes())
 }
 
-/// In a bridge, devices send to the bridge's address, and frames for an idle station at another port are flooded
-/// to this port.
+/// In a bridge, devices send to the bridge's address. Frames for a station whose port the bridge has forgotten are
+/// flooded, so they also arrive at this port.
 #[test]
-fn a_bridge_port_replies_for_itself_and_its_bridge_only() {
-    if !link(1500) {
+fn a_bridge_port_replies_only_at_its_own_address_and_that_of_its_bridge() {
+    if !create_link(1500) {
         return;
     }
     let (bridge, station, new_mac) = (
@@ -124,7 +125,7 @@ fn a_bridge_port_replies_for_itself_and_its_bridge_only() {
         return;
     };
     data_plane.attach(index_of("here")).unwrap();
-    let mut wire = TestLink::at("there");
+    let mut sender = Sender::at("there");
     for (mac, expected) in [
         (gateway_end(false).mac, Verdict::ReplyChallenge),
         (bridge, Verdict::ReplyChallenge),
@@ -132,7 +133,7 @@ fn a_bridge_port_replies_for_itself_and_its_bridge_only() {
         (new_mac, Verdict::PassForeign),
     ] {
         assert_eq!(
-            wire.verdict_of(&data_plane, &request_to(mac)),
+            sender.verdict_of(&data_plane, &request_to(mac)),
             expected,
             "{}",
             mac_text(mac)
@@ -146,7 +147,7 @@ fn a_bridge_port_replies_for_itself_and_its_bridge_only() {
         (new_mac, Verdict::ReplyChallenge),
     ] {
         assert_eq!(
-            wire.verdict_of(&data_plane, &request_to(mac)),
+            sender.verdict_of(&data_plane, &request_to(mac)),
             expected,
             "later, {}",
             mac_text(mac)
@@ -154,10 +155,10 @@ fn a_bridge_port_replies_for_itself_and_its_bridge_only() {
     }
 }
 
-/// The program sees only the beginning of a fragmented frame, but can determine whether the frame is complete.
+/// With a large MTU, the program sees only the first buffer of a frame, but can determine whether the frame is complete.
 #[test]
-fn a_bound_gate_checks_fragmented_frames() {
-    if !link(9000) {
+fn a_bound_gate_checks_frames_in_several_buffers() {
+    if !create_link(9000) {
         return;
     }
     assert!(has_large_frames(&[index_of("here")]) && !has_large_frames(&[1]));
@@ -169,12 +170,12 @@ fn a_bound_gate_checks_fragmented_frames() {
         return;
     };
     data_plane.attach(index_of("here")).unwrap();
-    let mut wire = TestLink::at("there");
+    let mut sender = Sender::at("there");
     let to_service = FrameBuilder::new(A.end(false), service_end(false));
     for bytes in [100, 3000, 5000, 8900] {
         let frame = to_service.clone().udp(&vec![0x5a; bytes]);
         assert_eq!(
-            wire.verdict_of(&data_plane, &frame),
+            sender.verdict_of(&data_plane, &frame),
             Verdict::DropGate,
             "{bytes} B"
         );
@@ -185,20 +186,21 @@ fn a_bound_gate_checks_fragmented_frames() {
             frame
         };
         assert_eq!(
-            wire.verdict_of(&data_plane, &too_long),
+            sender.verdict_of(&data_plane, &too_long),
             Verdict::DropTruncated,
             "{bytes} B"
         );
     }
     assert_eq!(
-        wire.verdict_of(&data_plane, &request_to(gateway_end(false).mac)),
+        sender.verdict_of(&data_plane, &request_to(gateway_end(false).mac)),
         Verdict::ReplyChallenge
     );
 }
 
-/// Bytes in fragments count as bytes after the packet. Other drivers put less into the first buffer than veth.
+/// Bytes in further buffers count as bytes behind the packet. The test splits each frame right behind its packet,
+/// because some drivers put less into the first buffer than veth.
 #[test]
-fn frames_that_always_pass_hide_nothing_in_fragments() {
+fn frames_that_always_pass_must_not_have_more_than_padding_in_further_buffers() {
     let config = Config {
         fragments: true,
         ..TestConfig::BOUND.config()
@@ -236,8 +238,8 @@ fn frames_that_always_pass_hide_nothing_in_fragments() {
     }
 }
 
-/// The type of a control message determines whether a device may send it. A driver may put so little into the
-/// first buffer that the type is missing.
+/// The type of a control message determines whether a device is allowed to send it. If a driver puts so little into the
+/// first buffer that the type is missing, the frame is dropped.
 #[test]
 fn control_messages_with_an_unreadable_type_are_dropped() {
     let config = Config {
@@ -288,10 +290,10 @@ fn control_messages_with_an_unreadable_type_are_dropped() {
     }
 }
 
-/// The error names the obstacle.
+/// The error for a large MTU differs from the error for an interface that already has another program.
 #[test]
 fn a_large_mtu_is_not_reported_as_another_program() {
-    if !link(9000) {
+    if !create_link(9000) {
         return;
     }
     let Some(mut data_plane) = data_plane(&TestConfig::SEALED.config()) else {

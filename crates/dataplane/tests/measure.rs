@@ -1,5 +1,5 @@
-//! The measurement of the programs that the kernel runs: identical when repeated, and different after changes that
-//! the gateway did not make. Needs root.
+//! The measurement of the programs that the kernel runs. It is the same when it is repeated, and differs after changes
+//! of the configuration and after changes by other processes. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -29,7 +29,7 @@ use linewarden_protocol::sources::{DeviceSources, OwnAddress, Prefix};
 use support::netns::{index_of, ip, leave_namespace};
 use support::test_config::{TestConfig, device_prefixes};
 
-/// `None`, with the reason printed, if the programs cannot be loaded.
+/// Loads the programs. Returns `None`, and prints the reason, if this process is not allowed to load them.
 fn load(config: &Config) -> Option<Xdp> {
     match Xdp::load(config) {
         Ok(data_plane) => Some(data_plane),
@@ -47,7 +47,7 @@ fn config(seed: u64) -> Config {
     config
 }
 
-/// The contents of the entries by name.
+/// The contents of all entries of a measurement, by name.
 fn contents(measurement: &Measurement) -> BTreeMap<String, String> {
     let line = |entry: &Entry| {
         (
@@ -58,7 +58,7 @@ fn contents(measurement: &Measurement) -> BTreeMap<String, String> {
     measurement.entries.iter().map(line).collect()
 }
 
-/// The names of the entries that differ.
+/// The names of the entries that differ or exist in only one of the measurements.
 fn changed(before: &Measurement, after: &Measurement) -> Vec<String> {
     let (before, after) = (contents(before), contents(after));
     let mut names: Vec<_> = before.keys().chain(after.keys()).collect();
@@ -71,7 +71,7 @@ fn changed(before: &Measurement, after: &Measurement) -> Vec<String> {
 }
 
 #[test]
-fn the_same_object_loaded_twice_measures_the_same() {
+fn an_object_that_is_loaded_twice_has_the_same_measurement() {
     let Some(first) = load(&config(1)) else { return };
     let second = load(&config(2)).unwrap();
     let (first, second) = (first.measure().unwrap(), second.measure().unwrap());
@@ -89,7 +89,7 @@ fn the_same_object_loaded_twice_measures_the_same() {
 }
 
 #[test]
-fn packets_and_the_node_do_not_change_the_measurement() {
+fn packets_and_operations_of_the_gateway_do_not_change_the_measurement() {
     let Some(mut data_plane) = load(&config(1)) else {
         return;
     };
@@ -104,8 +104,8 @@ fn packets_and_the_node_do_not_change_the_measurement() {
     assert_eq!(before, after, "{:?}", changed(&before, &after));
 }
 
-/// The measurement has the configured prefixes, but not the machine's addresses, as long as the memory has what the
-/// gateway wrote.
+/// The measurement contains the configured prefixes. It contains the machine's addresses only if the memory differs from
+/// what the gateway has written.
 #[test]
 fn addresses_are_excluded_until_another_process_writes_them() {
     let Some(mut data_plane) = load(&config(1)) else {
@@ -141,7 +141,7 @@ fn addresses_are_excluded_until_another_process_writes_them() {
         followed
     );
 
-    // The same prefixes and the same addresses except one, written by a process that has opened the memory.
+    // Another process that has opened the memory writes other prefixes; later it removes one address.
     data_plane
         .store()
         .set_sources(&followed_sources(&["10.66.0.0/16", "10.8.0.0/15"]));
@@ -153,9 +153,9 @@ fn addresses_are_excluded_until_another_process_writes_them() {
     assert_eq!(changed(&followed, &data_plane.measure().unwrap()), names);
 }
 
-/// Evidence in packets is not part of what it attests; the program that writes it is.
+/// The measurement does not contain the evidence that is written into packets, but the program that writes it.
 #[test]
-fn evidence_in_packets_changes_nothing_and_its_program_is_measured() {
+fn evidence_in_packets_is_not_measured_but_its_program_is() {
     let test_config = |form| TestConfig {
         inband_evidence: form,
         ..TestConfig::BOUND
@@ -188,7 +188,7 @@ fn evidence_in_packets_changes_nothing_and_its_program_is_measured() {
         programs.any(|program| program.name == name)
     };
     let without_evidence = load(&test_config(None).config()).unwrap().measure().unwrap();
-    for (name, with, without) in [
+    for (name, is_with_evidence, is_without_evidence) in [
         ("linewarden_stamp", true, false),
         ("linewarden_gateway_stamping", true, false),
         ("linewarden_gateway", false, true),
@@ -198,7 +198,7 @@ fn evidence_in_packets_changes_nothing_and_its_program_is_measured() {
                 contains_program(&before, name),
                 contains_program(&without_evidence, name)
             ),
-            (with, without),
+            (is_with_evidence, is_without_evidence),
             "{name}"
         );
     }
@@ -245,7 +245,7 @@ fn foreign_programs_and_settings_are_reported() {
     );
 
     // Another program attaches a filter.
-    let filter = foreign(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, c"let_all_out");
+    let filter = load_foreign(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, c"let_all_out");
     let mut hook = TcHook::new(filter.as_fd());
     hook.ifindex(index.cast_signed())
         .attach_point(TC_EGRESS)
@@ -264,7 +264,7 @@ fn foreign_programs_and_settings_are_reported() {
     assert_eq!(data_plane.measure().unwrap(), before);
 
     // Another process that has opened the link replaces the program at the hook.
-    let program = foreign(libbpf_sys::BPF_PROG_TYPE_XDP, c"linewarden_gateway");
+    let program = load_foreign(libbpf_sys::BPF_PROG_TYPE_XDP, c"linewarden_gateway");
     let own_measurement = Xdp::measure(&data_plane).unwrap();
     let previous = exchange(index, &program);
     let after = data_plane.measure().unwrap();
@@ -274,7 +274,7 @@ fn foreign_programs_and_settings_are_reported() {
     exchange(index, &previous);
     assert_eq!(data_plane.measure().unwrap(), before);
 
-    // The gateway sets another MAC address; then another process writes one to the map.
+    // The gateway itself sets other MAC addresses; then another process writes a MAC address to the map.
     let entry = format!("eBPF map control entry {}", hex(b"lw-a"));
     data_plane.set_own_macs(index, &[[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]]);
     assert_eq!(data_plane.measure().unwrap(), before);
@@ -297,8 +297,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A program that passes all frames.
-fn foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
+/// Loads a program that passes all frames, like a program of another process.
+fn load_foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
     let mut instructions = [bpf_insn::default(); 2];
     // r0 = 2 (XDP_PASS); exit.
     (instructions[0].code, instructions[0].imm) = (0xb7, 2);
@@ -308,10 +308,10 @@ fn foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
         ..Default::default()
     };
     if kind == libbpf_sys::BPF_PROG_TYPE_XDP {
-        // The type with which libbpf loads the gateway's programs: a link accepts no other one.
+        // libbpf loads the gateway's programs with this type, and a link accepts only programs with the same type.
         options.expected_attach_type = libbpf_sys::BPF_XDP;
     }
-    // SAFETY: strings that end with a zero byte, and the given number of instructions.
+    // SAFETY: the strings end with a zero byte, and `instructions` has the given length.
     let fd = unsafe {
         libbpf_sys::bpf_prog_load(
             kind,
@@ -323,20 +323,20 @@ fn foreign(kind: libbpf_sys::bpf_prog_type, name: &CStr) -> OwnedFd {
         )
     };
     assert!(fd > 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: just opened, and no other owner has it.
+    // SAFETY: the descriptor was just opened, and has no other owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 /// Replaces the program in the link at an interface; returns the previous one.
 fn exchange(index: u32, program: &OwnedFd) -> OwnedFd {
-    // The link is identified by its program: other namespaces, also those of tests that run at the same time, have
-    // interfaces with the same number.
+    // The link is found by its program. Its interface number is not unique, because tests that run at the same time have
+    // their own namespaces.
     let program_id = program_on(index);
     let link = LinkInfoIter::default()
         .find(|link| link.prog_id == program_id && matches!(link.info, LinkTypeInfo::Xdp(_)))
         .unwrap();
     let before = Program::fd_from_id(link.prog_id).unwrap();
-    // SAFETY: both take numbers only.
+    // SAFETY: both calls take only numbers and a null pointer.
     let result = unsafe {
         let fd = libbpf_sys::bpf_link_get_fd_by_id(link.id);
         assert!(fd > 0, "{}", std::io::Error::last_os_error());
@@ -354,7 +354,7 @@ fn program_on(index: u32) -> u32 {
     hook.query_id(index.cast_signed(), XdpFlags::NONE).unwrap()
 }
 
-/// A map of the program on an interface, found as any process with the privilege can find it.
+/// A map of the program on an interface. Any process with the privilege can find the map in this way.
 fn map_of(index: u32, name: &str) -> MapHandle {
     let id = program_on(index);
     let options = ProgInfoQueryOptions::default().include_map_ids(true);

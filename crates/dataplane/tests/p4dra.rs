@@ -1,5 +1,5 @@
-//! `p4dra-classic` (LAP/1 3.1): each bit of a frame; random rounds and frames (valid, invalid and mutated) on the
-//! oracle, `xdp` and `host`; many frames at once; several CPUs with the same frames; frames over a link.
+//! `p4dra-classic` (LAP/1 3.1): frames with one flipped bit; random rounds and frames (valid, invalid and mutated) on
+//! the oracle, `xdp` and `host`; batches of frames; several CPUs with the same frames; frames over a link.
 //!
 //! `LINEWARDEN_SEEDS` sets the number of random runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints
 //! the seed of its run.
@@ -33,19 +33,19 @@ use support::netns::{index_of, ip, leave_namespace, packet_socket};
 use support::number;
 use support::test_config::{P4DRA_PROVERS, TestConfig};
 
-/// Maximum time to wait for an expected event; a loaded machine may need long.
+/// Maximum time to wait for an expected event; a loaded machine can be slow.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
 fn all_data_planes_agree_on_each_bit_of_a_frame() {
     let mut fixture = TestFixture::new(TestConfig::P4DRA);
-    let mut seen: BTreeMap<Verdict, u64> = BTreeMap::new();
+    let mut verdicts: BTreeMap<Verdict, u64> = BTreeMap::new();
     for bit in 0..111 * 8 {
-        // Each frame has its own round, since a frame may verify although a bit is flipped.
+        // Each frame has its own round, because some frames are accepted although a bit is flipped.
         let requested = fixture.p4dra_round();
         let mut frame = reply(A, &requested, 1);
         frame[bit / 8] ^= 1 << (bit % 8);
-        *seen.entry(fixture.send(&frame)).or_default() += 1;
+        *verdicts.entry(fixture.send(&frame)).or_default() += 1;
     }
     let expected = [
         (Verdict::PassForeign, 63),
@@ -56,7 +56,7 @@ fn all_data_planes_agree_on_each_bit_of_a_frame() {
         (Verdict::DropP4draProver, 128),
         (Verdict::DropP4draProof, 512),
     ];
-    assert_eq!(seen, BTreeMap::from(expected));
+    assert_eq!(verdicts, BTreeMap::from(expected));
 }
 
 struct Run<'a> {
@@ -166,16 +166,16 @@ fn all_data_planes_agree() {
         PassForeign,
         DropGateType,
     ];
-    let rare: Vec<_> = expected
+    let missing: Vec<_> = expected
         .iter()
         .filter(|verdict| !verdicts.contains_key(verdict))
         .collect();
-    assert!(rare.is_empty(), "never seen: {rare:?}, of {verdicts:?}");
+    assert!(missing.is_empty(), "never seen: {missing:?}; seen: {verdicts:?}");
 }
 
-/// Frames that leave past a sealed gate are sealed, whatever their type, except the gateway's own requests.
+/// A sealed gate lets unsealed frames of this Ethernet type leave only if the gateway itself sends them.
 #[test]
-fn no_request_leaves_a_sealed_gate() {
+fn a_sealed_gate_drops_requests_of_other_senders() {
     let mut fixture = TestFixture::new(TestConfig {
         gate: Gate::Sealed,
         ..TestConfig::P4DRA
@@ -184,7 +184,7 @@ fn no_request_leaves_a_sealed_gate() {
     assert_eq!(fixture.send_down(&request).0, Verdict::DropUnsealed);
 }
 
-/// A data plane that knows the provers of all tests, with round 1 open.
+/// A `host` data plane with the provers of [`TestConfig::P4DRA`], in which round 1 is open.
 fn host(lanes: Backend) -> Host {
     let mut host = Host::with_lanes(&TestConfig::P4DRA.config(), lanes).unwrap();
     assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(1)));
@@ -195,8 +195,8 @@ fn counted(host: &Host) -> BTreeMap<Verdict, u64> {
     host.counters().unwrap().nonzero().collect()
 }
 
-/// Mixes valid, invalid, repeated and malformed frames. In a batch, an invalid proof is hashed although the batch has a
-/// valid one of the same prover; a single proof after the valid one is not hashed.
+/// Batches contain valid, invalid, repeated and malformed frames. In a batch, an invalid proof is hashed even if the
+/// batch contains a valid proof of the same prover before it. Without a batch, it is not hashed.
 #[test]
 fn batches_have_the_same_verdicts_as_single_frames() {
     let seed = number("LINEWARDEN_SEED", 1);
@@ -220,23 +220,29 @@ fn batches_have_the_same_verdicts_as_single_frames() {
         assert_eq!(batch.fill(&frames), count);
         batched.engine().process_p4dra(&mut thread, &mut batch);
         assert_eq!(batch.results().count(), count);
-        let mut single = (P4draBatch::default(), one_by_one.thread_state());
+        let (mut single_batch, mut single_thread) = (P4draBatch::default(), one_by_one.thread_state());
         for (frame, (verdict, result)) in frames.iter().zip(batch.results()) {
-            single.0.fill(std::slice::from_ref(frame));
-            one_by_one.engine().process_p4dra(&mut single.1, &mut single.0);
-            let (single_verdict, single_result) = single.0.results().next().unwrap();
-            let is_late = single_verdict == Verdict::DropP4draProved && verdict == Verdict::DropP4draProof;
-            assert!(single_verdict == verdict || is_late, "{single_verdict} {verdict}");
+            single_batch.fill(std::slice::from_ref(frame));
+            one_by_one
+                .engine()
+                .process_p4dra(&mut single_thread, &mut single_batch);
+            let (single_verdict, single_result) = single_batch.results().next().unwrap();
+            let is_already_proved =
+                single_verdict == Verdict::DropP4draProved && verdict == Verdict::DropP4draProof;
+            assert!(
+                single_verdict == verdict || is_already_proved,
+                "{single_verdict} {verdict}"
+            );
             assert_eq!(single_result, result);
         }
         for device in (1..=P4DRA_PROVERS).map(TestDevice) {
-            let ok = |host: &mut Host| DataPlane::p4dra(host).unwrap().is_proved(&id(device), &round(1));
-            assert_eq!(ok(&mut batched), ok(&mut one_by_one));
+            let is_ok = |host: &mut Host| DataPlane::p4dra(host).unwrap().is_proved(&id(device), &round(1));
+            assert_eq!(is_ok(&mut batched), is_ok(&mut one_by_one));
         }
     }
 }
 
-/// A prover's proof is accepted once per round, even if several CPUs have it at the same time.
+/// A prover's proof is accepted one time per round, even if several CPUs process it at the same time.
 #[test]
 fn only_one_of_several_cpus_accepts_a_proof() {
     const ROUNDS: u64 = 40;
@@ -291,7 +297,7 @@ fn only_one_of_several_cpus_accepts_a_proof() {
     );
 }
 
-/// A packet socket on an interface, as a prover or a controller uses it.
+/// The packet socket of a prover or a controller on an interface.
 struct Station(OwnedFd);
 
 impl Station {
@@ -301,7 +307,7 @@ impl Station {
             tv_sec: 20,
             tv_usec: 0,
         };
-        // SAFETY: the pointer is to a timeval of that size, which the call only reads.
+        // SAFETY: the pointer is to a timeval of the given size, which setsockopt only reads.
         unsafe {
             let bytes = size_of::<libc::timeval>() as u32;
             let value = (&raw const timeout).cast();
@@ -320,6 +326,7 @@ impl Station {
         assert_eq!(sent, frame.len() as isize);
     }
 
+    /// The next frame; `None` after the timeout.
     fn receive(&self) -> Option<Vec<u8>> {
         let mut frame = vec![0; 2000];
         // SAFETY: the buffer is valid for its length during the call.
@@ -329,7 +336,7 @@ impl Station {
     }
 }
 
-/// The REQUEST of a round as it arrives at the devices' side.
+/// The frame with the REQUEST of a round that arrives at the devices' side.
 fn request(requested: u64) -> Vec<u8> {
     let mut message = [0; 46];
     Message::Request(round(requested)).write(&mut message).unwrap();
@@ -337,16 +344,17 @@ fn request(requested: u64) -> Vec<u8> {
     [&[0xff; 6][..], &mac, &ETHER_TYPE.to_be_bytes(), &message].concat()
 }
 
-/// The exchange of the published tools over a link: the data plane sends a request, gets the reply, and sends VERIFIED
-/// to the controller. At the end, the interface goes down and is removed, which the data plane reports as an error.
-fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>>) {
+/// Runs the published tools' exchange over a link: the data plane sends a request, gets the reply, and sends VERIFIED to
+/// the controller. Then the interface is set down and removed. The data plane must report the removal as a failure that
+/// contains `failure_text`.
+fn run_over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>>) {
     if !leave_namespace() {
         return;
     }
     ip("link add here type veth peer name there");
     let mac = gateway_end(false).mac.map(|byte| format!("{byte:02x}")).join(":");
     ip(&format!("link set here address {mac}"));
-    // `there` is the controller and a prover.
+    // The interface `there` is used by the controller and by a prover.
     ip(&format!(
         "link set there address {}",
         CONTROLLER.map(|byte| format!("{byte:02x}")).join(":")
@@ -357,7 +365,7 @@ fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Optio
     let Some(mut data_plane) = start(&mut config, index_of("here")) else {
         return;
     };
-    // A veth receives the frames that an XDP program sends only with NAPI, which an XDP program on it enables.
+    // A veth interface receives frames that an XDP program has sent only if NAPI is enabled. An XDP program enables it.
     let mut receiver = load_xdp(&TestConfig::OFF.config());
     receiver
         .iter_mut()
@@ -389,7 +397,7 @@ fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Optio
             &valid_reply[47..],
         ]
         .concat();
-        // All frames that were sent before the valid one were checked and not answered.
+        // The first frame received is the reply to the valid frame: the frames before it got no reply.
         let got = station.receive();
         assert_eq!(
             got,
@@ -422,10 +430,14 @@ fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Optio
     ip("link set here down");
     let error = data_plane
         .send_p4dra_requests(&round(4))
-        .expect_err("no frame leaves by an interface that is down");
+        .expect_err("a request was sent on an interface that is down");
     assert!(error.to_string().contains("on interface here"), "{error}");
-    assert_eq!(data_plane.failure(), None, "the interface may come up again");
-    // The interface is down before it is removed: the kernel reports only the former to sockets that listen on it.
+    assert_eq!(
+        data_plane.failure(),
+        None,
+        "an interface that is down is no failure, because it can come up again"
+    );
+    // The kernel reports to listening sockets that an interface is down, but not that a down interface was removed.
     ip("link del here");
     let start = Instant::now();
     let failure = loop {
@@ -440,7 +452,7 @@ fn over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Optio
 
 #[test]
 fn host_serves_an_interface() {
-    over_a_link("interface here no longer exists", |config, interface| {
+    run_over_a_link("interface here no longer exists", |config, interface| {
         config.local = vec![std::net::Ipv4Addr::LOCALHOST.into()];
         config.p4dra.as_mut().unwrap().interfaces = vec![interface];
         ip("link set lo up");
@@ -462,7 +474,7 @@ fn host_serves_an_interface() {
 #[test]
 fn xdp_serves_an_interface() {
     for gate in [Gate::Off, Gate::Bound, Gate::Sealed] {
-        over_a_link("an interface", |config, interface| {
+        run_over_a_link("an interface", |config, interface| {
             config.gate = gate;
             let mut xdp = load_xdp(config)?;
             xdp.attach(interface).unwrap();
@@ -493,7 +505,7 @@ fn unsupported_settings_are_refused() {
     assert_eq!(field(&duplicate_prover), "p4dra.provers");
 }
 
-/// As many provers as the published switch holds, with several seeds: each prover is found, and no other id is.
+/// With as many provers as the published switch supports, each prover is found, and no other id is found.
 #[test]
 fn as_many_provers_as_a_switch_holds_are_found() {
     for seed in 0..3 {

@@ -1,5 +1,5 @@
-//! The packet tests on a P4 switch that `p4runtime` controls, together with the oracle and the other data planes. Only
-//! those records of the common suite run whose features `p4runtime` declares as capabilities.
+//! The packet tests on a P4 switch that `p4runtime` controls, together with the oracle and the other data planes.
+//! Records that need a feature outside `P4Runtime::CAPABILITIES` are skipped.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,7 +8,7 @@
     missing_docs
 )]
 
-#[allow(dead_code, reason = "the records of other capabilities")]
+#[allow(dead_code, reason = "records for features that the switch does not have")]
 mod records;
 mod support;
 
@@ -32,19 +32,21 @@ use support::fixture::attest::round;
 use support::fixture::switch::{DEVICES, LONG_TIMEOUT, Switch};
 use support::test_config::TestConfig;
 
-/// Whether the switch supports what these records test. Its rate limits are token buckets, so that records which count
-/// messages per second do not apply.
-fn is_declared(Group { shape, .. }: &Group) -> bool {
-    P4Runtime::CAPABILITIES.first_missing(&shape.config()).is_none()
-        && shape.nak_per_s == u32::MAX
-        && [0, u32::MAX].contains(&shape.miss_per_s)
-        && !shape.no_bindings
+/// Whether the switch supports what these records test. Its rate limits are token buckets, so records that count
+/// messages per second are excluded.
+fn is_supported(Group { test_config, .. }: &Group) -> bool {
+    P4Runtime::CAPABILITIES
+        .first_missing(&test_config.config())
+        .is_none()
+        && test_config.nak_per_s == u32::MAX
+        && [0, u32::MAX].contains(&test_config.miss_per_s)
+        && !test_config.no_bindings
 }
 
 fn run(groups: Vec<Group>) {
     let mut sent = 0;
-    for group in groups.into_iter().filter(is_declared) {
-        let mut fixture = TestFixture::with_switch(group.shape);
+    for group in groups.into_iter().filter(is_supported) {
+        let mut fixture = TestFixture::with_switch(group.test_config);
         for Record {
             description,
             setup,
@@ -61,9 +63,9 @@ fn run(groups: Vec<Group>) {
                 got
             }));
             match result {
-                Ok(got) => assert_eq!(got, verdict, "{description} ({:?})", group.shape),
+                Ok(got) => assert_eq!(got, verdict, "{description} ({:?})", group.test_config),
                 Err(panic) => {
-                    eprintln!("failed record: {description} ({:?})", group.shape);
+                    eprintln!("failed record: {description} ({:?})", group.test_config);
                     std::panic::resume_unwind(panic);
                 }
             }
@@ -97,13 +99,13 @@ fn a_lost_switch_is_reported_and_accepts_nothing() {
     assert_eq!(result, Err(StoreError::SwitchFailed(A.id())));
 }
 
-/// A frame from the gateway to the given MAC address that is no IP packet.
+/// A frame from the gateway to the given MAC address that contains no IP packet.
 fn frame_to(mac: [u8; 6], number: u8) -> Vec<u8> {
     [&mac[..], &gateway_end(false).mac, &[0x88, 0xb5, number], &[0; 45]].concat()
 }
 
 #[test]
-fn unlisted_devices_are_at_another_gateway() {
+fn frames_to_unlisted_addresses_leave_only_through_the_default_port() {
     const UNKNOWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
     let switch = Switch::start();
     let (mut options, config) = (switch.options(), TestConfig::OFF.config());
@@ -126,7 +128,7 @@ fn unlisted_devices_are_at_another_gateway() {
     assert!(error.contains("510"), "{error}");
 }
 
-/// Frames to unknown devices must not be dropped as frames of an unknown sender.
+/// The enrollment filter must not drop the messages of enrolled devices.
 #[test]
 fn all_enrolled_devices_pass_if_the_switch_has_no_space_for_them() {
     let mut fixture = TestFixture::with_switch(TestConfig {
@@ -135,14 +137,14 @@ fn all_enrolled_devices_pass_if_the_switch_has_no_space_for_them() {
     });
     let request = A.frame(false).udp(&fixture.request(A));
     fixture.enroll_at_switch(1);
-    fixture.filter_at_switch();
+    fixture.filter_unenrolled_at_switch();
     assert_eq!(fixture.send_to_switch_alone(&request), Verdict::DropUnknownDevice);
     fixture.enroll_at_switch(1_048_576);
-    fixture.filter_at_switch();
+    fixture.filter_unenrolled_at_switch();
     assert_eq!(fixture.send_to_switch_alone(&request), Verdict::SlowPath);
 }
 
-/// A mark that is moved without need costs an idle device rows when its gateway crashes.
+/// Rows below a mark are lost when the gateway crashes. An idle device must not lose rows, so its mark stays.
 #[test]
 fn no_mark_is_requested_for_a_device_that_has_spent_nothing() {
     let mut fixture = TestFixture::with_switch(TestConfig::OFF);
@@ -156,10 +158,10 @@ fn messages_that_are_not_lap() {
     run(records::malformed::groups());
 }
 
-/// A switch that another gateway takes over uses the prefixes of that gateway's configuration, and follows its
+/// A switch that a new gateway takes over uses the prefixes of that gateway's configuration, and then follows its
 /// changes.
 #[test]
-fn device_prefixes_follow_changes_and_a_new_start() {
+fn device_prefixes_follow_changes_and_a_new_gateway() {
     let mut fixture = TestFixture::with_switch(TestConfig::SLOW);
     let request_from_ip = |ip: [u8; 4]| {
         let end = Endpoint {
@@ -240,8 +242,8 @@ fn proofs() {
     run(records::attest::groups());
 }
 
-/// The frame in which an attestation request leaves for a port of the device. It comes from the address under which the
-/// device knows the gateway.
+/// The frame in which the device receives an attestation request. Its source is the gateway's address that the device
+/// used for its own messages.
 fn request_at_device(device: TestDevice, port: u16, request: &AttestRequest) -> Vec<u8> {
     let to = Endpoint {
         port,
@@ -252,7 +254,7 @@ fn request_at_device(device: TestDevice, port: u16, request: &AttestRequest) -> 
         .udp(request.as_bytes())
 }
 
-/// Sends a REQUEST in the device's name from `sender`, and waits until the gateway has received it.
+/// Sends a REQUEST that names `device` from the address of `sender`, and waits until the gateway has received it.
 fn request_from(fixture: &mut TestFixture, sender: Endpoint, device: TestDevice) {
     let frame = FrameBuilder::new(sender, gateway_end(false)).udp(&fixture.request(device));
     assert_eq!(fixture.send(&frame), Verdict::SlowPath);
@@ -263,7 +265,7 @@ fn request_from(fixture: &mut TestFixture, sender: Endpoint, device: TestDevice)
     }
 }
 
-/// The proofs for tickets use the session key (LAP/1 1.7.2).
+/// Proofs for tickets are verified with the session key that the data plane reports (LAP/1 1.7.2).
 #[test]
 fn a_session_key_is_reported_as_long_as_the_device_has_it() {
     let mut fixture = TestFixture::with_switch(TestConfig::SLOW);
@@ -280,7 +282,7 @@ fn a_session_key_is_reported_as_long_as_the_device_has_it() {
     fixture.open_bound(A, false);
     let key = fixture.device_session(A).key;
     let sessions = fixture.keyed_sessions(&devices);
-    assert!(sessions.len() > 1, "the switch reports sessions too");
+    assert!(sessions.len() > 1, "the switch does not report sessions");
     for reported in sessions {
         let [None, Some(session), None] = &reported[..] else {
             panic!("{reported:?}");
@@ -333,8 +335,7 @@ fn requests_go_only_to_the_known_addresses_of_provers() {
     assert!(requests(&mut fixture).iter().all(Option::is_none));
     fixture.wipe(A);
     assert!(requests(&mut fixture).iter().all(Option::is_none));
-    // A device that was revoked and wiped still receives requests, even if other hosts send in its name from its
-    // address.
+    // A device that was revoked and wiped still receives requests, even if another host sends from its address.
     let forger = Endpoint {
         mac: [2, 6, 6, 6, 6, 6],
         ..A.end(false)
@@ -347,7 +348,7 @@ fn requests_go_only_to_the_known_addresses_of_provers() {
     assert_eq!(
         fixture.next_at_devices()[..6],
         forger.mac,
-        "the request is also sent to the new address"
+        "the request is also sent to the forger's MAC address"
     );
 
     let request = round.request_without_session(B.id(), &RequestKey::from_bytes([7; 16]));

@@ -1,6 +1,6 @@
-//! The packet tests: records of description, state, packet in and verdict, run through the oracle, `xdp`
-//! (`BPF_PROG_TEST_RUN`) and `host`. Packet out, counters, events and memory must agree byte for byte; replies are
-//! also checked against LAP/1 without the oracle.
+//! The packet tests: each record has a description, a state, a packet and the expected verdict. The oracle, `xdp`
+//! (`BPF_PROG_TEST_RUN`) and `host` process the packet. Their output, counters, events and memory must agree exactly;
+//! replies are also checked against LAP/1 without the oracle.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ use support::fixture::TestFixture;
 
 fn run(groups: Vec<Group>) {
     for group in groups {
-        let mut fixture = TestFixture::new(group.shape);
+        let mut fixture = TestFixture::new(group.test_config);
         for Record {
             description,
             setup,
@@ -38,9 +38,9 @@ fn run(groups: Vec<Group>) {
                 got
             }));
             match result {
-                Ok(got) => assert_eq!(got, verdict, "{description} ({:?})", group.shape),
+                Ok(got) => assert_eq!(got, verdict, "{description} ({:?})", group.test_config),
                 Err(panic) => {
-                    eprintln!("failed record: {description} ({:?})", group.shape);
+                    eprintln!("failed record: {description} ({:?})", group.test_config);
                     std::panic::resume_unwind(panic);
                 }
             }
@@ -123,17 +123,17 @@ fn frames_of_p4dra() {
     run(records::p4dra::groups());
 }
 
-/// Verdicts that no record can cause, and why.
+/// Verdicts that no record can cause, and the reasons.
 const WITHOUT_RECORD: [Verdict; 8] = [
-    // Towards a device, which records do not send: see `sealed.rs`.
+    // A packet towards a device, which records do not send: see `sealed.rs`.
     Verdict::PassSealed,
-    // Depends on a rate: see `shed.rs`.
+    // Depends on the rate of packets: see `shed.rs`.
     Verdict::DropShed,
     // Needs two CPUs at the same time: see `stress.rs`.
     Verdict::DropLostRace,
-    // A tag that verifies and begins with eight zero bytes needs a search of 2^64.
+    // Needs a valid tag that begins with eight zero bytes, and thus about 2^64 attempts.
     Verdict::DropSessionZero,
-    // Towards a device.
+    // Packets towards a device.
     Verdict::DropUnsealed,
     Verdict::DropTooBig,
     Verdict::DropSegments,

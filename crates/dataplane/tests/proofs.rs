@@ -1,5 +1,5 @@
-//! Random keys, periods, rounds and PROOFs (valid, invalid and mutated) on the oracle, `xdp` and `host`; many PROOFs at
-//! once; several CPUs with the same PROOFs.
+//! Random keys, periods, rounds and PROOFs (valid, invalid and mutated) on the oracle, `xdp` and `host`; batches of
+//! PROOFs; several CPUs with the same PROOFs.
 //!
 //! `LINEWARDEN_SEEDS` sets the number of runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints the
 //! seed of its run.
@@ -39,9 +39,10 @@ struct Run<'a> {
     fixture: &'a mut TestFixture,
     rng: ChaCha8Rng,
     devices: Vec<TestDevice>,
+    /// Earlier frames, which can be sent again.
     history: Vec<Vec<u8>>,
     period: u64,
-    number: u32,
+    round_number: u32,
     verdicts: BTreeMap<Verdict, u64>,
 }
 
@@ -87,23 +88,24 @@ impl Run<'_> {
     }
 
     fn open(&mut self) {
-        self.number += if self.one_in(6) { 2 } else { 1 };
+        self.round_number += if self.one_in(6) { 2 } else { 1 };
         if self.one_in(6) {
-            // Results name their round by fewer bits: after such a gap, a result could be taken for another round's.
-            self.number += 1 << self.rng.random_range(10..20);
+            // A result contains only some bits of its round's number. After such a gap, it could be mistaken for a
+            // result of another round.
+            self.round_number += 1 << self.rng.random_range(10..20);
         }
         let is_late = self.one_in(12);
         let periods_ahead = u64::from(self.one_in(12));
-        // A few numbers repeat an earlier one or precede the last one.
+        // Some numbers are not higher than that of the latest round.
         let number = match self.one_in(8) {
-            true => self.number.saturating_sub(self.rng.random_range(1..4)),
-            false => self.number,
+            true => self.round_number.saturating_sub(self.rng.random_range(1..4)),
+            false => self.round_number,
         };
-        let last = self.fixture.last_round().map_or(0, |last| last.number.0);
+        let last_number = self.fixture.last_round().map_or(0, |last| last.number.0);
         let is_open = self
             .fixture
             .open_round(round(self.period + periods_ahead, number), is_late);
-        assert!(!is_open || number > last, "{number} after {last}");
+        assert!(!is_open || number > last_number, "{number} after {last_number}");
     }
 
     fn packet(&mut self) {
@@ -128,7 +130,7 @@ impl Run<'_> {
             message[index] ^= 1 << bit;
         }
         if self.one_in(20) {
-            // An all-zero round, as in an unused place.
+            // A round of zeros, like an unused place of a round in memory.
             message[16..32].fill(0);
         }
         if self.one_in(20) {
@@ -160,7 +162,7 @@ fn all_data_planes_agree() {
             devices: devices_with_one_home(9),
             history: Vec::new(),
             period: 10,
-            number: 1,
+            round_number: 1,
             verdicts: BTreeMap::new(),
         };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -185,11 +187,11 @@ fn all_data_planes_agree() {
         DropLength,
         DropGateway,
     ];
-    let rare: Vec<_> = expected
+    let missing: Vec<_> = expected
         .iter()
         .filter(|verdict| !verdicts.contains_key(verdict))
         .collect();
-    assert!(rare.is_empty(), "never seen: {rare:?}, of {verdicts:?}");
+    assert!(missing.is_empty(), "never seen: {missing:?}; seen: {verdicts:?}");
 }
 
 const PROVERS: u16 = 200;
@@ -203,7 +205,7 @@ fn open(round: Round) -> OpenRound {
     }
 }
 
-/// Installs provers that may prove configuration 1; every third one may prove configuration 2, too. Opens round 1.
+/// Installs provers with configuration 1; every third prover also has the alternate configuration 2. Opens round 1.
 fn install(data_plane: &mut dyn DataPlane) {
     let provers = data_plane.provers().unwrap();
     for number in 1..=PROVERS {
@@ -222,8 +224,8 @@ fn proof_bytes(message: Vec<u8>) -> [u8; PROOF_BYTES] {
     message.try_into().unwrap()
 }
 
-/// Mixes more PROOFs than fit a batch: valid and invalid ones, PROOFs under the other key, PROOFs of both rounds and of
-/// a round that is not open, repeated and malformed ones.
+/// Processes up to 1,000 PROOFs at once, which is more than one batch: valid, invalid, repeated and malformed PROOFs,
+/// for both configurations, of both open rounds and of a round that is not open.
 #[test]
 fn batches_have_the_same_verdicts_as_single_messages() {
     let seed = number("LINEWARDEN_SEED", 1);
@@ -242,7 +244,7 @@ fn batches_have_the_same_verdicts_as_single_messages() {
         let messages: Vec<[u8; PROOF_BYTES]> = (0..count)
             .map(|_| {
                 let device = TestDevice(rng.random_range(1..=PROVERS + 3));
-                // Usually the same round, as on a network.
+                // Usually round 1, because in a network most PROOFs belong to the same round.
                 let number = [1, 1, 1, 1, 2, 3][rng.random_range(0..6)];
                 let mut message = proof_bytes(proof(device, &round(4, number), rng.random_range(1..=3)));
                 if rng.random_range(0..20) == 0 {
@@ -261,8 +263,8 @@ fn batches_have_the_same_verdicts_as_single_messages() {
         for message in &messages {
             engine.process_proofs(&mut thread, now, std::slice::from_ref(message));
         }
-        // In a batch, an invalid PROOF is hashed although the batch has a valid one of the same prover; a single
-        // PROOF after the valid one is not hashed.
+        // In a batch, an invalid PROOF is hashed even if the batch contains a valid PROOF of the same prover before it.
+        // Without a batch, it is not hashed. Both verdicts are counted together here.
         let counted = |host: &Host| {
             let mut counted: BTreeMap<Verdict, u64> = BTreeMap::new();
             for (verdict, count) in host.counters().unwrap().nonzero() {
@@ -275,20 +277,21 @@ fn batches_have_the_same_verdicts_as_single_messages() {
             counted
         };
         assert_eq!(counted(&batched), counted(&one_by_one), "{count}");
-        let ok = |mut host: Host| {
+        let are_ok = |mut host: Host| {
             let provers = host.prover_store().unwrap();
-            let proved = |(device, number)| provers.proved(TestDevice(device).id(), RoundNumber(number));
-            // Which configuration is recorded for a device that proves both depends on the order of the PROOFs.
+            let proved =
+                |(device, number)| provers.proof_record(TestDevice(device).id(), RoundNumber(number));
+            // Configurations are not compared: if a device proves both, the order of its PROOFs decides.
             (1..=PROVERS)
                 .flat_map(|device| [(device, 1), (device, 2)])
                 .map(|device_round| proved(device_round).is_some())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(ok(batched), ok(one_by_one), "{count}");
+        assert_eq!(are_ok(batched), are_ok(one_by_one), "{count}");
     }
 }
 
-/// A prover's PROOF is accepted once per round, even if several CPUs have it at the same time.
+/// A prover's PROOF is accepted one time per round, even if several CPUs process it at the same time.
 #[test]
 fn only_one_of_several_cpus_accepts_a_proof() {
     let rounds = 40;
@@ -352,15 +355,15 @@ fn only_one_of_several_cpus_accepts_a_proof() {
     }
 }
 
-/// Writes a result for all provers, like a packet path that was suspended before the results were cleared.
+/// Writes `word` as the result of all provers, like a packet path that was suspended while the results were cleared.
 fn write_results(provers: &Provers, word: u32) {
     let lines = provers.regions().lines.iter();
     lines
         .flat_map(|line| &line.proved)
-        .for_each(|cell| cell.store(word, std::sync::atomic::Ordering::Release));
+        .for_each(|proved| proved.store(word, std::sync::atomic::Ordering::Release));
 }
 
-/// Results name their round by 16 bits, which repeat every 2^17 rounds.
+/// A result contains only 16 bits of its round's number. The same bits occur again after 2^17 rounds.
 #[test]
 fn no_proof_counts_in_a_much_later_round() {
     let mut host = Host::new(&TestConfig::ATTESTING.config()).unwrap();
@@ -369,12 +372,16 @@ fn no_proof_counts_in_a_much_later_round() {
     let device = TestDevice(1);
     let mut prove = |host: &mut Host, number: u32| {
         let provers = host.prover_store().unwrap();
-        assert_eq!(provers.proved(device.id(), RoundNumber(number)), None, "{number}");
+        assert_eq!(
+            provers.proof_record(device.id(), RoundNumber(number)),
+            None,
+            "{number}"
+        );
         let message = proof_bytes(proof(device, &round(4, number), 1));
         engine.process_proofs(&mut thread, Timestamps::from(real_now()), &[message]);
         let provers = host.prover_store().unwrap();
         assert!(
-            provers.proved(device.id(), RoundNumber(number)).is_some(),
+            provers.proof_record(device.id(), RoundNumber(number)).is_some(),
             "{number}"
         );
     };
@@ -396,12 +403,12 @@ fn no_proof_counts_in_a_much_later_round() {
     }
     // Only the newest round of each lane has results.
     let provers = host.prover_store().unwrap();
-    assert_eq!(provers.proved(device.id(), RoundNumber(1 << 31)), None);
+    assert_eq!(provers.proof_record(device.id(), RoundNumber(1 << 31)), None);
     assert_eq!(provers.verdicts(RoundNumber(1 << 31)).count(), 0);
 }
 
-/// A packet path that is suspended while the results are cleared writes the result of an old round afterwards. It must
-/// not prevent a device from proving.
+/// A packet path that is suspended while the results are cleared can write the result of an old round afterwards. Such a
+/// result must not prevent the device's PROOF from being accepted.
 #[test]
 fn a_late_result_of_an_old_round_excludes_no_device() {
     let mut host = Host::new(&TestConfig::ATTESTING.config()).unwrap();
@@ -421,14 +428,14 @@ fn a_late_result_of_an_old_round_excludes_no_device() {
             let message = proof_bytes(proof(device, &round(4, number), 1));
             engine.process_proofs(&mut thread, Timestamps::from(real_now()), &[message]);
             assert!(
-                provers.proved(device.id(), RoundNumber(number)).is_some(),
+                provers.proof_record(device.id(), RoundNumber(number)).is_some(),
                 "{number}, {age}"
             );
         }
     }
 }
 
-/// A tenth of the provers are not in the bucket of their id's hash.
+/// About a tenth of the provers do not fit into the bucket that the hash of their id selects.
 #[test]
 fn all_provers_are_found_in_a_full_table() {
     let config = TestConfig {
@@ -494,8 +501,8 @@ fn all_provers_are_found_in_a_full_table() {
     }
 }
 
-/// If a prover is wiped while its PROOF is being checked, the result may be recorded afterwards. It must not count for
-/// the next prover in that place.
+/// If a prover is wiped while its PROOF is being checked, the result can be written afterwards. It must not count for
+/// the next prover that uses the same place.
 #[test]
 fn no_prover_inherits_the_result_of_another() {
     let config = TestConfig {
@@ -520,5 +527,5 @@ fn no_prover_inherits_the_result_of_another() {
     host.housekeep();
     install(&mut host, TestDevice(2));
     let provers = host.prover_store().unwrap();
-    assert_eq!(provers.proved(TestDevice(2).id(), RoundNumber(1)), None);
+    assert_eq!(provers.proof_record(TestDevice(2).id(), RoundNumber(1)), None);
 }

@@ -1,5 +1,5 @@
-//! The sealed gate of `xdp` against the oracle: every length up to the largest in both directions, frames that leave
-//! towards a device and frames that do not, sequence numbers, and two CPUs with the same number.
+//! The sealed gate of `xdp` against the oracle: every payload length in both directions, which frames leave towards a
+//! device, sequence numbers, and several CPUs with the same sequence number.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -33,10 +33,11 @@ use support::fixture::attest::round;
 use support::fixture::{TestFixture, load_xdp};
 use support::test_config::{DHCP_SERVER, DHCP_SERVER6, SESSION_LIFETIME_S, TestConfig};
 
-/// The space for payload in an IPv4 packet of 1,500 bytes.
+/// The maximum payload of a sealed IPv4 packet of 1,500 bytes.
 const PAYLOAD_BYTES_MAX: usize = 1416;
 
-fn site(v6: bool) -> TestFixture {
+/// A sealed gate at which A has a session.
+fn sealed_fixture(v6: bool) -> TestFixture {
     let mut fixture = TestFixture::new(TestConfig::SEALED);
     fixture.pool(A, 0, 4);
     fixture.open_bound(A, v6);
@@ -44,14 +45,14 @@ fn site(v6: bool) -> TestFixture {
 }
 
 fn payload(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at * 7 + bytes) as u8).collect()
+    (0..bytes).map(|index| (index * 7 + bytes) as u8).collect()
 }
 
 fn from_service(v6: bool) -> FrameBuilder {
     FrameBuilder::new(service_end(v6), A.end(v6))
 }
 
-/// Opens a sealed frame like a device; returns number, port field and payload.
+/// Opens a sealed frame like a device; returns sequence number, port field and payload.
 fn open(session: &DeviceSession, frame: &[u8]) -> (u32, u16, Vec<u8>) {
     let (ip, udp) = parse(frame).unwrap().datagram().unwrap();
     let Ok(Message::DataDown(message, payload)) = wire::parse(&frame[udp.payload()]) else {
@@ -72,7 +73,7 @@ fn open(session: &DeviceSession, frame: &[u8]) -> (u32, u16, Vec<u8>) {
 #[test]
 fn every_length_is_opened_and_sealed_like_the_oracle() {
     for v6 in [false, true] {
-        let mut fixture = site(v6);
+        let mut fixture = sealed_fixture(v6);
         let session = fixture.device_session(A);
         let tagged = |builder: FrameBuilder, tags: usize| {
             (0..tags).fold(builder, |builder, tag| builder.vlan(7 + tag as u16))
@@ -94,10 +95,11 @@ fn every_length_is_opened_and_sealed_like_the_oracle() {
     }
 }
 
-type Down = (&'static str, Vec<u8>, Verdict);
+/// A description, a frame towards a device, and the expected verdict.
+type DownCase = (&'static str, Vec<u8>, Verdict);
 
-/// A frame from the gateway's side of the link to A's address, with the hop limit of packets that pass no router.
-fn near(from: &str) -> FrameBuilder {
+/// A frame to A's address with hop limit 255, which shows that it has passed no router.
+fn on_link(from: &str) -> FrameBuilder {
     let from = Endpoint {
         ip: from.parse().unwrap(),
         ..service_end(true)
@@ -106,7 +108,7 @@ fn near(from: &str) -> FrameBuilder {
 }
 
 /// Frames that pass a sealed gate towards devices without a seal, and frames that resemble them.
-fn always_downwards() -> Vec<Down> {
+fn unsealed_cases() -> Vec<DownCase> {
     let to = |from: &str, to: &str| {
         let end = |ip: &str| Endpoint {
             ip: ip.parse().unwrap(),
@@ -204,17 +206,18 @@ fn always_downwards() -> Vec<Down> {
     ]
 }
 
+/// An MLD report behind a router alert.
 fn report() -> Vec<u8> {
     [&[58, 0, 5, 2, 0, 0, 1, 0, 143][..], &[0; 27]].concat()
 }
 
 #[test]
-fn unsealed_frames_towards_a_device_have_an_exact_form() {
-    let mut fixture = site(false);
-    for (name, frame, verdict) in always_downwards() {
+fn only_exact_control_messages_pass_unsealed_towards_a_device() {
+    let mut fixture = sealed_fixture(false);
+    for (name, frame, verdict) in unsealed_cases() {
         assert_eq!(fixture.send_down(&frame).0, verdict, "{name}");
     }
-    // A neighbor in the devices' second prefix, and a service in a /64 of which devices have a part.
+    // Neighbor advertisements: first with two prefixes of the devices, then with a part of a /64.
     for (prefixes, from, to, verdict) in [
         (
             ["fd66::/64", "fd66:0:0:1::/64"],
@@ -247,14 +250,14 @@ fn unsealed_frames_towards_a_device_have_an_exact_form() {
         assert_eq!(
             fixture.send_down(&frame).0,
             verdict,
-            "{from} to {to}, devices in {prefixes:?}"
+            "{from} to {to}, device prefixes {prefixes:?}"
         );
     }
     let mut fixture = TestFixture::new(TestConfig {
         lists: true,
         ..TestConfig::SEALED
     });
-    let server = |from: IpAddr| {
+    let dhcp_reply = |from: IpAddr| {
         let v6 = from.is_ipv6();
         let (src, dst) = if v6 { (547, 546) } else { (67, 68) };
         let from = Endpoint {
@@ -277,7 +280,7 @@ fn unsealed_frames_towards_a_device_have_an_exact_form() {
         (gateway_end(false).ip, PassAlways),
         ([10, 77, 0, 8].into(), DropSession),
     ] {
-        assert_eq!(fixture.send_down(&server(from)).0, verdict, "{from}");
+        assert_eq!(fixture.send_down(&dhcp_reply(from)).0, verdict, "{from}");
     }
     for protocol in ControlProtocol::ALL {
         for (mac, ether_type) in protocol.addresses() {
@@ -292,46 +295,47 @@ fn unsealed_frames_towards_a_device_have_an_exact_form() {
     }
 }
 
-fn downwards(v6: bool) -> Vec<Down> {
-    let back = || from_service(v6);
+fn sealed_or_dropped_cases(v6: bool) -> Vec<DownCase> {
+    let reply = || from_service(v6);
     let ports = |from: u16, to: u16| {
         let (mut source, mut target) = (service_end(v6), A.end(v6));
         (source.port, target.port) = (from, to);
         FrameBuilder::new(source, target).udp(&[1; 30])
     };
-    let changed = |at: usize, by: u8| {
-        let mut frame = back().udp(b"reading");
-        frame[at + if v6 { 20 } else { 0 }] ^= by;
+    // `offset` is that of an IPv4 frame.
+    let changed = |offset: usize, bits: u8| {
+        let mut frame = reply().udp(b"reading");
+        frame[offset + if v6 { 20 } else { 0 }] ^= bits;
         frame
     };
-    let attest_request = |from: Endpoint, at: usize, by: u8| {
+    let attest_request = |from: Endpoint, offset: usize, bits: u8| {
         let mut request =
             zerocopy::IntoBytes::as_bytes(&round(4, 1).request(B.id(), &SessionKey::from_bytes([7; 16])))
                 .to_vec();
-        request[at] ^= by;
+        request[offset] ^= bits;
         FrameBuilder::new(from, B.end(v6)).udp(&request)
     };
     let other_endpoint = Endpoint {
         port: 20_551,
         ..gateway_end(v6)
     };
-    let dhcp = if v6 { (547, 546) } else { (67, 68) };
+    let (server_port, client_port) = if v6 { (547, 546) } else { (67, 68) };
     let mut cases = vec![
-        ("a datagram", back().udp(b"reading"), PassSealed),
-        ("padded", back().padding(&[0xaa; 20]).udp(b"reading"), PassSealed),
+        ("a datagram", reply().udp(b"reading"), PassSealed),
+        ("padded", reply().padding(&[0xaa; 20]).udp(b"reading"), PassSealed),
         (
             "header fields",
-            back().ip_fields(0xff, 7, 1).udp(b"x"),
+            reply().ip_fields(0xff, 7, 1).udp(b"x"),
             PassSealed,
         ),
         ("a wrong UDP checksum", changed(40, 0x10), PassSealed),
         (
             "a DHCP server",
-            ports(dhcp.0, dhcp.1),
-            // A DHCPv6 server is on the link, or listed.
+            ports(server_port, client_port),
+            // A DHCPv6 server behind the gateway would have to be listed.
             if v6 { PassSealed } else { PassAlways },
         ),
-        ("a DHCP client", ports(dhcp.1, dhcp.0), PassSealed),
+        ("a DHCP client", ports(client_port, server_port), PassSealed),
         (
             "from the LAP port to the LAP port",
             ports(20_550, 20_550),
@@ -367,24 +371,28 @@ fn downwards(v6: bool) -> Vec<Down> {
             attest_request(other_endpoint, 63, 0),
             DropSession,
         ),
-        ("TCP", back().ip(6, &[0x50; 20]), DropUnsealed),
-        ("ICMP", back().ip(1, &[3, 4, 0, 0]), DropUnsealed),
-        ("ARP", back().arp_request(), PassAlways),
+        ("TCP", reply().ip(6, &[0x50; 20]), DropUnsealed),
+        ("ICMP", reply().ip(1, &[3, 4, 0, 0]), DropUnsealed),
+        ("ARP", reply().arp_request(), PassAlways),
         (
             "neither IP nor ARP",
-            back().ethernet(0x88cc, &[0; 40]),
+            reply().ethernet(0x88cc, &[0; 40]),
             DropUnsealed,
         ),
         (
             "three tags",
-            back().vlan(1).vlan(2).vlan(3).udp(b"x"),
+            reply().vlan(1).vlan(2).vlan(3).udp(b"x"),
             DropUnsealed,
         ),
-        ("a fragment", back().fragment(0, true).udp(b"x"), DropGateFragment),
+        (
+            "a fragment",
+            reply().fragment(0, true).udp(b"x"),
+            DropGateFragment,
+        ),
         (
             "truncated",
             {
-                let mut frame = back().udp(b"x");
+                let mut frame = reply().udp(b"x");
                 frame.pop();
                 frame
             },
@@ -392,47 +400,51 @@ fn downwards(v6: bool) -> Vec<Down> {
         ),
         ("a UDP length that is too short", changed(39, 8), DropTruncated),
         (
-            "bytes between datagram and packet's end",
+            "further bytes in the packet, behind the datagram",
             {
-                let mut frame = back().udp(b"reading");
-                let at = if v6 { 18 } else { 16 };
-                let length = u16::from_be_bytes([frame[at], frame[at + 1]]) + 4;
-                frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
+                let mut frame = reply().udp(b"reading");
+                let length_at = if v6 { 18 } else { 16 };
+                let length = u16::from_be_bytes([frame[length_at], frame[length_at + 1]]) + 4;
+                frame[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
                 frame.extend_from_slice(b"more");
                 frame
             },
             DropLength,
         ),
         (
-            "options or an extension header",
+            "IPv4 options or an IPv6 extension header",
             if v6 {
-                back().extension(60).udp(b"x")
+                reply().extension(60).udp(b"x")
             } else {
-                back().options(&[1; 4]).udp(b"x")
+                reply().options(&[1; 4]).udp(b"x")
             },
             DropGateExtension,
         ),
     ];
     if v6 {
         cases.extend((130..140).map(|kind| {
-            let always = (133..=136).contains(&kind);
-            let verdict = if always { PassAlways } else { DropUnsealed };
+            let passes = (133..=136).contains(&kind);
+            let verdict = if passes { PassAlways } else { DropUnsealed };
             let body = match kind {
                 133 => 4,
                 134 => 12,
                 _ => 20,
             };
-            ("ICMPv6", near("fe80::1").icmpv6(kind, &[0; 20][..body]), verdict)
+            (
+                "ICMPv6",
+                on_link("fe80::1").icmpv6(kind, &[0; 20][..body]),
+                verdict,
+            )
         }));
         cases.extend((130..140).map(|kind| {
             (
                 "ICMPv6, from another network",
-                back().icmpv6(kind, &[0; 20]),
+                reply().icmpv6(kind, &[0; 20]),
                 DropUnsealed,
             )
         }));
     } else {
-        let mut without_checksum = back().udp(b"reading");
+        let mut without_checksum = reply().udp(b"reading");
         without_checksum[40..42].fill(0);
         cases.push(("no UDP checksum", without_checksum, PassSealed));
         cases.push(("a wrong IPv4 checksum", changed(24, 1), PassSealed));
@@ -443,19 +455,19 @@ fn downwards(v6: bool) -> Vec<Down> {
 #[test]
 fn frames_towards_a_device_are_sealed_or_dropped() {
     for v6 in [false, true] {
-        let mut fixture = site(v6);
-        for (name, frame, verdict) in downwards(v6) {
+        let mut fixture = sealed_fixture(v6);
+        for (name, frame, verdict) in sealed_or_dropped_cases(v6) {
             assert_eq!(fixture.send_down(&frame).0, verdict, "{name}, IPv6 {v6}");
         }
     }
 }
 
-/// Events that end a session.
-type End = (fn(&mut TestFixture), Verdict);
+/// An operation that ends or moves a session, and the verdict for a frame to the device afterwards.
+type EndCase = (fn(&mut TestFixture), Verdict);
 
 #[test]
-fn a_session_that_is_not_live_gets_nothing() {
-    let ends: [End; 5] = [
+fn nothing_is_sent_to_a_session_that_is_not_live() {
+    let ends: [EndCase; 5] = [
         (|fixture| fixture.revoke(A), DropSession),
         (
             |fixture| fixture.advance(SESSION_LIFETIME_S + 1),
@@ -469,20 +481,20 @@ fn a_session_that_is_not_live_gets_nothing() {
             },
             DropSession,
         ),
-        // The frame goes to the address to which the session was bound before.
+        // The session moves to IPv6; the frame goes to its old address.
         (|fixture| fixture.open_bound(A, true), DropSession),
     ];
-    for (end, verdict) in ends {
-        let mut fixture = site(false);
+    for (end_session, verdict) in ends {
+        let mut fixture = sealed_fixture(false);
         assert_eq!(fixture.send_down(&from_service(false).udp(b"x")).0, PassSealed);
-        end(&mut fixture);
+        end_session(&mut fixture);
         assert_eq!(fixture.send_down(&from_service(false).udp(b"x")).0, verdict);
     }
 }
 
 #[test]
-fn numbers_towards_a_device_restart_with_its_session() {
-    let mut fixture = site(false);
+fn sequence_numbers_towards_a_device_restart_with_a_new_session() {
+    let mut fixture = sealed_fixture(false);
     let frame = from_service(false).udp(b"x");
     fixture.set_down(A, u64::from(u32::MAX) - 1);
     assert_eq!(fixture.send_down(&frame).0, PassSealed);
@@ -508,6 +520,7 @@ fn xdp_with_session() -> Option<(Xdp, DeviceSession)> {
     Some((xdp, session))
 }
 
+/// Sets the fresh value again, so that it does not expire.
 fn refresh(xdp: &mut Xdp) {
     xdp.set_fresh(FRESH, support::fixture::real_now().monotonic_ms * 1_000_000);
 }
@@ -529,10 +542,10 @@ fn open_session(xdp: &Xdp, idx: u32) -> DeviceSession {
     DeviceSession::of(A, Mode::Key, &response)
 }
 
-/// Several threads send the same numbers, and let packets be sealed for the same device: each number passes once, in
-/// both directions.
+/// Several threads send frames with the same sequence numbers, and send frames to the same device. Each number is
+/// accepted exactly one time, and used exactly one time towards the device.
 #[test]
-fn several_cpus_use_and_accept_no_number_twice() {
+fn several_cpus_accept_and_use_no_sequence_number_twice() {
     const THREADS: u32 = 4;
     const NUMBERS: u32 = 400;
     let Some((xdp, session)) = xdp_with_session() else {
@@ -561,42 +574,43 @@ fn several_cpus_use_and_accept_no_number_twice() {
             });
         }
     });
-    let once = |counts: &[AtomicU64]| {
+    let are_all_one = |counts: &[AtomicU64]| {
         counts
             .iter()
             .skip(1)
             .all(|count| count.load(Ordering::Relaxed) == 1)
     };
     assert!(
-        once(&passed),
-        "only one of several packets with one number passes"
+        are_all_one(&passed),
+        "several packets with one number have passed, or none has"
     );
-    assert!(once(&used), "every number is used once");
+    assert!(are_all_one(&used), "a number was used several times or never");
 }
 
-/// The session is renewed repeatedly, more often than the generation has values, while other threads send and seal:
-/// each sealed message opens under the key of the session that it names, and no number occurs twice in a session.
+/// The session is renewed while other threads send frames in both directions, and its generation wraps around. Each
+/// sealed message opens under the key of the session that it names; no sequence number occurs twice in a session.
 #[test]
-fn renewals_during_traffic_use_no_number_twice_under_one_key() {
+fn renewals_during_traffic_use_no_sequence_number_twice_under_one_key() {
     const RENEWALS: u32 = 2_000;
-    let Some((xdp, first)) = xdp_with_session() else {
+    let Some((xdp, first_session)) = xdp_with_session() else {
         return;
     };
     let xdp = RwLock::new(xdp);
-    let sessions = Mutex::new(vec![first]);
+    let sessions = Mutex::new(vec![first_session]);
     let (sealed, passed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    let (renewing, rounds) = (AtomicBool::new(true), AtomicU64::new(0));
+    let (is_running, packets) = (AtomicBool::new(true), AtomicU64::new(0));
     let to = service_end(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let _renewing = RunningFlag(&renewing);
+            let _running_flag = RunningFlag(&is_running);
             for idx in 1..=RENEWALS {
                 // On a busy machine, the fresh value would otherwise expire before the last renewal.
                 if idx % 100 == 0 {
                     refresh(&mut xdp.write().unwrap());
                 }
-                // A few packets per session.
-                while renewing.load(Ordering::Acquire) && rounds.load(Ordering::Acquire) < 3 * u64::from(idx)
+                // Waits until a few packets were sent in each session.
+                while is_running.load(Ordering::Acquire)
+                    && packets.load(Ordering::Acquire) < 3 * u64::from(idx)
                 {
                     std::thread::yield_now();
                 }
@@ -606,15 +620,15 @@ fn renewals_during_traffic_use_no_number_twice_under_one_key() {
         });
         for _ in 0..2 {
             scope.spawn(|| {
-                let _sending = RunningFlag(&renewing);
+                let _running_flag = RunningFlag(&is_running);
                 let mut seq = 0;
-                while renewing.load(Ordering::Acquire) {
+                while is_running.load(Ordering::Acquire) {
                     let xdp = xdp.read().unwrap();
                     let run = xdp.test_seal(&from_service(false).udp(b"y"), 1).unwrap();
                     if run.action == u32::MAX {
                         sealed.lock().unwrap().push(run.frame);
                     }
-                    rounds.fetch_add(1, Ordering::AcqRel);
+                    packets.fetch_add(1, Ordering::AcqRel);
                     let session = sessions.lock().unwrap().last().unwrap().clone();
                     seq = seq % 40 + 1;
                     let frame = sealed_frame(A, &to).udp(&session.seal(seq, &to, b"x"));
@@ -638,7 +652,11 @@ fn renewals_during_traffic_use_no_number_twice_under_one_key() {
             (id, open(by_id[&id], frame).0)
         })
         .collect();
-    assert_eq!(numbers.len(), sealed.len(), "numbers of {RENEWALS} sessions");
+    assert_eq!(
+        numbers.len(),
+        sealed.len(),
+        "sequence numbers of {RENEWALS} sessions"
+    );
     let passed = passed.into_inner().unwrap();
     let distinct: BTreeSet<_> = passed.iter().collect();
     assert_eq!(distinct.len(), passed.len());

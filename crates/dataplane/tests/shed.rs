@@ -1,5 +1,5 @@
-//! How much of a flood of messages from absent devices reaches user space (LAP/1 1.4.5): `xdp` and `host`, each
-//! separately.
+//! How many messages of a flood from devices that are not installed reach user space (LAP/1 1.4.5), in `xdp` and in
+//! `host`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,13 +35,14 @@ enum DataPlaneUnderTest {
 }
 
 impl DataPlaneUnderTest {
-    fn data_plane(&mut self) -> &mut dyn DataPlane {
+    fn as_dyn(&mut self) -> &mut dyn DataPlane {
         match self {
             Self::Xdp(xdp) => &mut **xdp,
             Self::Host(host, ..) => &mut **host,
         }
     }
 
+    /// Sends a message from the device's address; returns the verdict.
     fn send(&mut self, device: TestDevice, message: &[u8]) -> Verdict {
         let frame = device.frame(false).udp(message);
         match self {
@@ -65,7 +66,7 @@ impl DataPlaneUnderTest {
     }
 }
 
-/// Both data planes, with the limit `miss_per_s`.
+/// `host`, and `xdp` if it can be loaded, with the limit `miss_per_s`.
 fn data_planes(miss_per_s: u32) -> Vec<DataPlaneUnderTest> {
     let config = Config {
         miss_per_s,
@@ -78,7 +79,7 @@ fn data_planes(miss_per_s: u32) -> Vec<DataPlaneUnderTest> {
     let mut data_planes: Vec<DataPlaneUnderTest> = xdp.into_iter().chain([host]).collect();
     for data_plane in &mut data_planes {
         let now_ns = real_now().monotonic_ms * 1_000_000;
-        data_plane.data_plane().set_fresh(FRESH, now_ns);
+        data_plane.as_dyn().set_fresh(FRESH, now_ns);
     }
     data_planes
 }
@@ -106,72 +107,81 @@ fn as_miss(message: &[u8]) -> Miss {
 #[test]
 fn messages_of_devices_that_are_not_enrolled_are_dropped() {
     let _pinned = support::pin_to_one_cpu();
-    for mut side in data_planes(u32::MAX) {
+    for mut data_plane in data_planes(u32::MAX) {
         assert_eq!(
-            side.send(TestDevice(5), &request(TestDevice(5), 1)),
+            data_plane.send(TestDevice(5), &request(TestDevice(5), 1)),
             SlowPath,
-            "the limit is not active"
+            "the enrollment filter is not active"
         );
         for number in 0..200 {
-            side.data_plane().enroll(TestDevice(number * 2).id());
+            data_plane.as_dyn().enroll(TestDevice(number * 2).id());
         }
-        side.data_plane().set_enrollment_filter(true);
+        data_plane.as_dyn().set_enrollment_filter(true);
         for number in 0..200 {
             let (known, unknown) = (TestDevice(number * 2), TestDevice(number * 2 + 1));
-            assert_eq!(side.send(known, &request(known, 1)), SlowPath);
-            assert_eq!(side.send(known, &response(known, 1)), SlowPath);
-            assert_eq!(side.send(unknown, &request(unknown, 1)), DropUnknownDevice);
-            assert_eq!(side.send(unknown, &response(unknown, 1)), DropUnknownDevice);
+            assert_eq!(data_plane.send(known, &request(known, 1)), SlowPath);
+            assert_eq!(data_plane.send(known, &response(known, 1)), SlowPath);
+            assert_eq!(data_plane.send(unknown, &request(unknown, 1)), DropUnknownDevice);
+            assert_eq!(data_plane.send(unknown, &response(unknown, 1)), DropUnknownDevice);
         }
     }
 }
 
-/// The number of windows of 67 ms that may have been used since `began`.
-fn windows_since(began: Instant) -> usize {
-    began.elapsed().as_millis() as usize / 67 + 2
+/// The maximum number of windows of 67 ms that overlap the time since `start`.
+fn windows_since(start: Instant) -> usize {
+    start.elapsed().as_millis() as usize / 67 + 2
 }
 
 #[test]
 fn a_flood_is_limited_per_source_and_in_total() {
     let _pinned = support::pin_to_one_cpu();
-    for mut side in data_planes(960) {
-        // 960 per second are 65 per window; one source gets at most half of them.
-        let began = Instant::now();
-        let mut passed = 0;
+    for mut data_plane in data_planes(960) {
+        // 960 messages per second are 65 per window; one source gets at most half of them.
+        let start = Instant::now();
+        let mut passed_count = 0;
         for nonce in 0..200 {
-            match side.send(TestDevice(1), &request(TestDevice(1), nonce)) {
-                SlowPath => passed += 1,
+            match data_plane.send(TestDevice(1), &request(TestDevice(1), nonce)) {
+                SlowPath => passed_count += 1,
                 verdict => assert_eq!(verdict, DropShed),
             }
         }
-        assert!((1..=33 * windows_since(began)).contains(&passed), "{passed}");
-        let began = Instant::now();
-        let passed = (2..2000)
-            .filter(|number| side.send(TestDevice(*number), &request(TestDevice(*number), 1)) == SlowPath);
-        let passed = passed.count();
-        assert!((1..=65 * windows_since(began)).contains(&passed), "{passed}");
+        assert!(
+            (1..=33 * windows_since(start)).contains(&passed_count),
+            "{passed_count}"
+        );
+        let start = Instant::now();
+        let passed = (2..2000).filter(|number| {
+            data_plane.send(TestDevice(*number), &request(TestDevice(*number), 1)) == SlowPath
+        });
+        let passed_count = passed.count();
+        assert!(
+            (1..=65 * windows_since(start)).contains(&passed_count),
+            "{passed_count}"
+        );
     }
 }
 
 #[test]
-fn the_response_to_a_challenge_passes_once_during_a_flood() {
+fn the_response_to_a_challenge_passes_one_time_during_a_flood() {
     let _pinned = support::pin_to_one_cpu();
-    for mut side in data_planes(15) {
+    for mut data_plane in data_planes(15) {
         let legitimate = TestDevice(1);
         let mut challenge = [0; 64];
         challenge[3] = message_type::CHALLENGE;
-        side.data_plane()
+        data_plane
+            .as_dyn()
             .send_reply(&as_miss(&request(legitimate, 9)), &challenge);
         for number in 2..200 {
-            side.send(TestDevice(number), &request(TestDevice(number), 1));
-            side.send(TestDevice(number), &response(TestDevice(number), 1));
+            data_plane.send(TestDevice(number), &request(TestDevice(number), 1));
+            data_plane.send(TestDevice(number), &response(TestDevice(number), 1));
         }
-        // Uses up the share of its own source, too.
-        while side.send(legitimate, &response(legitimate, 7)) == SlowPath {}
-        assert_eq!(side.send(legitimate, &response(legitimate, 9)), SlowPath);
-        // User space expects the same RESPONSE again.
-        side.data_plane()
+        // Uses up the limit of the legitimate device's address, too.
+        while data_plane.send(legitimate, &response(legitimate, 7)) == SlowPath {}
+        assert_eq!(data_plane.send(legitimate, &response(legitimate, 9)), SlowPath);
+        // User space announces that it expects the same RESPONSE again.
+        data_plane
+            .as_dyn()
             .expect_response(&as_miss(&response(legitimate, 9)));
-        assert_eq!(side.send(legitimate, &response(legitimate, 9)), SlowPath);
+        assert_eq!(data_plane.send(legitimate, &response(legitimate, 9)), SlowPath);
     }
 }

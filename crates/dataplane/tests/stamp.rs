@@ -1,5 +1,5 @@
-//! Evidence in the packets that pass the gate of `xdp`: compared byte for byte with what `linewarden_evidence`
-//! creates for the same packet, and checked by its appraiser. Needs root.
+//! Evidence in the packets that pass the gate of `xdp`. `linewarden_evidence` must create the same bytes for the same
+//! packet, and its appraiser must accept the evidence. Needs root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -42,7 +42,7 @@ const FRESH: [u8; 8] = [9; 8];
 const DROP: u32 = 1;
 const PASS: u32 = 2;
 const TX: u32 = 3;
-/// How many bytes the option adds to a packet.
+/// How many bytes the evidence adds to a packet.
 const GROWTH: usize = 104;
 
 fn snapshot(sequence: u64) -> Snapshot {
@@ -71,10 +71,10 @@ fn now_ns() -> u64 {
     real_now().monotonic_ms * 1_000_000
 }
 
-fn stamp(form: ContentFormat, sequence: u64) -> Stamp {
+fn stamp(format: ContentFormat, sequence: u64) -> Stamp {
     let snapshot = snapshot(sequence);
     Stamp {
-        template: Template::new(&key(&snapshot), form, &snapshot),
+        template: Template::new(&key(&snapshot), format, &snapshot),
         until_ns: now_ns() + STAMP_LIFETIME_NS,
     }
 }
@@ -96,8 +96,8 @@ fn frame(tags: usize) -> FrameBuilder {
     tagged(FrameBuilder::new(device(tags).end(true), service_end(true)), tags)
 }
 
-fn load(shape: TestConfig) -> Option<(Xdp, Vec<DeviceSession>)> {
-    let mut xdp = load_xdp(&shape.config())?;
+fn load(test_config: TestConfig) -> Option<(Xdp, Vec<DeviceSession>)> {
+    let mut xdp = load_xdp(&test_config.config())?;
     xdp.set_fresh(FRESH, now_ns());
     let sessions = (0..3).map(|tags| open(&mut xdp, tags)).collect();
     Some((xdp, sessions))
@@ -124,9 +124,9 @@ fn open(xdp: &mut Xdp, tags: usize) -> DeviceSession {
     DeviceSession::of(device, Mode::Key, &response)
 }
 
-fn bound_gate(form: ContentFormat) -> TestConfig {
+fn bound_gate(format: ContentFormat) -> TestConfig {
     TestConfig {
-        inband_evidence: Some(form),
+        inband_evidence: Some(format),
         ..TestConfig::BOUND
     }
 }
@@ -146,17 +146,16 @@ fn counter(frame: &[u8]) -> Counter {
     }
 }
 
-/// The frame with the evidence that the evidence crate adds to it.
-fn expected(frame: &[u8], form: ContentFormat, counter: Counter) -> Vec<u8> {
+/// The frame after the evidence crate has added evidence to it.
+fn expected(frame: &[u8], format: ContentFormat, counter: Counter) -> Vec<u8> {
     let snapshot = snapshot(1);
     let mut front = Vec::new();
-    let mut stamper = Stamper::new(key(&snapshot), form, &snapshot);
+    let mut stamper = Stamper::new(key(&snapshot), format, &snapshot);
     let consumed = stamper.stamp(frame, counter, None, &mut front).unwrap();
     [&front, &frame[consumed..]].concat()
 }
 
-/// Packets of all kinds that the gate passes: TCP, UDP, ICMPv6, ESP, SCTP and others, tagged or not, with padding or
-/// without.
+/// A random packet that the gate passes: TCP, UDP, ICMPv6, ESP, SCTP or others, with or without tags and padding.
 fn packet(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let tags = rng.random_range(0..3);
     let mut target = service_end(true);
@@ -192,16 +191,16 @@ fn packet(rng: &mut ChaCha8Rng) -> Vec<u8> {
 }
 
 #[test]
-fn evidence_in_packets_equals_that_of_the_evidence_crate() {
+fn packets_get_the_same_evidence_as_from_the_evidence_crate() {
     let seed = support::number("LINEWARDEN_SEED", 1);
     println!("LINEWARDEN_SEED={seed}");
-    for form in [ContentFormat::Default, ContentFormat::Classic] {
-        let Some((xdp, _)) = load(bound_gate(form)) else {
+    for format in [ContentFormat::Default, ContentFormat::Classic] {
+        let Some((xdp, _)) = load(bound_gate(format)) else {
             return;
         };
-        xdp.set_stamp(Some(&stamp(form, 1)));
+        xdp.set_stamp(Some(&stamp(format, 1)));
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let (mut appraiser, mut last) = (Appraiser::new(master()), None);
+        let (mut appraiser, mut last_frame) = (Appraiser::new(master()), None);
         for number in 1..=2000 {
             let before = packet(&mut rng);
             let run = xdp.test_run(&before).unwrap();
@@ -209,10 +208,10 @@ fn evidence_in_packets_equals_that_of_the_evidence_crate() {
             let evidence_counter = counter(&run.frame);
             assert_eq!(
                 hex::encode(&run.frame),
-                hex::encode(expected(&before, form, evidence_counter))
+                hex::encode(expected(&before, format, evidence_counter))
             );
             let appraisal = appraiser.appraise(&carried(&run.frame), &snapshot(1).digests);
-            match form {
+            match format {
                 ContentFormat::Classic => assert_eq!(appraisal, Err(PacketEvidenceError::Unauthenticated)),
                 ContentFormat::Default => {
                     let appraisal = appraisal.unwrap();
@@ -222,24 +221,24 @@ fn evidence_in_packets_equals_that_of_the_evidence_crate() {
                     );
                 }
             }
-            last = Some(run.frame);
+            last_frame = Some(run.frame);
         }
         assert_eq!(counts(&xdp).stamped, 2000);
-        if let (Some(frame), ContentFormat::Default) = (last, form) {
-            refusals(&mut appraiser, &frame);
+        if let (Some(frame), ContentFormat::Default) = (last_frame, format) {
+            assert_refusals(&mut appraiser, &frame);
         }
     }
 }
 
 /// Checks that the appraiser refuses a repeated packet, altered packets, and packets that attest another state.
-fn refusals(appraiser: &mut Appraiser, frame: &[u8]) {
+fn assert_refusals(appraiser: &mut Appraiser, frame: &[u8]) {
     let known = snapshot(1).digests;
     assert!(matches!(
         appraiser.appraise(&carried(frame), &known),
         Err(PacketEvidenceError::Replayed(_))
     ));
     let ip_start = frame.windows(2).position(|type_| type_ == [0x86, 0xdd]).unwrap() + 2;
-    // A byte of the destination, the source, the counter.
+    // A byte of the destination address, of the source address, and of the counter.
     for offset in [39, 20, 40 + 87] {
         let mut altered = frame.to_vec();
         altered[ip_start + offset] ^= 1;
@@ -263,11 +262,12 @@ fn run(xdp: &Xdp, frame: &[u8]) -> (Verdict, TestRun) {
     let after = xdp.counters().unwrap();
     let counted: Vec<_> = after.since(&before).nonzero().collect();
     let [(verdict, 1)] = counted[..] else {
-        panic!("not one verdict per frame: {counted:?}");
+        panic!("the frame has not exactly one verdict: {counted:?}");
     };
     (verdict, run)
 }
 
+/// A description, a frame, and the expected verdict.
 type Case = (&'static str, Vec<u8>, Verdict);
 
 /// A packet whose hop-by-hop header contains evidence.
@@ -275,6 +275,7 @@ fn with_option(builder: FrameBuilder) -> Vec<u8> {
     expected(&builder.udp(b"reading"), ContentFormat::Default, Counter(99))
 }
 
+/// Frames to which no evidence is added.
 fn other_frames() -> Vec<Case> {
     let v4 = FrameBuilder::new(device(0).end(false), service_end(false));
     let unknown = FrameBuilder::new(UNKNOWN.end(true), service_end(true));
@@ -303,7 +304,7 @@ fn other_frames() -> Vec<Case> {
             v4.ethernet(0x88cc, &[0; 46]),
             Verdict::PassSession,
         ),
-        ("three tags", tagged(frame(1), 2).udp(b"x"), Verdict::DropGateTag),
+        ("three tags", tagged(frame(1), 2).udp(b"x"), Verdict::DropGateVlan),
         ("neighbor discovery", icmp(135), Verdict::PassAlways),
         ("a membership report", report, Verdict::PassSession),
         (
@@ -335,7 +336,7 @@ fn other_frames() -> Vec<Case> {
     ]
 }
 
-/// The frame with tags of these types, the outermost first.
+/// The frame with tags of these types added; the first type is the outermost.
 fn with_tags(types: &[u16], frame: &[u8]) -> Vec<u8> {
     let (addresses, rest) = frame.split_at(12);
     let tags = types.iter().flat_map(|tag| [tag.to_be_bytes(), [0, 1]].concat());
@@ -347,7 +348,7 @@ fn with_tags(types: &[u16], frame: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// Frames that only a gate with evidence in packets examines.
+/// Clones that carry evidence, which only a gate with evidence in packets drops.
 fn clones() -> Vec<(&'static str, Vec<u8>)> {
     let clone = |builder: FrameBuilder| builder.ethernet(0x5241, &[0; 152]);
     vec![
@@ -356,26 +357,32 @@ fn clones() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Evidence where the evidence crate finds it: behind tags that no gate parses.
+/// Evidence behind tags that no gate parses, where the evidence crate would still find it.
 fn hidden_evidence() -> Vec<(&'static str, Vec<u8>)> {
     let clone = |builder: FrameBuilder| builder.ethernet(0x5241, &[0; 152]);
     vec![
-        ("a clone behind an old tag", clone(frame(0).tag(0x9100, 1))),
         (
-            "a clone behind a made-up tag",
+            "a clone behind a tag of type 0x9100",
+            clone(frame(0).tag(0x9100, 1)),
+        ),
+        (
+            "a clone behind a tag of type 0x9200",
             with_tags(&[0x9200], &clone(frame(0))),
         ),
         (
-            "evidence behind another made-up tag",
+            "evidence behind a tag of type 0x9300",
             with_tags(&[0x9300], &with_option(frame(0))),
         ),
         (
             "evidence behind three tags",
             with_tags(&[0x9100, 0x8100, 0x8100], &with_option(frame(0))),
         ),
-        ("evidence behind an old tag", with_option(frame(0).tag(0x9100, 1))),
         (
-            "a routing header behind an old tag",
+            "evidence behind a tag of type 0x9100",
+            with_option(frame(0).tag(0x9100, 1)),
+        ),
+        (
+            "a routing header behind a tag of type 0x9100",
             frame(0).tag(0x9100, 1).extension(43).udp(b"x"),
         ),
     ]
@@ -398,7 +405,7 @@ fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
         }
     }
     assert_eq!((counts(&xdp).stamped, counts(&xdp).not_ipv6), (0, 2));
-    // The membership report, which already has a hop-by-hop header.
+    // The membership report gets no evidence, because it already has a hop-by-hop header.
     assert_eq!(counts(&xdp).unfit, 1);
     for (name, frame) in clones() {
         let (verdict, stamped) = run(&xdp, &frame);
@@ -412,7 +419,7 @@ fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
     for (name, frame) in hidden_evidence() {
         for data_plane in [&xdp, &without_evidence] {
             let (verdict, stamped) = run(data_plane, &frame);
-            assert_eq!((verdict, stamped.action), (Verdict::DropGateTag, DROP), "{name}");
+            assert_eq!((verdict, stamped.action), (Verdict::DropGateVlan, DROP), "{name}");
         }
     }
 }
@@ -429,11 +436,11 @@ fn a_state_that_is_not_confirmed_expires() {
         run.frame == plain
     };
     assert!(passes_unchanged(&xdp), "no state was confirmed yet");
-    let mut stamp_settings = stamp(ContentFormat::Default, 1);
-    xdp.set_stamp(Some(&stamp_settings));
+    let mut expiring_stamp = stamp(ContentFormat::Default, 1);
+    xdp.set_stamp(Some(&expiring_stamp));
     assert!(!passes_unchanged(&xdp));
-    stamp_settings.until_ns = now_ns() - 20_000_000;
-    xdp.set_stamp(Some(&stamp_settings));
+    expiring_stamp.until_ns = now_ns() - 20_000_000;
+    xdp.set_stamp(Some(&expiring_stamp));
     assert!(passes_unchanged(&xdp), "the state has expired");
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
     assert!(!passes_unchanged(&xdp), "the state was confirmed");
@@ -441,7 +448,7 @@ fn a_state_that_is_not_confirmed_expires() {
     assert!(passes_unchanged(&xdp), "the state was withdrawn");
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 2)));
     let run = run(&xdp, &plain).1;
-    // The packets' numbers continue, since the key is the same.
+    // The counter in the packets continues, because the key is the same.
     assert_eq!(counter(&run.frame), Counter(3));
     let appraisal = Appraiser::new(master()).appraise(&carried(&run.frame), &snapshot(2).digests);
     assert_eq!(*appraisal.unwrap().snapshot(), snapshot(2));
@@ -450,17 +457,17 @@ fn a_state_that_is_not_confirmed_expires() {
 
 #[test]
 fn opened_packets_get_evidence() {
-    let shape = TestConfig {
+    let test_config = TestConfig {
         inband_evidence: Some(ContentFormat::Default),
         ..TestConfig::SEALED
     };
-    let Some((xdp, sessions)) = load(shape) else {
+    let Some((xdp, sessions)) = load(test_config) else {
         return;
     };
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
     for bytes in 0..600_u32 {
         let tags = bytes as usize % 3;
-        let payload: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+        let payload: Vec<u8> = (0..bytes).map(|index| index as u8).collect();
         let to = service_end(true);
         let sealed = sessions[tags].seal(1 + bytes / 3, &to, &payload);
         let (verdict, stamped) = run(&xdp, &tagged(sealed_frame(device(tags), &to), tags).udp(&sealed));
@@ -490,24 +497,24 @@ fn set_mtu(mtu: usize) {
     ip(&format!("link set lo mtu {mtu}"));
 }
 
-/// Checks that the reply is an ICMPv6 message to the sender of a packet; returns the MTU in it.
+/// Checks that the reply is an ICMPv6 message to the sender of a packet; returns the MTU that it reports.
 fn reported_mtu(sent: &[u8], reply: &[u8], tags: usize) -> u32 {
-    let at = 14 + 4 * tags;
-    assert_eq!(reply.len(), at + 1280);
+    let ip_at = 14 + 4 * tags;
+    assert_eq!(reply.len(), ip_at + 1280);
     let own = gateway_end(true).mac;
     assert_eq!((&reply[..6], &reply[6..12]), (&sent[6..12], &own[..]));
-    assert_eq!(reply[12..at], sent[12..at], "the tags");
+    assert_eq!(reply[12..ip_at], sent[12..ip_at], "the tags");
     let header = [0x60, 0, 0, 0, 4, 0xd8, 58, 64];
-    assert_eq!(reply[at..at + 8], header);
-    let (source, target) = (&reply[at + 8..at + 24], &reply[at + 24..at + 40]);
+    assert_eq!(reply[ip_at..ip_at + 8], header);
+    let (source, target) = (&reply[ip_at + 8..ip_at + 24], &reply[ip_at + 24..ip_at + 40]);
     let std::net::IpAddr::V6(gateway) = gateway_end(true).ip else {
         unreachable!("an IPv6 address");
     };
     assert_eq!(source, gateway.octets());
-    assert_eq!(target, &sent[at + 8..at + 24]);
-    let message = &reply[at + 40..];
+    assert_eq!(target, &sent[ip_at + 8..ip_at + 24]);
+    let message = &reply[ip_at + 40..];
     assert_eq!((message[0], message[1]), (2, 0));
-    // RFC 1071, with the pseudo header of RFC 8200 8.1.
+    // The checksum of RFC 1071, with the pseudo header of RFC 8200 8.1.
     let pseudo = [
         source,
         target,
@@ -522,14 +529,14 @@ fn reported_mtu(sent: &[u8], reply: &[u8], tags: usize) -> u32 {
     assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
     assert_eq!(
         message[8..],
-        sent[at..at + 1232],
+        sent[ip_at..ip_at + 1232],
         "the largest possible part of the packet"
     );
     u32::from_be_bytes(message[4..8].try_into().unwrap())
 }
 
 #[test]
-fn senders_of_too_large_packets_get_the_maximum_size() {
+fn senders_of_too_large_packets_receive_the_reduced_mtu() {
     if !leave_namespace() {
         return;
     }
@@ -537,21 +544,21 @@ fn senders_of_too_large_packets_get_the_maximum_size() {
         return;
     };
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
-    let ip_bytes = |bytes: usize, tags: usize| frame(tags).ip(6, &vec![1; bytes - 40]);
+    let packet_of = |bytes: usize, tags: usize| frame(tags).ip(6, &vec![1; bytes - 40]);
     for tags in 0..3 {
         for mtu in [1384, 1500, 2000] {
             set_mtu(mtu);
             for bytes in [1176, 1177, 1280, mtu - GROWTH] {
-                let (verdict, stamped) = run(&xdp, &ip_bytes(bytes, tags));
+                let (verdict, stamped) = run(&xdp, &packet_of(bytes, tags));
                 assert_eq!((verdict, stamped.action), (Verdict::PassSession, PASS), "{bytes}");
                 assert_eq!(stamped.frame.len(), 14 + 4 * tags + bytes + GROWTH);
             }
             for bytes in [mtu - GROWTH + 1, mtu] {
-                let sent = ip_bytes(bytes, tags);
+                let sent = packet_of(bytes, tags);
                 let (verdict, reply) = run(&xdp, &sent);
                 assert_eq!((verdict, reply.action), (Verdict::DropTooBig, TX), "{bytes}");
                 assert_eq!(reported_mtu(&sent, &reply.frame, tags) as usize, mtu - GROWTH);
-                // The message does not come from another station's MAC address.
+                // Even if the packet was for another station's MAC address, the reply comes from the gateway's address.
                 let to_another = [&[2, 0, 0, 0, 0x77, 1], &sent[6..]].concat();
                 let (_, reply) = run(&xdp, &to_another);
                 assert_eq!(
@@ -561,9 +568,9 @@ fn senders_of_too_large_packets_get_the_maximum_size() {
             }
         }
     }
-    // No sender accepts an MTU below 1280, which would be reported here. A packet to a group is not replied to.
+    // Senders ignore a reported MTU below 1280, which would be the case here: the packet passes without evidence.
     set_mtu(1383);
-    let sent = ip_bytes(1280, 0);
+    let sent = packet_of(1280, 0);
     assert_eq!(
         run(&xdp, &sent),
         (
@@ -574,8 +581,9 @@ fn senders_of_too_large_packets_get_the_maximum_size() {
             }
         )
     );
+    // The gateway does not reply to a packet for a group.
     set_mtu(1500);
-    let mut group = ip_bytes(1500, 0);
+    let mut group = packet_of(1500, 0);
     group[0] = 0x33;
     assert_eq!(
         run(&xdp, &group),
@@ -591,7 +599,7 @@ fn senders_of_too_large_packets_get_the_maximum_size() {
 }
 
 #[test]
-fn several_cpus_use_no_number_twice_and_read_whole_states() {
+fn several_cpus_use_no_counter_twice_and_read_consistent_states() {
     const PACKETS: usize = 3000;
     let Some((xdp, _)) = load(bound_gate(ContentFormat::Default)) else {
         return;
@@ -601,7 +609,7 @@ fn several_cpus_use_no_number_twice_and_read_whole_states() {
     let plain = frame(0).udp(b"reading");
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 0)));
     let frames = Mutex::new(Vec::new());
-    let (running, done) = (AtomicBool::new(true), AtomicUsize::new(0));
+    let (is_running, finished_threads) = (AtomicBool::new(true), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let states: Vec<Stamp> = (0..16)
@@ -609,31 +617,31 @@ fn several_cpus_use_no_number_twice_and_read_whole_states() {
                 .collect();
             for state in states.iter().cycle() {
                 xdp.set_stamp(Some(state));
-                if !running.load(Ordering::Acquire) {
+                if !is_running.load(Ordering::Acquire) {
                     break;
                 }
             }
         });
         for thread in 0..threads {
             let (xdp, cpus, plain, frames) = (&xdp, &cpus, &plain, &frames);
-            let (running, done) = (&running, &done);
+            let (is_running, finished_threads) = (&is_running, &finished_threads);
             scope.spawn(move || {
                 support::pin_to(cpus[thread % cpus.len()]);
                 let run = || xdp.test_run(plain).unwrap().frame;
                 let thread_frames: Vec<_> = (0..PACKETS).map(|_| run()).collect();
                 frames.lock().unwrap().extend(thread_frames);
-                if done.fetch_add(1, Ordering::AcqRel) + 1 == threads {
-                    running.store(false, Ordering::Release);
+                if finished_threads.fetch_add(1, Ordering::AcqRel) + 1 == threads {
+                    is_running.store(false, Ordering::Release);
                 }
             });
         }
     });
     let frames = frames.into_inner().unwrap();
-    let (mut numbers, mut stale) = (BTreeSet::new(), 0);
+    let (mut counters, mut unstamped) = (BTreeSet::new(), 0);
     for frame in frames {
         if frame == plain {
-            // The state was replaced twice while it was read.
-            stale += 1;
+            // The state was replaced twice while the program was reading it.
+            unstamped += 1;
             continue;
         }
         let Content::Default(content) = carried(&frame).content else {
@@ -643,11 +651,14 @@ fn several_cpus_use_no_number_twice_and_read_whole_states() {
         let appraisal = Appraiser::new(master()).appraise(&carried(&frame), &state.digests);
         assert_eq!(*appraisal.unwrap().snapshot(), state);
         assert!(
-            numbers.insert(content.counter),
+            counters.insert(content.counter),
             "{:?} occurred twice",
             content.counter
         );
     }
-    assert_eq!(numbers.last().map(|last| last.0 as usize), Some(numbers.len()));
-    assert!(numbers.len() > threads * PACKETS / 2, "{stale} without evidence");
+    assert_eq!(counters.last().map(|last| last.0 as usize), Some(counters.len()));
+    assert!(
+        counters.len() > threads * PACKETS / 2,
+        "{unstamped} without evidence"
+    );
 }

@@ -1,5 +1,5 @@
-//! Several CPUs on one line: `host`'s engine and `xdp` under RESPONSEs for the same row at once, while user space
-//! refills, revokes and sweeps (LAP/1 1.4.3, 1.4.8, docs/protocols.md 1.4.15).
+//! Several CPUs process messages for the same line at the same time, in `host` and `xdp`. Meanwhile, user space refills,
+//! revokes, closes and sweeps (LAP/1 1.4.3, 1.4.8, docs/protocols.md 1.4.15).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -38,7 +38,7 @@ use support::test_config::TestConfig;
 
 const THREADS: usize = 2;
 const FRESH: [u8; 8] = *b"freshful";
-/// Rows per device beside the one in the line: enough for a CPU to continue while user space is not scheduled.
+/// CRP rows per device in addition to the row in the line: enough for a CPU while user space is not scheduled.
 const RING: u32 = 64;
 
 fn config() -> Config {
@@ -52,19 +52,19 @@ fn geometry() -> Geometry {
 }
 
 /// Sets the same fresh value again, so that it does not expire on a slow machine.
-fn keep_fresh(store: &Store) {
+fn renew_fresh_value(store: &Store) {
     store.set_fresh(FRESH, real_now().monotonic_ms * 1_000_000);
 }
 
-/// One CPU's access to a data plane: takes a frame, returns whether an ACK was sent.
+/// A function that processes a frame on one CPU, and returns whether the data plane replied with an ACK.
 type Cpu<'a> = Box<dyn FnMut(&[u8]) -> bool + Send + 'a>;
 
-/// A spinning barrier for two threads, so that both leave it at the same time.
+/// A barrier at which two threads spin until both have arrived, so that they continue at the same time.
 #[derive(Default)]
-struct Rendezvous(AtomicU64);
+struct SpinBarrier(AtomicU64);
 
-impl Rendezvous {
-    fn meet(&self) {
+impl SpinBarrier {
+    fn wait(&self) {
         let arrived = self.0.fetch_add(1, AcqRel);
         let target = (arrived / 2 + 1) * 2;
         let mut spins = 0u32;
@@ -78,10 +78,10 @@ impl Rendezvous {
     }
 }
 
-/// Stops the other threads when the leading thread ends, also by a panic.
-struct EndOnDrop<'a>(&'a AtomicBool);
+/// Clears the flag `is_running` of the other threads when this thread ends, also after a panic.
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for EndOnDrop<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(false, Release);
     }
@@ -135,15 +135,15 @@ impl DataPlaneUnderTest for HostUnderTest {
 
 struct XdpUnderTest(Xdp);
 
-/// A program that several threads run.
-struct Shared<'a>(&'a Xdp);
-// SAFETY: only `test_run` is called through it; it takes `&self`, changes no state of libbpf and is one system call
-// on a file descriptor.
-unsafe impl Sync for Shared<'_> {}
-// SAFETY: as above.
-unsafe impl Send for Shared<'_> {}
+/// An XDP program that several threads run.
+struct SharedXdp<'a>(&'a Xdp);
+// SAFETY: threads call only `test_run`, which takes `&self`, changes no state of libbpf, and consists of one system
+// call on a file descriptor.
+unsafe impl Sync for SharedXdp<'_> {}
+// SAFETY: the same reason as for `Sync`.
+unsafe impl Send for SharedXdp<'_> {}
 
-impl Shared<'_> {
+impl SharedXdp<'_> {
     fn is_acked(&self, frame: &[u8]) -> bool {
         self.0.test_run(frame).unwrap().action == 3
     }
@@ -159,7 +159,7 @@ impl DataPlaneUnderTest for XdpUnderTest {
     fn cpus(&mut self) -> Vec<Cpu<'_>> {
         (0..THREADS)
             .map(|_| -> Cpu<'_> {
-                let shared = Shared(&self.0);
+                let shared = SharedXdp(&self.0);
                 Box::new(move |frame| shared.is_acked(frame))
             })
             .collect()
@@ -172,7 +172,7 @@ impl DataPlaneUnderTest for XdpUnderTest {
     }
 }
 
-/// Both data planes, each with a fresh value; `xdp` only if it can be loaded.
+/// `host`, and `xdp` if it can be loaded, both with the fresh value `FRESH`.
 fn data_planes() -> Vec<Box<dyn DataPlaneUnderTest>> {
     let config = config();
     let now: Now = real_now();
@@ -192,9 +192,9 @@ fn data_planes() -> Vec<Box<dyn DataPlaneUnderTest>> {
     data_planes
 }
 
-/// User space's side of a data plane: a separate store over the same memory, since the packet threads borrow the data
-/// plane.
-fn control(data_plane: &dyn DataPlaneUnderTest) -> Store {
+/// A second store over the memory of a data plane, for user space's operations: the packet threads borrow the data
+/// plane itself.
+fn control_store(data_plane: &dyn DataPlaneUnderTest) -> Store {
     Store::new(data_plane.regions(), geometry())
 }
 
@@ -213,10 +213,16 @@ fn end_at(ip: IpAddr, device: TestDevice) -> Endpoint {
     }
 }
 
-/// A RESPONSE for row `idx`, BOUND, under nonce number `n`, from `end`.
-fn response(device: TestDevice, mode: Mode, idx: u32, n: u64, end: Endpoint) -> (Vec<u8>, [u8; 16]) {
+/// A BOUND RESPONSE for row `idx` from `end`, with a nonce made from `nonce_number`; returns the frame and the tag.
+fn response(
+    device: TestDevice,
+    mode: Mode,
+    idx: u32,
+    nonce_number: u64,
+    end: Endpoint,
+) -> (Vec<u8>, [u8; 16]) {
     let mut nonce = [0x77; 16];
-    nonce[..8].copy_from_slice(&n.to_be_bytes());
+    nonce[..8].copy_from_slice(&nonce_number.to_be_bytes());
     let fields = Response {
         mode,
         idx,
@@ -237,11 +243,13 @@ fn commit(line: &Line) -> CommitWord {
     CommitWord(line.commit.load(Acquire))
 }
 
-/// Tag and key of the stored session.
+/// Tag and key of the session in a line.
 fn session(regions: &Regions, line: &Line) -> ([u8; 16], SessionKey) {
     let session = &regions.sessions[line.slot.load(Acquire) as usize];
     let pair = |words: &[AtomicU64; 2]| -> [u8; 16] {
-        let bytes = [0, 1].map(|at| words[at].load(Acquire).to_ne_bytes()).concat();
+        let bytes = [0, 1]
+            .map(|index| words[index].load(Acquire).to_ne_bytes())
+            .concat();
         bytes.try_into().unwrap()
     };
     (
@@ -250,44 +258,44 @@ fn session(regions: &Regions, line: &Line) -> ([u8; 16], SessionKey) {
     )
 }
 
-/// The device's line, looked up like a packet path does.
+/// The device's line and its place, found in the same way as on the packet path.
 fn line(regions: &Regions, device: TestDevice) -> (&Line, u32) {
     regions
         .find(&geometry(), u64::from_ne_bytes(device.id().0.to_be_bytes()))
         .unwrap()
 }
 
-/// Both threads send RESPONSEs for the same row at the same time, row by row, while user space refills as fast as it
-/// can. No row is accepted twice, and the remaining session is that of the last winner.
+/// Two threads send RESPONSEs for the same row at the same time, row by row, while user space refills as fast as it
+/// can. No row is accepted twice, and the final session is that of the RESPONSE for the highest row.
 #[test]
 fn each_row_has_one_winner() {
     const ROUNDS: u64 = 4_000;
     for mut data_plane in data_planes() {
-        let mut store = control(&*data_plane);
+        let mut store = control_store(&*data_plane);
         let first = rows(A, Mode::Pool, 0, RING + 1);
         store
             .install(A.id(), Mode::Pool, RowIndex(0), &first, None)
             .unwrap();
         let regions = data_plane.regions();
-        let (accepted, running) = (Mutex::new(BTreeMap::new()), AtomicBool::new(true));
-        let (nonces, meeting) = (AtomicU64::new(0), Rendezvous::default());
+        let (accepted, is_running) = (Mutex::new(BTreeMap::new()), AtomicBool::new(true));
+        let (nonces, barrier) = (AtomicU64::new(0), SpinBarrier::default());
         thread::scope(|scope| {
             for mut cpu in data_plane.cpus() {
-                let (regions, accepted, running) = (&regions, &accepted, &running);
-                let (nonces, meeting) = (&nonces, &meeting);
+                let (regions, accepted, is_running) = (&regions, &accepted, &is_running);
+                let (nonces, barrier) = (&nonces, &barrier);
                 scope.spawn(move || {
-                    let _end = EndOnDrop(running);
+                    let _stop_on_drop = StopOnDrop(is_running);
                     let line = line(regions, A).0;
                     let mut accepted_here = Vec::new();
                     for _ in 0..ROUNDS {
                         let idx = commit(line).idx().0;
                         let number = nonces.fetch_add(1, Relaxed);
                         let (frame, tag) = response(A, Mode::Pool, idx, number, A.end(false));
-                        meeting.meet();
+                        barrier.wait();
                         if cpu(&frame) {
                             accepted_here.push((idx, tag));
                         }
-                        meeting.meet();
+                        barrier.wait();
                     }
                     let mut accepted = accepted.lock().unwrap();
                     for (idx, tag) in accepted_here {
@@ -295,12 +303,13 @@ fn each_row_has_one_winner() {
                     }
                 });
             }
-            let mut end = RING + 1;
-            while running.load(Acquire) {
-                keep_fresh(&store);
+            let mut next_new_idx = RING + 1;
+            while is_running.load(Acquire) {
+                renew_fresh_value(&store);
                 thread::yield_now();
-                match store.refill(A.id(), RowIndex(end), &rows(A, Mode::Pool, end, RING + 1)) {
-                    Ok(next) => end = next.0,
+                let new_rows = rows(A, Mode::Pool, next_new_idx, RING + 1);
+                match store.refill(A.id(), RowIndex(next_new_idx), &new_rows) {
+                    Ok(next) => next_new_idx = next.0,
                     Err(error) => assert_eq!(error, StoreError::Busy(A.id())),
                 }
             }
@@ -317,9 +326,14 @@ fn each_row_has_one_winner() {
             data_plane.name()
         );
         assert_eq!(data_plane.counter(Verdict::ReplyAck), spent.len() as u64);
-        let (idx, last) = accepted.last_key_value().unwrap();
+        let (idx, final_tag) = accepted.last_key_value().unwrap();
         let (tag, key) = session(&regions, line);
-        assert_eq!(&tag, last, "{}: the last winner's session", data_plane.name());
+        assert_eq!(
+            &tag,
+            final_tag,
+            "{}: the session of the final winner",
+            data_plane.name()
+        );
         let auth_key: AuthKey = A.auth_key(Mode::Pool, RowIndex(*idx));
         assert!(key == SessionKey::derive(&auth_key, Suite::SipHash128, &tag));
         let [id, _] = halves(&tag);
@@ -334,21 +348,22 @@ fn each_row_has_one_winner() {
     }
 }
 
-/// A concurrent revocation: after it returns, no RESPONSE is accepted, and the flag stays.
+/// User space revokes the device while two threads send RESPONSEs. After the revocation returns, no RESPONSE is
+/// accepted, and the line remains revoked.
 #[test]
 fn a_revocation_is_never_lost() {
     const ROUNDS: u32 = 60;
     for mut data_plane in data_planes() {
         let (name, regions) = (data_plane.name(), data_plane.regions());
-        let mut store = control(&*data_plane);
-        let (running, present) = (AtomicBool::new(true), AtomicBool::new(false));
+        let mut store = control_store(&*data_plane);
+        let (is_running, is_installed) = (AtomicBool::new(true), AtomicBool::new(false));
         let sent = AtomicU64::new(0);
         thread::scope(|scope| {
             for mut cpu in data_plane.cpus() {
-                let (regions, running, present, sent) = (&regions, &running, &present, &sent);
+                let (regions, is_running, is_installed, sent) = (&regions, &is_running, &is_installed, &sent);
                 scope.spawn(move || {
-                    while running.load(Acquire) {
-                        if present.load(Acquire)
+                    while is_running.load(Acquire) {
+                        if is_installed.load(Acquire)
                             && let Some((line, _)) =
                                 regions.find(&geometry(), u64::from_ne_bytes(A.id().0.to_be_bytes()))
                         {
@@ -359,13 +374,13 @@ fn a_revocation_is_never_lost() {
                     }
                 });
             }
-            let _end = EndOnDrop(&running);
+            let _stop_on_drop = StopOnDrop(&is_running);
             for round in 0..ROUNDS {
-                keep_fresh(&store);
+                renew_fresh_value(&store);
                 store
                     .install(A.id(), Mode::Key, RowIndex(0), &rows(A, Mode::Key, 0, 1), None)
                     .unwrap();
-                present.store(true, Release);
+                is_installed.store(true, Release);
                 let line = line(&regions, A).0;
                 while commit(line).idx().0 < 30 + round {
                     thread::yield_now();
@@ -376,35 +391,35 @@ fn a_revocation_is_never_lost() {
                 while sent.load(Relaxed) < target {
                     thread::yield_now();
                 }
-                // The last winner may not have been scheduled since.
+                // A winner from before the revocation possibly still has to finish its steps.
                 while commit(line).is_busy() {
                     thread::yield_now();
                 }
                 let word = commit(line);
                 assert!(word.is_revoked(), "{name}: {word:?}");
                 assert_eq!(word.idx(), idx, "accepted after a revocation");
-                present.store(false, Release);
+                is_installed.store(false, Release);
                 while store.wipe(A.id()).is_err() {}
                 store.reclaim();
                 store.reclaim();
             }
-            running.store(false, Release);
+            is_running.store(false, Release);
         });
     }
 }
 
-/// User space closes sessions while they are renewed. A session reported as closed has ended: after it there is a new
-/// session, never a renewal of the old one.
+/// User space closes sessions while the device renews them. After each reported close, the next RESPONSE opens a new
+/// session, which an event reports: it never renews the closed session.
 #[test]
 fn a_closed_session_is_not_renewed() {
     const CLOSES: u64 = 2_000;
     for mut data_plane in data_planes() {
         let (name, regions) = (data_plane.name(), data_plane.regions());
-        let mut store = control(&*data_plane);
+        let mut store = control_store(&*data_plane);
         store
             .install(A.id(), Mode::Key, RowIndex(0), &rows(A, Mode::Key, 0, 1), None)
             .unwrap();
-        let (running, numbers) = (AtomicBool::new(true), AtomicU64::new(0));
+        let (is_running, numbers) = (AtomicBool::new(true), AtomicU64::new(0));
         let authenticate = |cpu: &mut Cpu<'_>| {
             let idx = commit(line(&regions, A).0).idx().0;
             cpu(&response(A, Mode::Key, idx, numbers.fetch_add(1, Relaxed), A.end(false)).0)
@@ -412,19 +427,19 @@ fn a_closed_session_is_not_renewed() {
         let mut cpus = data_plane.cpus();
         thread::scope(|scope| {
             for mut cpu in cpus.drain(..) {
-                let (running, authenticate) = (&running, &authenticate);
+                let (is_running, authenticate) = (&is_running, &authenticate);
                 scope.spawn(move || {
-                    while running.load(Acquire) {
+                    while is_running.load(Acquire) {
                         authenticate(&mut cpu);
                     }
                 });
             }
-            let _end = EndOnDrop(&running);
+            let _stop_on_drop = StopOnDrop(&is_running);
             let line = line(&regions, A).0;
             let (mut closed, mut idx_at_close) = (0, 0);
             while closed < CLOSES {
-                keep_fresh(&store);
-                // Waits until the session has been renewed and may be being renewed again.
+                renew_fresh_value(&store);
+                // Waits for three RESPONSEs, so that the close can coincide with a further renewal.
                 while commit(line).idx().0 < idx_at_close + 3 {
                     std::hint::spin_loop();
                 }
@@ -438,7 +453,7 @@ fn a_closed_session_is_not_renewed() {
             }
         });
         drop(cpus);
-        // Opens a session after the last close, unless a thread has opened it.
+        // Opens a session after the final close, unless a thread has already opened one.
         let mut cpus = data_plane.cpus();
         while line(&regions, A).0.session_id.load(Acquire) == 0 {
             authenticate(&mut cpus[0]);
@@ -454,8 +469,8 @@ fn a_closed_session_is_not_renewed() {
     }
 }
 
-/// Two devices repeatedly try to move to one address at the same time while user space sweeps the tables: at most one
-/// of them owns it at a time, and other devices find the owner there.
+/// Two devices repeatedly try to move to the same address at the same time, while user space sweeps the tables. At most
+/// one of them owns the address, and the table of addresses then contains an entry for the owner.
 #[test]
 fn an_address_has_one_owner() {
     const ROUNDS: u32 = 4_000;
@@ -463,14 +478,15 @@ fn an_address_has_one_owner() {
     for mut data_plane in data_planes() {
         let name = data_plane.name();
         let regions = data_plane.regions();
-        let mut store = control(&*data_plane);
+        let mut store = control_store(&*data_plane);
         for device in [A, B] {
             let key = rows(device, Mode::Key, 0, 1);
             store
                 .install(device.id(), Mode::Key, RowIndex(0), &key, None)
                 .unwrap();
         }
-        let (running, meeting, numbers) = (AtomicBool::new(true), Rendezvous::default(), AtomicU64::new(0));
+        let (is_running, barrier, numbers) =
+            (AtomicBool::new(true), SpinBarrier::default(), AtomicU64::new(0));
         let (owners, failures) = (Mutex::new([0u32; 3]), Mutex::new(Vec::new()));
         let fail = |message: String| failures.lock().unwrap().push(format!("{name}: {message}"));
         let check = |round: u32| {
@@ -483,17 +499,17 @@ fn an_address_has_one_owner() {
             for (device, is_live) in [A, B].into_iter().zip(live_lines) {
                 if is_live && !has_entry(&regions, device, shared) {
                     fail(format!(
-                        "round {round}: {device:?} is live there without an entry"
+                        "round {round}: {device:?} is live at {shared} without an entry"
                     ));
                 }
             }
         };
         thread::scope(|scope| {
             for (mut cpu, device) in data_plane.cpus().into_iter().zip([A, B]) {
-                let (regions, meeting, numbers, fail, check) = (&regions, &meeting, &numbers, &fail, &check);
-                let running = &running;
+                let (regions, barrier, numbers, fail, check) = (&regions, &barrier, &numbers, &fail, &check);
+                let is_running = &is_running;
                 scope.spawn(move || {
-                    let _end = EndOnDrop(running);
+                    let _stop_on_drop = StopOnDrop(is_running);
                     let line = line(regions, device).0;
                     let mut authenticate = |ip: IpAddr| {
                         let number = numbers.fetch_add(1, Relaxed);
@@ -501,24 +517,24 @@ fn an_address_has_one_owner() {
                         cpu(&response(device, Mode::Key, idx, number, end_at(ip, device)).0)
                     };
                     for round in 0..ROUNDS {
-                        // Leaves the shared address, then returns to it at the same time as the other device.
+                        // The device leaves the shared address. Then both devices move to it at the same time.
                         if !authenticate(TestDevice(100 + device.0).end(false).ip) {
                             fail(format!(
                                 "round {round}: {device:?} was refused at its own address"
                             ));
                         }
-                        meeting.meet();
+                        barrier.wait();
                         authenticate(shared);
-                        meeting.meet();
+                        barrier.wait();
                         if device == A {
                             check(round);
                         }
-                        meeting.meet();
+                        barrier.wait();
                     }
                 });
             }
-            while running.load(Acquire) {
-                keep_fresh(&store);
+            while is_running.load(Acquire) {
+                renew_fresh_value(&store);
                 store.sweep_bindings();
                 thread::yield_now();
             }
@@ -531,33 +547,35 @@ fn an_address_has_one_owner() {
             failures.len()
         );
         let [unowned, owned, _] = owners.into_inner().unwrap();
-        println!("{name}: the address had no owner {unowned} times, one {owned} times");
+        println!("{name}: the address had no owner in {unowned} rounds, and one owner in {owned} rounds");
     }
 }
 
+/// Whether the device has a session at this address.
 fn is_live_at(regions: &Regions, device: TestDevice, ip: IpAddr) -> bool {
     let (line, _) = line(regions, device);
     let session = &regions.sessions[line.slot.load(Acquire) as usize];
     let addr = [0, 1]
-        .map(|at| session.addr[at].load(Acquire).to_ne_bytes())
+        .map(|index| session.addr[index].load(Acquire).to_ne_bytes())
         .concat();
     line.session_id.load(Acquire) != 0 && addr == ip_bytes(ip)
 }
 
+/// Whether the table of addresses contains an entry that leads from `ip` to the device.
 fn has_entry(regions: &Regions, device: TestDevice, ip: IpAddr) -> bool {
     let [low, high] = halves(&ip_bytes(ip)).map(u64::from_ne_bytes);
     let hash = table::hash(geometry().hash_seed, low, high);
     let (_, place) = line(regions, device);
-    // The sweep removes an entry for an instant before it checks again, so the entry may be missing at first.
+    // The sweep removes each entry for a short time before it checks the line again, so several attempts are needed.
     (0..1_000_000).any(|_| {
         table::candidates(&regions.by_address, geometry().bucket_mask(), hash)
             .any(|candidate| candidate == place)
     })
 }
 
-/// Checks [`response`].
+/// Checks the function [`response`] of this test program.
 #[test]
-fn the_frames_of_this_test_are_responses() {
+fn the_frames_of_these_tests_are_responses() {
     let (frame, tag) = response(A, Mode::Pool, 3, 9, A.end(false));
     let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
     match wire::parse(&frame[udp.payload()]) {

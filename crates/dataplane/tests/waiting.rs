@@ -1,5 +1,5 @@
-//! PROOFs that wait in `xdp` for the next PROOF on their CPU: in pairs, alone, settled by user space, and during
-//! concurrent reads.
+//! PROOFs that wait in `xdp` for the next PROOF on their CPU. They are settled together with that PROOF, or alone by user
+//! space when it reads results, also while packets arrive.
 //!
 //! `LINEWARDEN_SEEDS` sets the number of random runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints
 //! the seed of its run.
@@ -47,9 +47,9 @@ fn open(period: u64, number: u32) -> OpenRound {
     }
 }
 
-/// Installs provers that may prove configuration 1; every third one may prove configuration 2, too. Opens rounds 1
+/// Installs provers with configuration 1; every third prover also has the alternate configuration 2. Opens rounds 1
 /// and 2.
-fn fill(provers: &mut Provers, period: u64) {
+fn install_provers(provers: &mut Provers, period: u64) {
     for number in 1..=PROVERS {
         let device = TestDevice(number);
         let alternate = number.is_multiple_of(3).then_some(2);
@@ -63,11 +63,11 @@ fn fill(provers: &mut Provers, period: u64) {
     provers.open_round(&open(period, 2)).unwrap();
 }
 
-/// Loads a data plane with provers, and pins the thread to one CPU; returns both.
-fn attesting() -> Option<(Xdp, usize)> {
+/// Pins the thread to one CPU, and loads a data plane with provers; returns the data plane and the CPU's number.
+fn xdp_with_provers() -> Option<(Xdp, usize)> {
     let cpu = pin_to_one_cpu();
     let mut xdp = load_xdp(&TestConfig::ATTESTING.config())?;
-    fill(provers(&mut xdp), 4);
+    install_provers(provers(&mut xdp), 4);
     Some((xdp, cpu))
 }
 
@@ -98,6 +98,7 @@ impl Proof {
         TestDevice(self.device).frame(self.v6).udp(&self.message())
     }
 
+    /// The configuration that the PROOF proves; `None` if the PROOF is wrong.
     fn proves(self) -> Option<Configuration> {
         match self.runs {
             1 => Some(Configuration::Current),
@@ -106,7 +107,7 @@ impl Proof {
         }
     }
 
-    /// The event that reports the PROOF if it is wrong.
+    /// The contents of the event that reports the PROOF if it is wrong.
     fn event(self) -> (DeviceId, RoundNumber, IpAddr) {
         let device = TestDevice(self.device);
         (device.id(), RoundNumber(self.number), device.end(self.v6).ip)
@@ -117,12 +118,13 @@ fn send(xdp: &Xdp, proof: Proof) {
     xdp.test_run(&proof.frame()).unwrap();
 }
 
-fn state(xdp: &Xdp, cpu: usize) -> &AtomicU32 {
+/// The state of the place in which a PROOF waits on this CPU.
+fn waiting_state(xdp: &Xdp, cpu: usize) -> &AtomicU32 {
     &xdp.waiting()[cpu].state
 }
 
 /// How many PROOFs user space has settled.
-fn settled_by_user_space(xdp: &Xdp) -> u64 {
+fn user_space_settled_count(xdp: &Xdp) -> u64 {
     let settled_at = |place: &WaitingProof| {
         place
             .settled_counts
@@ -150,7 +152,7 @@ fn events(xdp: &mut Xdp) -> Vec<(DeviceId, RoundNumber, IpAddr)> {
     reported
 }
 
-/// The verdicts on two PROOFs of different provers, or on a repeated PROOF.
+/// The expected verdicts on two PROOFs of different provers, or on the same PROOF twice.
 fn expected_verdicts(first: Proof, second: Proof) -> BTreeMap<Verdict, u64> {
     let mut verdicts = BTreeMap::new();
     for (index, proof) in [first, second].into_iter().enumerate() {
@@ -174,33 +176,33 @@ fn proof_of(device: u16, number: u32, runs: u8, v6: bool) -> Proof {
     }
 }
 
-/// PROOFs of the current, the alternate and a wrong configuration, in both rounds, over both IP versions.
+/// PROOFs of the current, the alternate and a wrong configuration, in rounds 1 and 2, over both IP versions.
 fn all_kinds(device: u16, period: u64) -> Vec<Proof> {
     let kinds = [1, 2, 3].into_iter().flat_map(|runs| [(runs, 1), (runs, 2)]);
     let proofs = kinds.flat_map(|(runs, number)| [false, true].map(|v6| proof_of(device, number, runs, v6)));
     proofs.map(|proof| Proof { period, ..proof }).collect()
 }
 
-/// All kinds of PROOFs, in periods of both lanes.
-fn all_kinds_of(device: u16) -> Vec<Proof> {
+/// All kinds of PROOFs, in periods 4 and 5, whose keys are in different lanes.
+fn all_kinds_in_both_lanes(device: u16) -> Vec<Proof> {
     [4, 5]
         .into_iter()
         .flat_map(|period| all_kinds(device, period))
         .collect()
 }
 
-/// Returns to the state before any PROOF, in the given period.
-fn begin(xdp: &mut Xdp, period: u64) {
+/// Restores the state before any PROOF, with keys of the given period.
+fn restart(xdp: &mut Xdp, period: u64) {
     provers(xdp).reset_rounds();
-    fill(provers(xdp), period);
+    install_provers(provers(xdp), period);
 }
 
 #[test]
 fn the_first_proof_waits_for_the_second() {
-    let Some((mut xdp, cpu)) = attesting() else {
+    let Some((mut xdp, cpu)) = xdp_with_provers() else {
         return;
     };
-    let pairs = all_kinds_of(3)
+    let pairs = all_kinds_in_both_lanes(3)
         .into_iter()
         .flat_map(|first| {
             let seconds = all_kinds(6, first.period).into_iter().chain([first]);
@@ -208,12 +210,12 @@ fn the_first_proof_waits_for_the_second() {
         })
         .collect::<Vec<_>>();
     for (first, second) in pairs {
-        begin(&mut xdp, first.period);
+        restart(&mut xdp, first.period);
         let before = xdp.counters().unwrap();
         send(&xdp, first);
-        assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FULL, "{first:?}");
+        assert_eq!(waiting_state(&xdp, cpu).load(Acquire), WAITING_FULL, "{first:?}");
         send(&xdp, second);
-        assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FREE, "{second:?}");
+        assert_eq!(waiting_state(&xdp, cpu).load(Acquire), WAITING_FREE, "{second:?}");
         let since = xdp.counters().unwrap().since(&before);
         assert_eq!(
             counted(&since),
@@ -227,7 +229,8 @@ fn the_first_proof_waits_for_the_second() {
             .collect();
         assert_eq!(events(&mut xdp), wrong);
         for proof in [first, second] {
-            let proved = provers(&mut xdp).proved(TestDevice(proof.device).id(), RoundNumber(proof.number));
+            let proved =
+                provers(&mut xdp).proof_record(TestDevice(proof.device).id(), RoundNumber(proof.number));
             assert_eq!(
                 proved.map(|proved| proved.configuration),
                 proof.proves(),
@@ -235,12 +238,12 @@ fn the_first_proof_waits_for_the_second() {
             );
         }
     }
-    assert_eq!(settled_by_user_space(&xdp), 0);
+    assert_eq!(user_space_settled_count(&xdp), 0);
 }
 
 #[test]
 fn a_read_settles_the_waiting_proof() {
-    let Some((mut xdp, cpu)) = attesting() else {
+    let Some((mut xdp, cpu)) = xdp_with_provers() else {
         return;
     };
     type Read = fn(&mut Xdp);
@@ -250,28 +253,29 @@ fn a_read_settles_the_waiting_proof() {
         |xdp| xdp.drain_events(&mut |_| ()).unwrap(),
     ];
     let mut settled = 0;
-    for (read, proof) in read_functions
-        .into_iter()
-        .flat_map(|read| all_kinds_of(3).into_iter().map(move |proof| (read, proof)))
-    {
-        begin(&mut xdp, proof.period);
+    for (read, proof) in read_functions.into_iter().flat_map(|read| {
+        all_kinds_in_both_lanes(3)
+            .into_iter()
+            .map(move |proof| (read, proof))
+    }) {
+        restart(&mut xdp, proof.period);
         let before = xdp.counters().unwrap();
         send(&xdp, proof);
-        assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FULL);
+        assert_eq!(waiting_state(&xdp, cpu).load(Acquire), WAITING_FULL);
         read(&mut xdp);
-        assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_FREE);
+        assert_eq!(waiting_state(&xdp, cpu).load(Acquire), WAITING_FREE);
         settled += 1;
-        assert_eq!(settled_by_user_space(&xdp), settled);
+        assert_eq!(user_space_settled_count(&xdp), settled);
         let verdict = proof.proves().map_or(DropProof, |_| ProofOk);
         let since = xdp.counters().unwrap().since(&before);
         assert_eq!(counted(&since), BTreeMap::from([(verdict, 1)]), "{proof:?}");
-        let proved = provers(&mut xdp).proved(TestDevice(3).id(), RoundNumber(proof.number));
+        let proved = provers(&mut xdp).proof_record(TestDevice(3).id(), RoundNumber(proof.number));
         assert_eq!(
             proved.map(|proved| proved.configuration),
             proof.proves(),
             "{proof:?}"
         );
-        // The PROOF is repeated after the read.
+        // Repeats the PROOF after the read.
         send(&xdp, proof);
         let verdict_again = proof.proves().map_or(DropProof, |_| DropProved);
         let since = xdp.counters().unwrap().since(&before);
@@ -287,7 +291,7 @@ fn a_read_settles_the_waiting_proof() {
 /// A wrong PROOF is reported to the operator even if no other PROOF follows.
 #[test]
 fn a_wrong_proof_that_waits_alone_is_reported() {
-    let Some((mut xdp, _)) = attesting() else {
+    let Some((mut xdp, _)) = xdp_with_provers() else {
         return;
     };
     for (v6, tags) in [false, true]
@@ -299,7 +303,7 @@ fn a_wrong_proof_that_waits_alone_is_reported() {
             frame.vlan(tag + 4)
         });
         let frame = frame.udp(&wrong.message());
-        // Alone, and as one of two.
+        // The PROOF waits alone, or is settled together with its repetition.
         for times in [1, 2] {
             xdp.test_runs(&frame, times).unwrap();
             assert_eq!(
@@ -312,23 +316,26 @@ fn a_wrong_proof_that_waits_alone_is_reported() {
 }
 
 #[test]
-fn changes_during_the_wait_decide() {
-    let Some((mut xdp, cpu)) = attesting() else {
+fn the_state_at_the_end_of_the_wait_decides() {
+    let Some((mut xdp, cpu)) = xdp_with_provers() else {
         return;
     };
-    // A read would settle the waiting PROOF.
+    // The test accesses the memory directly, because a read through `xdp` would settle the waiting PROOF.
     let regions = Arc::clone(provers(&mut xdp).regions());
-    // A round that opens while a PROOF of the one before the last waits: the PROOF was in time.
+    // Round 3 opens while a PROOF of round 1 waits. The PROOF arrived in time, so it is accepted.
     send(&xdp, proof_of(1, 1, 1, false));
     provers(&mut xdp).open_round(&open(4, 3)).unwrap();
     assert_eq!(xdp.counters().unwrap().get(ProofOk), 1);
-    assert_eq!(provers(&mut xdp).proved(TestDevice(1).id(), RoundNumber(3)), None);
-    // Another CPU that has seen a later round open writes a result of that round in between.
+    assert_eq!(
+        provers(&mut xdp).proof_record(TestDevice(1).id(), RoundNumber(3)),
+        None
+    );
+    // While a PROOF of round 3 waits, another CPU writes the prover's result of a later round.
     send(&xdp, proof_of(1, 3, 1, false));
     let line = |xdp: &Xdp| &regions.lines[xdp.waiting()[cpu].line.load(Relaxed) as usize];
     line(&xdp).proved[1].store(7 << 16 | PROVED, Release);
     assert_eq!(xdp.counters().unwrap().get(DropProved), 1);
-    // A key that is removed.
+    // The prover's key is removed while its PROOF waits.
     send(&xdp, proof_of(2, 3, 1, false));
     line(&xdp).key.iter().for_each(|word| word.store(0, Release));
     assert_eq!(xdp.counters().unwrap().get(DropNoKey), 1);
@@ -337,21 +344,22 @@ fn changes_during_the_wait_decide() {
     send(&xdp, proof_of(7, 3, 1, false));
     assert_eq!(xdp.counters().unwrap().get(DropNoKey), 2);
     assert_eq!(events(&mut xdp), [], "no wrong PROOF is reported");
-    // A prover that is wiped after its PROOF arrived.
+    // The prover is wiped while its PROOF waits: the wipe settles the PROOF first.
     send(&xdp, proof_of(4, 3, 1, false));
     assert!(provers(&mut xdp).wipe(TestDevice(4).id()));
     assert_eq!(xdp.counters().unwrap().get(ProofOk), 3);
 }
 
-/// The place is occupied as if user space were settling the waiting PROOF, or had been killed meanwhile.
+/// The place for the waiting PROOF is marked as taken, as if user space were settling a PROOF or had been killed while
+/// doing so.
 #[test]
-fn proofs_are_settled_alone_while_the_place_is_occupied() {
-    let Some((mut xdp, cpu)) = attesting() else {
+fn proofs_are_settled_immediately_while_the_waiting_place_is_taken() {
+    let Some((mut xdp, cpu)) = xdp_with_provers() else {
         return;
     };
-    state(&xdp, cpu).store(WAITING_TAKEN, Release);
-    for proof in all_kinds_of(3) {
-        begin(&mut xdp, proof.period);
+    waiting_state(&xdp, cpu).store(WAITING_TAKEN, Release);
+    for proof in all_kinds_in_both_lanes(3) {
+        restart(&mut xdp, proof.period);
         let before = xdp.counters().unwrap();
         send(&xdp, proof);
         let since = xdp.counters().unwrap().since(&before);
@@ -359,24 +367,24 @@ fn proofs_are_settled_alone_while_the_place_is_occupied() {
         assert_eq!(counted(&since), BTreeMap::from([(verdict, 1)]), "{proof:?}");
         let wrong = (verdict == DropProof).then(|| proof.event());
         assert_eq!(events(&mut xdp), wrong.into_iter().collect::<Vec<_>>());
-        assert_eq!(state(&xdp, cpu).load(Acquire), WAITING_TAKEN);
+        assert_eq!(waiting_state(&xdp, cpu).load(Acquire), WAITING_TAKEN);
     }
-    assert_eq!(settled_by_user_space(&xdp), 0);
+    assert_eq!(user_space_settled_count(&xdp), 0);
 }
 
 /// Any sequence of PROOFs and reads has the same results as PROOFs checked one by one.
 #[test]
 fn random_sequences_have_the_results_of_single_proofs() {
     let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
-    let Some((mut xdp, _)) = attesting() else {
+    let Some((mut xdp, _)) = xdp_with_provers() else {
         return;
     };
     for seed in first..first + runs {
         println!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats the run");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        begin(&mut xdp, 4);
+        restart(&mut xdp, 4);
         let mut host = Host::new(&TestConfig::ATTESTING.config()).unwrap();
-        fill(host.prover_store().unwrap(), 4);
+        install_provers(host.prover_store().unwrap(), 4);
         let (engine, mut thread) = (host.engine(), host.thread_state());
         let before = xdp.counters().unwrap();
         let read_interval = rng.random_range(2..40);
@@ -404,18 +412,21 @@ fn random_sequences_have_the_results_of_single_proofs() {
             counted(&xdp.counters().unwrap().since(&before)),
             counted(&host.counters().unwrap()),
         );
-        // A wrong PROOF is hashed if it arrives while the valid one waits, but not if it arrives later.
-        let repeated = |counts: &mut BTreeMap<Verdict, u64>| {
+        // A wrong PROOF is hashed (`DropProof`) if it arrives while the valid PROOF waits. If it arrives later, it is not
+        // hashed (`DropProved`). Only the sum of both is the same.
+        let take_proved_and_sum = |counts: &mut BTreeMap<Verdict, u64>| {
             let [proved, wrong] = [DropProved, DropProof].map(|verdict| counts.remove(&verdict).unwrap_or(0));
             (proved, proved + wrong)
         };
-        let ((xdp_proved, xdp_sum), (host_proved, host_sum)) =
-            (repeated(&mut xdp_counts), repeated(&mut host_counts));
+        let ((xdp_proved, xdp_sum), (host_proved, host_sum)) = (
+            take_proved_and_sum(&mut xdp_counts),
+            take_proved_and_sum(&mut host_counts),
+        );
         assert_eq!((xdp_counts, xdp_sum), (host_counts, host_sum));
         assert!(xdp_proved <= host_proved);
         for (device, number) in (1..=PROVERS).flat_map(|device| [(device, 1), (device, 2)]) {
             let configuration = |provers: &Provers| {
-                let proved = provers.proved(TestDevice(device).id(), RoundNumber(number));
+                let proved = provers.proof_record(TestDevice(device).id(), RoundNumber(number));
                 proved.map(|proved| proved.configuration)
             };
             let expected = configuration(host.prover_store().unwrap());
@@ -424,9 +435,9 @@ fn random_sequences_have_the_results_of_single_proofs() {
     }
 }
 
-/// Runs `work` on two CPUs at once, or on one if there is no second, and `during` meanwhile. Packets arrive one at a
-/// time on each CPU.
-fn on_each_cpu<T: Send>(work: impl Fn(usize) -> T + Sync, during: impl Fn()) -> Vec<T> {
+/// Runs `work` on two CPUs at the same time, or on one CPU if there is only one. Runs `meanwhile` repeatedly until all
+/// `work` is finished.
+fn on_each_cpu<T: Send>(work: impl Fn(usize) -> T + Sync, meanwhile: impl Fn()) -> Vec<T> {
     let allowed = cpus();
     std::thread::scope(|scope| {
         let work = &work;
@@ -439,19 +450,19 @@ fn on_each_cpu<T: Send>(work: impl Fn(usize) -> T + Sync, during: impl Fn()) -> 
         };
         let workers: Vec<_> = allowed.iter().take(2).enumerate().map(spawn_on).collect();
         while !workers.iter().all(|worker| worker.is_finished()) {
-            during();
+            meanwhile();
         }
         workers.into_iter().map(|worker| worker.join().unwrap()).collect()
     })
 }
 
-/// Each PROOF is settled once although user space reads all the time.
+/// Each PROOF is settled exactly one time, although user space reads all the time.
 #[test]
 fn no_proof_is_lost_during_reads() {
     let Some(mut xdp) = load_xdp(&TestConfig::ATTESTING.config()) else {
         return;
     };
-    fill(provers(&mut xdp), 4);
+    install_provers(provers(&mut xdp), 4);
     for number in 3..63 {
         provers(&mut xdp).open_round(&open(4, number)).unwrap();
         let runs = |device: u16| if device.is_multiple_of(5) { 3 } else { 1 };
@@ -471,18 +482,18 @@ fn no_proof_is_lost_during_reads() {
     }
     println!(
         "{} PROOFs were settled by user space",
-        settled_by_user_space(&xdp)
+        user_space_settled_count(&xdp)
     );
 }
 
-/// Each PROOF is settled once, also at the highest rate: a wrong PROOF is checked each time it arrives, by the CPU or
-/// by user space.
+/// Each wrong PROOF is settled exactly one time each time it arrives, by the CPU or by user space, also at the highest
+/// packet rate.
 #[test]
-fn each_proof_is_settled_once_at_full_speed() {
+fn each_proof_is_settled_exactly_once_at_full_speed() {
     let Some(mut xdp) = load_xdp(&TestConfig::ATTESTING.config()) else {
         return;
     };
-    fill(provers(&mut xdp), 4);
+    install_provers(provers(&mut xdp), 4);
     let times = 150_000;
     let wrong = [1, 2].map(|device| proof_of(device, 1, 3, false).frame());
     let send = |number: usize| drop(xdp.test_runs(&wrong[number], times).unwrap());
@@ -491,6 +502,6 @@ fn each_proof_is_settled_once_at_full_speed() {
     assert_eq!(counted(&xdp.counters().unwrap()), expected);
     println!(
         "{} PROOFs were settled by user space",
-        settled_by_user_space(&xdp)
+        user_space_settled_count(&xdp)
     );
 }

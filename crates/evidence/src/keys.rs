@@ -45,7 +45,7 @@ pub enum PublicKey {
     EcdsaP256([u8; 65]),
 }
 
-/// A signer: a key from a file, or one in a TPM.
+/// A signer: a key from a file, or a key in a TPM.
 pub trait Signer {
     /// The public key that verifies the signatures.
     fn public_key(&self) -> PublicKey;
@@ -124,7 +124,7 @@ impl PublicKey {
 
 /// An Ed25519 key from a file.
 pub struct Ed25519Signer {
-    pair: Ed25519KeyPair,
+    key_pair: Ed25519KeyPair,
     public: [u8; 32],
 }
 
@@ -154,11 +154,11 @@ impl Ed25519Signer {
             return Err(refuse(format!("it is a {}", parsed.tag().escape_debug())));
         }
         let pkcs8 = Zeroizing::new(parsed.into_contents());
-        let pair =
+        let key_pair =
             Ed25519KeyPair::from_pkcs8_maybe_unchecked(&pkcs8).map_err(|error| refuse(error.to_string()))?;
-        let public = pair.public_key().as_ref().try_into();
+        let public = key_pair.public_key().as_ref().try_into();
         let public = public.map_err(|_| refuse("its public key is not 32 bytes long".to_owned()))?;
-        Ok(Self { pair, public })
+        Ok(Self { key_pair, public })
     }
 }
 
@@ -168,7 +168,7 @@ impl Signer for Ed25519Signer {
     }
 
     fn sign(&mut self, message: &[u8]) -> Result<[u8; SIGNATURE_BYTES], KeyError> {
-        let signature = self.pair.sign(message);
+        let signature = self.key_pair.sign(message);
         signature
             .as_ref()
             .try_into()

@@ -6,8 +6,8 @@
 //! "Securing Update Propagation with Homomorphic Hashing", 2019). 65,536 copies of one element sum to zero, so no
 //! element may be in a set twice: [`crate::state`] ensures that.
 //!
-//! An element's expansion is 2,048 bytes of BLAKE3 in keyed mode, with the text `linewarden evidence element 1`
-//! padded with zeros to 32 bytes as its key, read as little-endian words.
+//! An element's expansion is 2,048 bytes of BLAKE3 in keyed mode, read as little-endian words. The key is the text
+//! `linewarden evidence element 1`, padded with zeros to 32 bytes.
 //!
 //! The [`Digest`] represents a state. The 2,048 bytes, words little-endian, are distributed to eight leaves in groups
 //! of four bytes: leaf l gets the groups l, l + 8, l + 16, ... Each leaf is hashed by BLAKE3 keyed with `linewarden
@@ -36,7 +36,7 @@ const fn domain(text: &str) -> [u8; 32] {
 const ELEMENT: [u8; 32] = domain("linewarden evidence element 1");
 const LEAF: [u8; 32] = domain("linewarden evidence leaf 1");
 
-/// A 32-byte digest of a program, a set, or a part of one.
+/// A 32-byte digest of a program, of a set of entries, or of one object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
@@ -141,8 +141,8 @@ impl LtHash {
         self.remove_all(&element.0);
     }
 
-    /// Removes the element with the encoding `old` from all `sets` and adds the element with the encoding `new`; either
-    /// may be absent. Faster than [`Self::remove`] and [`Self::add`].
+    /// Removes the element with the encoding `old` from all `sets` and adds the element with the encoding `new`. If `old`
+    /// or `new` is `None`, nothing is removed or added. Faster than [`Self::remove`] and [`Self::add`].
     pub fn exchange(sets: &mut [&mut Self], old: Option<&[u8]>, new: Option<&[u8]>) {
         let (old_block, new_block) = (old.and_then(Block::of), new.and_then(Block::of));
         if old_block.is_some() == old.is_some() && new_block.is_some() == new.is_some() {

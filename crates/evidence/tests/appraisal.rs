@@ -1,7 +1,7 @@
 //! Appraisal: differences are named, and damaged reference values are rejected.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
-// Other tests use more of it.
+// Other test programs use more items of this module.
 #[allow(dead_code)]
 mod common;
 
@@ -130,7 +130,7 @@ impl TestDataPlane {
         Reference::from_statement("router", &evidence, Some(&proven), |_| false)
     }
 
-    fn against(&self, reference: &Reference) -> Appraisal {
+    fn appraise_against(&self, reference: &Reference) -> Appraisal {
         let (evidence, proven) = self.evidence();
         appraise(&evidence, reference, Some(&proven)).unwrap()
     }
@@ -142,7 +142,7 @@ fn signer() -> Ed25519Signer {
 
 #[track_caller]
 fn assert_differences(changed: &TestDataPlane, lines: &[&str]) {
-    let reported = changed.against(&TestDataPlane::valid().reference());
+    let reported = changed.appraise_against(&TestDataPlane::valid().reference());
     assert_eq!(reported.to_string().lines().collect::<Vec<_>>(), lines);
     assert_eq!(reported.is_affirmed(), lines == ["no differences"]);
 }
@@ -150,7 +150,7 @@ fn assert_differences(changed: &TestDataPlane, lines: &[&str]) {
 #[test]
 fn a_compliant_data_plane_is_affirmed() {
     assert_differences(&TestDataPlane::valid(), &["no differences"]);
-    // Order and counts have no effect.
+    // The order of entries and the values of counters have no effect.
     let mut equivalent = TestDataPlane::valid();
     equivalent.entries.reverse();
     equivalent.counters = [0, 900];
@@ -230,8 +230,8 @@ fn each_cell_that_differs_is_named() {
     let (evidence, proven) = TestDataPlane::valid().evidence();
     let accepts_any_content = |object: &Object| object.class == Class::Register;
     let reference = Reference::from_statement("router", &evidence, Some(&proven), accepts_any_content);
-    assert!(changed.against(&reference).is_affirmed());
-    assert!(hidden.against(&reference).is_affirmed());
+    assert!(changed.appraise_against(&reference).is_affirmed());
+    assert!(hidden.appraise_against(&reference).is_affirmed());
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn another_data_plane_and_a_contradicting_one_are_reported() {
     let mut reference = TestDataPlane::valid().reference();
     reference.switch = None;
     reference.kind = DataPlaneKind::Xdp;
-    assert!(other_switch.against(&reference).is_affirmed());
+    assert!(other_switch.appraise_against(&reference).is_affirmed());
     let contradicting = TestDataPlane {
         contradicts: true,
         ..TestDataPlane::valid()
@@ -288,7 +288,7 @@ fn another_data_plane_and_a_contradicting_one_are_reported() {
 fn the_result_has_the_field_names_of_the_draft() {
     let mut changed = TestDataPlane::valid();
     changed.entries.push(route(0x0a00_0900, 2));
-    let reported = changed.against(&TestDataPlane::valid().reference());
+    let reported = changed.appraise_against(&TestDataPlane::valid().reference());
     let digests = reported.snapshot().digests;
     let sequence = reported.snapshot().sequence.0;
     let ear = serde_json::to_value(reported.ear(100, 200)).unwrap();
@@ -333,7 +333,12 @@ fn the_result_has_the_field_names_of_the_draft() {
         switch: 8,
         ..TestDataPlane::valid()
     };
-    let ear = serde_json::to_value(other.against(&TestDataPlane::valid().reference()).ear(1, 2)).unwrap();
+    let ear = serde_json::to_value(
+        other
+            .appraise_against(&TestDataPlane::valid().reference())
+            .ear(1, 2),
+    )
+    .unwrap();
     for name in ["program", "tables", "registers"] {
         let submodule = &ear["submods"][format!("0000000000000008/{name}")];
         assert_eq!(submodule["ear_status"], "contraindicated");
@@ -347,7 +352,7 @@ fn a_result_does_not_exceed_its_maximum_length() {
     changed
         .entries
         .extend((0..500).map(|n| route(0x0b00_0000 + (n << 8), 1)));
-    let reported = changed.against(&TestDataPlane::valid().reference());
+    let reported = changed.appraise_against(&TestDataPlane::valid().reference());
     let ear = serde_json::to_value(reported.ear(1, 2)).unwrap();
     let claims = &ear["submods"]["0000000000000007/tables"]["ear_verifier_claims"];
     assert_eq!(claims["differences"].as_array().unwrap().len(), 100);

@@ -1,11 +1,11 @@
-//! Collisions and blind spots of the published attesting switch; none of them exists here.
+//! Collisions and blind spots of the published attesting switch; none of them exists in this crate.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 use linewarden_evidence::encoding::*;
 use linewarden_evidence::state::{Digests, DirtyCells, MeasuredState, PutOutcome, Stability, program_digest};
 use linewarden_evidence::{BootCount, SwitchId};
 
-fn measured() -> MeasuredState {
+fn measured_state() -> MeasuredState {
     MeasuredState::new(SwitchId(1), BootCount(1), program_digest(b"program"))
 }
 
@@ -33,8 +33,8 @@ fn route(address: u64, port: u64) -> Entry {
 }
 
 /// The digests with these arrays: names, cell widths in bits, and cells.
-fn with_arrays(arrays: &[(&str, u32, &[u64])]) -> Digests {
-    let mut state = measured();
+fn digests_of_arrays(arrays: &[(&str, u32, &[u64])]) -> Digests {
+    let mut state = measured_state();
     for (name, width, cells) in arrays {
         let size = u32::try_from(cells.len()).unwrap();
         let id = state
@@ -51,8 +51,8 @@ fn with_arrays(arrays: &[(&str, u32, &[u64])]) -> Digests {
     state.snapshot().digests
 }
 
-fn with_entries(entries: &[Entry]) -> Digests {
-    let mut state = measured();
+fn digests_of_entries(entries: &[Entry]) -> Digests {
+    let mut state = measured_state();
     for entry in entries {
         state.put(entry).unwrap();
     }
@@ -63,31 +63,34 @@ fn with_entries(entries: &[Entry]) -> Digests {
 fn two_arrays_with_their_contents_swapped_differ() {
     let (first, second): (&[u64], &[u64]) = (&[1, 2], &[3, 4]);
     assert_ne!(
-        with_arrays(&[("a", 16, first), ("b", 16, second)]),
-        with_arrays(&[("a", 16, second), ("b", 16, first)])
+        digests_of_arrays(&[("a", 16, first), ("b", 16, second)]),
+        digests_of_arrays(&[("a", 16, second), ("b", 16, first)])
     );
     // The order of declarations has no effect.
     assert_eq!(
-        with_arrays(&[("a", 16, first), ("b", 16, second)]),
-        with_arrays(&[("b", 16, second), ("a", 16, first)])
+        digests_of_arrays(&[("a", 16, first), ("b", 16, second)]),
+        digests_of_arrays(&[("b", 16, second), ("a", 16, first)])
     );
 }
 
 #[test]
 fn cells_with_other_boundaries_differ() {
     assert_ne!(
-        with_arrays(&[("a", 16, &[0x0102, 0x03])]),
-        with_arrays(&[("a", 16, &[0x01, 0x0203])])
+        digests_of_arrays(&[("a", 16, &[0x0102, 0x03])]),
+        digests_of_arrays(&[("a", 16, &[0x01, 0x0203])])
     );
-    assert_ne!(with_arrays(&[("a", 8, &[1])]), with_arrays(&[("a", 16, &[1])]));
     assert_ne!(
-        with_arrays(&[("a", 8, &[1, 0])]),
-        with_arrays(&[("a", 8, &[0, 1])])
+        digests_of_arrays(&[("a", 8, &[1])]),
+        digests_of_arrays(&[("a", 16, &[1])])
+    );
+    assert_ne!(
+        digests_of_arrays(&[("a", 8, &[1, 0])]),
+        digests_of_arrays(&[("a", 8, &[0, 1])])
     );
     // Names are separated from other names and from numbers.
     assert_ne!(
-        with_arrays(&[("a", 8, &[1])]),
-        with_arrays(&[("a\0\0\0\0", 8, &[1])])
+        digests_of_arrays(&[("a", 8, &[1])]),
+        digests_of_arrays(&[("a\0\0\0\0", 8, &[1])])
     );
 }
 
@@ -96,33 +99,33 @@ fn the_order_of_insertion_does_not_change_the_digest() {
     let routes: Vec<Entry> = (0u64..50).map(|n| route(n << 8, n % 8)).collect();
     let mut reversed = routes.clone();
     reversed.reverse();
-    assert_eq!(with_entries(&routes), with_entries(&reversed));
+    assert_eq!(digests_of_entries(&routes), digests_of_entries(&reversed));
     let mut missing = routes.clone();
     missing.pop();
-    assert_ne!(with_entries(&routes), with_entries(&missing));
+    assert_ne!(digests_of_entries(&routes), digests_of_entries(&missing));
 }
 
 #[test]
 fn keys_and_action_names_change_the_digest() {
-    let base = with_entries(&[route(0x100, 1)]);
-    assert_ne!(base, with_entries(&[route(0x200, 1)]));
-    assert_ne!(base, with_entries(&[route(0x100, 2)]));
+    let base = digests_of_entries(&[route(0x100, 1)]);
+    assert_ne!(base, digests_of_entries(&[route(0x200, 1)]));
+    assert_ne!(base, digests_of_entries(&[route(0x100, 2)]));
     let Entry::TableEntry(mut renamed) = route(0x100, 1) else {
         unreachable!()
     };
     renamed.action = ActionRef::Action(action("mirror", &[(9, 1)]));
-    assert_ne!(base, with_entries(&[renamed.clone().into()]));
+    assert_ne!(base, digests_of_entries(&[renamed.clone().into()]));
     renamed.action = ActionRef::Action(action("forward", &[(9, 1)]));
     renamed.priority = 1;
-    assert_ne!(base, with_entries(&[renamed.clone().into()]));
+    assert_ne!(base, digests_of_entries(&[renamed.clone().into()]));
     renamed.priority = 0;
     renamed.table = "ipv6".to_owned();
-    assert_ne!(base, with_entries(&[renamed.into()]));
+    assert_ne!(base, digests_of_entries(&[renamed.into()]));
 }
 
 #[test]
 fn a_register_written_by_a_packet_changes_the_digest() {
-    let mut state = measured();
+    let mut state = measured_state();
     let id = state
         .declare_array("state", 8, 65_536, Stability::Static)
         .unwrap();
@@ -146,19 +149,19 @@ fn a_default_action_changes_the_digest_of_an_empty_table() {
         }
         .into()
     };
-    let base = with_entries(&[default("drop", false)]);
-    assert_ne!(base, with_entries(&[default("pass", false)]));
-    assert_ne!(base, with_entries(&[default("drop", true)]));
-    assert_ne!(base, with_entries(&[]));
+    let base = digests_of_entries(&[default("drop", false)]);
+    assert_ne!(base, digests_of_entries(&[default("pass", false)]));
+    assert_ne!(base, digests_of_entries(&[default("drop", true)]));
+    assert_ne!(base, digests_of_entries(&[]));
     // A second default action replaces the first.
     assert_eq!(
         base,
-        with_entries(&[default("pass", false), default("drop", false)])
+        digests_of_entries(&[default("pass", false), default("drop", false)])
     );
 }
 
 #[test]
-fn every_unhooked_element_is_inserted_again() {
+fn elements_that_the_published_switch_misses_change_the_digest() {
     let name = || "n".to_owned();
     let replicas = |port| Replicas::from([(Replica { port, instance: 0 }, 1)]);
     let bits = |value| Bits::from_u64(16, value).unwrap();
@@ -256,10 +259,10 @@ fn every_unhooked_element_is_inserted_again() {
             .into()
         }),
     ];
-    let mut digests = vec![with_entries(&[]).tables];
+    let mut digests = vec![digests_of_entries(&[]).tables];
     for pair in pairs {
         for entry in pair {
-            digests.push(with_entries(&[entry]).tables);
+            digests.push(digests_of_entries(&[entry]).tables);
         }
     }
     let count = digests.len();
@@ -270,7 +273,7 @@ fn every_unhooked_element_is_inserted_again() {
 
 #[test]
 fn an_entry_inserted_many_times_counts_once() {
-    let mut state = measured();
+    let mut state = measured_state();
     let entry = route(0x100, 1);
     assert_eq!(state.put(&entry).unwrap(), PutOutcome::Added);
     let inserted_once = state.snapshot();
@@ -278,23 +281,23 @@ fn an_entry_inserted_many_times_counts_once() {
         assert_eq!(state.put(&entry).unwrap(), PutOutcome::Unchanged);
     }
     assert_eq!(state.snapshot(), inserted_once);
-    assert_ne!(inserted_once.digests, with_entries(&[]));
+    assert_ne!(inserted_once.digests, digests_of_entries(&[]));
     assert!(state.remove(&entry).unwrap());
-    assert_eq!(state.snapshot().digests, with_entries(&[]));
+    assert_eq!(state.snapshot().digests, digests_of_entries(&[]));
     assert!(!state.remove(&entry).unwrap());
 }
 
 #[test]
 fn tables_of_a_replaced_program_are_removed() {
-    let mut state = measured();
+    let mut state = measured_state();
     state.put(&route(0x100, 1)).unwrap();
     state = state.successor(program_digest(b"program"));
-    assert_eq!(state.snapshot().digests, with_entries(&[]));
+    assert_eq!(state.snapshot().digests, digests_of_entries(&[]));
 }
 
 #[test]
 fn unmeasured_entries_in_memory_are_reported_by_entry() {
-    let mut state = measured();
+    let mut state = measured_state();
     for n in 0..4 {
         state.put(&route(n << 8, 1)).unwrap();
     }

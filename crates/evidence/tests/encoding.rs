@@ -1,7 +1,7 @@
 //! Encodings: one to one, strict, and robust for arbitrary bytes.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
-// Other tests use more of it.
+// Other test programs use more items of this module.
 #[allow(dead_code)]
 mod common;
 
@@ -20,7 +20,7 @@ proptest! {
         let encoded = entry.encode();
         prop_assert_eq!(Entry::decode(&encoded), Ok(entry.clone()));
         prop_assert_eq!(entry.encode_parts().to_bytes(), encoded);
-        // One line for any names.
+        // The text is one line, whatever the names contain.
         let output = format!("{} {} {}", entry.object(), entry.entry_name(), entry.content_text());
         prop_assert!(!output.chars().any(char::is_control), "{}", output);
     }
@@ -29,7 +29,7 @@ proptest! {
     fn different_entries_are_written_differently(a in entry(), b in entry()) {
         prop_assert_eq!(a == b, a.encode() == b.encode());
         let (a, b) = (a.encode_parts(), b.encode_parts());
-        // No part is a prefix of the other.
+        // Different parts have different concatenations.
         prop_assert_eq!(a == b, a.to_bytes() == b.to_bytes());
     }
 
@@ -136,11 +136,11 @@ fn insignificant_bits_are_written_as_zeros() {
     );
 }
 
-/// Values that would be confused without types, widths, counts and lengths differ.
+/// Encodings contain types, widths, counts and lengths. Otherwise different values would have the same encoding.
 #[test]
 fn similar_entries_have_different_encodings() {
     let bits = |width, value| Bits::from_u64(width, value).unwrap();
-    let with = |data: Vec<Bits>| {
+    let default_action_with = |data: Vec<Bits>| {
         let action = Action {
             name: "a".to_owned(),
             data,
@@ -153,10 +153,13 @@ fn similar_entries_have_different_encodings() {
         .encode()
     };
     assert_ne!(
-        with(vec![bits(16, 0x0102), bits(8, 3)]),
-        with(vec![bits(8, 1), bits(16, 0x0203)])
+        default_action_with(vec![bits(16, 0x0102), bits(8, 3)]),
+        default_action_with(vec![bits(8, 1), bits(16, 0x0203)])
     );
-    assert_ne!(with(vec![bits(8, 1)]), with(vec![bits(16, 1)]));
+    assert_ne!(
+        default_action_with(vec![bits(8, 1)]),
+        default_action_with(vec![bits(16, 1)])
+    );
     let exact = route(Match::exact(bits(32, 5))).encode();
     for other in [
         lpm(5, 32),

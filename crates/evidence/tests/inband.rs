@@ -1,7 +1,7 @@
 //! Evidence in packets: byte-exact, inserted, overwritten, forged, moved, replayed.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
-// Other tests use more of it.
+// Other test programs use more items of this module.
 #[allow(dead_code)]
 mod common;
 
@@ -42,11 +42,11 @@ fn master() -> MasterKey {
     MasterKey::new(std::array::from_fn(|i| i as u8))
 }
 
-fn stamper(form: ContentFormat) -> Stamper {
+fn stamper(format: ContentFormat) -> Stamper {
     let snapshot = snapshot();
     Stamper::new(
         master().key(snapshot.switch, snapshot.boot_count),
-        form,
+        format,
         &snapshot,
     )
 }
@@ -157,7 +157,7 @@ fn classic_content_has_the_layout_of_the_published_switch() {
     ));
 }
 
-/// The paper's fourth and sixth aspects: evidence is present, and the payload is unchanged.
+/// The fourth and sixth aspects in the paper about the published switch: evidence is present, and the payload is unchanged.
 #[test]
 fn only_the_headers_are_changed() {
     for options in [
@@ -165,8 +165,8 @@ fn only_the_headers_are_changed() {
         &header(&[5, 2, 0, 0]),
         &header(&[0, 0, 1, 2, 9, 9, 5, 2, 0, 0, 0x3e, 4, 1, 2, 3, 4]),
     ] {
-        for form in [ContentFormat::Classic, ContentFormat::Default] {
-            let mut stamper = stamper(form);
+        for format in [ContentFormat::Classic, ContentFormat::Default] {
+            let mut stamper = stamper(format);
             let before = packet(options, 333);
             let after = stamped(&mut stamper, &before, 1, None);
             assert_eq!(after.len(), before.len() + 104);
@@ -183,7 +183,7 @@ fn only_the_headers_are_changed() {
             let after_second = stamped(&mut stamper, &after, 2, None);
             assert_eq!(after_second.len(), after.len());
             assert_eq!(payload(&after_second).0, payload(&before).0);
-            if form == ContentFormat::Default {
+            if format == ContentFormat::Default {
                 assert_eq!(appraise(&after), Ok(Counter(1)));
                 assert_eq!(appraise(&after_second), Ok(Counter(2)));
             }
@@ -191,7 +191,7 @@ fn only_the_headers_are_changed() {
     }
 }
 
-/// The paper's fifth aspect.
+/// The fifth aspect in the paper about the published switch: a program cannot forge evidence.
 #[test]
 fn evidence_forged_by_a_program_is_replaced() {
     let forged = [&[0x37, 100], &[0xee; 100][..]].concat();
@@ -203,8 +203,8 @@ fn evidence_forged_by_a_program_is_replaced() {
         [&short[..], &forged, &alert, &forged, &[0x37, 0]].concat(),
         [&alert[..], &forged, &short].concat(),
     ] {
-        for form in [ContentFormat::Classic, ContentFormat::Default] {
-            let mut stamper = stamper(form);
+        for format in [ContentFormat::Classic, ContentFormat::Default] {
+            let mut stamper = stamper(format);
             let before = packet(&header(&options), 20);
             let after = stamped(&mut stamper, &before, 1, None);
             let evidence = carried(&after);
@@ -289,7 +289,7 @@ fn evidence_of_another_packet_or_state_is_refused() {
         routed[position] ^= mask;
         assert_eq!(appraise(&routed), Ok(Counter(1)), "byte {position}");
     }
-    // Every bit of the content.
+    // Each byte of the content.
     let content = frame.len() - 28 - 96..frame.len() - 28;
     for position in content.clone() {
         let mut changed = frame.clone();
@@ -316,7 +316,7 @@ fn evidence_of_another_packet_or_state_is_refused() {
             registers: false
         }
     );
-    // Digests with equal prefixes only.
+    // The expected digest differs only behind the prefix that is in the packet.
     let mut other_digests = digests(0);
     other_digests.tables.0[31] ^= 1;
     assert_eq!(appraisal_error(other_digests), PacketEvidenceError::InvalidTag);
@@ -402,7 +402,7 @@ fn frames_without_space_are_unchanged_and_counted() {
         stamp_error(&packet(&[], 65_535 - 104 - 8 + 1)),
         FrameError::TooLong
     );
-    // A header of 1,944 bytes just has room for 104 more bytes; a header with 8 more bytes has not.
+    // A header of 1,944 bytes has room for exactly 104 more bytes. A header of 1,952 bytes has too little room.
     let long = [&[0x3e, 255][..], &[0; 255]].concat().repeat(7);
     let full = header(&[&long[..], &[0x3e, 141], &[0; 141]].concat());
     assert_eq!(full.len(), 2048 - 104);
@@ -525,8 +525,8 @@ proptest! {
             let position = position.index(frame.len());
             frame[position] = byte;
         }
-        for form in [ContentFormat::Classic, ContentFormat::Default] {
-            let mut stamper = stamper(form);
+        for format in [ContentFormat::Classic, ContentFormat::Default] {
+            let mut stamper = stamper(format);
             let mut out = Vec::new();
             let _ = read_clone(&frame);
             let Ok(replaced) = stamper.stamp(&frame, Counter(1), None, &mut out) else {
@@ -534,7 +534,7 @@ proptest! {
             };
             let sent = [&out, &frame[replaced..]].concat();
             let evidence = read_option(&sent).unwrap().unwrap();
-            if form == ContentFormat::Default {
+            if format == ContentFormat::Default {
                 prop_assert!(Appraiser::new(master()).appraise(&evidence, &digests(0)).is_ok());
             }
             prop_assert!(sent.ends_with(&frame[replaced..]));
@@ -568,7 +568,7 @@ proptest! {
             }
             None => {
                 prop_assert_eq!(stamper.counters(), stamped_before);
-                // Only Ethernet, IPv6, options and 8 bytes are parsed.
+                // Only Ethernet, IPv6, options and 8 bytes of the payload are parsed.
                 prop_assert!(frame_result.is_none_or(|replaced| front.len() < replaced + 8));
             }
         }

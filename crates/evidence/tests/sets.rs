@@ -1,7 +1,7 @@
 //! Set hashes: known answers, order independence, and states after any history of changes.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
-// Other tests use more of it.
+// Other test programs use more items of this module.
 #[allow(dead_code)]
 mod common;
 
@@ -25,7 +25,7 @@ fn hash<'a>(elements: impl IntoIterator<Item = &'a [u8]>) -> LtHash {
     hash
 }
 
-fn measured() -> MeasuredState {
+fn measured_state() -> MeasuredState {
     MeasuredState::new(SwitchId(1), BootCount(1), program_digest(b"program"))
 }
 
@@ -55,7 +55,7 @@ fn the_digests_are_those_of_an_independent_program() {
 }
 
 #[test]
-fn no_digest_of_a_set_is_valid_for_another_set() {
+fn no_digest_of_one_kind_is_valid_for_another_kind() {
     let hash = hash([&b"a"[..]]);
     let digests =
         [DigestKind::Tables, DigestKind::Registers, DigestKind::Object].map(|kind| hash.digest(kind));
@@ -70,21 +70,21 @@ proptest! {
     #[test]
     fn any_order_gives_the_same_hash(
         elements in prop::collection::btree_set(prop::collection::vec(any::<u8>(), 0..80), 0..12),
-        others in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..6),
-        order in any::<prop::sample::Index>(),
+        temporary in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..6),
+        rotation in any::<prop::sample::Index>(),
     ) {
         let elements: Vec<_> = elements.into_iter().collect();
         let in_order = hash(elements.iter().map(Vec::as_slice));
         let mut reversed = elements.clone();
         if !reversed.is_empty() {
-            let mid = order.index(reversed.len());
+            let mid = rotation.index(reversed.len());
             reversed.rotate_left(mid);
             reversed.reverse();
         }
         let mut shuffled = LtHash::EMPTY;
-        others.iter().for_each(|element| shuffled.add(&Expansion::of(element)));
+        temporary.iter().for_each(|element| shuffled.add(&Expansion::of(element)));
         reversed.iter().for_each(|element| shuffled.add(&Expansion::of(element)));
-        others.iter().rev().for_each(|element| shuffled.remove(&Expansion::of(element)));
+        temporary.iter().rev().for_each(|element| shuffled.remove(&Expansion::of(element)));
         prop_assert_eq!(&in_order, &shuffled);
         prop_assert_eq!(in_order.to_bytes(), shuffled.to_bytes());
     }
@@ -94,7 +94,7 @@ proptest! {
     fn a_state_digest_is_independent_of_its_history(
         changes in prop::collection::vec((entry(), any::<bool>()), 0..40),
     ) {
-        let mut changed_state = measured();
+        let mut changed_state = measured_state();
         let mut present = BTreeMap::new();
         for (entry, is_put) in changes {
             if matches!(entry, Entry::RegisterCell(_)) {
@@ -120,12 +120,12 @@ proptest! {
             };
             prop_assert_eq!(changed_state.snapshot().sequence > sequence, has_changed);
         }
-        let mut fresh = measured();
+        let mut new_state = measured_state();
         for entry in present.values().rev() {
-            prop_assert_eq!(fresh.put(entry).unwrap(), PutOutcome::Added);
+            prop_assert_eq!(new_state.put(entry).unwrap(), PutOutcome::Added);
         }
-        prop_assert_eq!(changed_state.snapshot().digests, fresh.snapshot().digests);
-        prop_assert_eq!(changed_state.objects(), fresh.objects());
+        prop_assert_eq!(changed_state.snapshot().digests, new_state.snapshot().digests);
+        prop_assert_eq!(changed_state.objects(), new_state.objects());
         let drift = changed_state.rescan_hashes();
         prop_assert!(drift.objects.is_empty() && drift.are_sums_valid);
         let inventory: Vec<_> = changed_state.entries().map(|encoded| Entry::decode(&encoded.to_bytes()).unwrap()).collect();
@@ -142,7 +142,7 @@ proptest! {
         writes in prop::collection::vec((0u32..70, any::<u128>(), any::<bool>()), 0..60),
     ) {
         let mut array = TestArray::new(width, 70);
-        let mut state = measured();
+        let mut state = measured_state();
         let id = state.declare_array("r", width, 70, Stability::Static).unwrap();
         for (index, value, folds) in writes {
             array.write(index, value);
@@ -152,12 +152,12 @@ proptest! {
         }
         array.fold(&mut state, id);
         prop_assert!(array.dirty.is_empty());
-        let mut fresh = measured();
-        let fresh_id = fresh.declare_array("r", width, 70, Stability::Static).unwrap();
+        let mut new_state = measured_state();
+        let new_id = new_state.declare_array("r", width, 70, Stability::Static).unwrap();
         array.mark_all();
-        array.dirty_zero(&mut fresh, fresh_id);
-        prop_assert_eq!(state.snapshot().digests, fresh.snapshot().digests);
-        prop_assert_eq!(state.objects(), fresh.objects());
+        array.fold(&mut new_state, new_id);
+        prop_assert_eq!(state.snapshot().digests, new_state.snapshot().digests);
+        prop_assert_eq!(state.objects(), new_state.objects());
         prop_assert_eq!(state.check_array(id).unwrap().compare(|i, out| array.read(i, out)), None);
         prop_assert!(state.rescan_hashes().are_sums_valid);
     }
@@ -203,41 +203,37 @@ impl TestArray {
         folded
     }
 
+    /// Marks all cells as changed from zero.
     fn mark_all(&mut self) {
         for index in 0..self.cells.len() as u32 {
             self.dirty.mark(index, &vec![0; self.bytes]);
         }
     }
-
-    /// Marks all cells as changed, for a state in which they are zero.
-    fn dirty_zero(&mut self, state: &mut MeasuredState, id: ArrayId) {
-        self.fold(state, id);
-    }
 }
 
-fn registers(state: &mut MeasuredState) -> Digests {
+fn digests(state: &mut MeasuredState) -> Digests {
     state.snapshot().digests
 }
 
 #[test]
 fn a_cell_set_back_to_zero_leaves_the_digest_unchanged() {
-    let mut state = measured();
+    let mut state = measured_state();
     let id = state.declare_array("r", 9, 8, Stability::Static).unwrap();
-    let empty = registers(&mut state);
+    let empty = digests(&mut state);
     let mut array = TestArray::new(9, 8);
     array.write(3, 7);
     array.write(3, 8);
     assert_eq!(array.dirty.len(), 1);
     assert_eq!(array.fold(&mut state, id), 1);
     assert_eq!(state.objects()[0].entries, 1);
-    assert_ne!(registers(&mut state), empty);
+    assert_ne!(digests(&mut state), empty);
     let sequence = state.snapshot().sequence;
     array.write(3, 0);
-    // The cell has its old value again between two measurements: no change.
+    // At the next measurement, cell 4 has its old value again. So only the change of cell 3 counts.
     array.write(4, 1);
     array.write(4, 0);
     assert_eq!(array.fold(&mut state, id), 1);
-    assert_eq!(registers(&mut state), empty);
+    assert_eq!(digests(&mut state), empty);
     assert_eq!(state.objects()[0].entries, 0);
     assert_eq!(state.snapshot().sequence.0, sequence.0 + 1);
     array.write(5, 2);
@@ -248,21 +244,21 @@ fn a_cell_set_back_to_zero_leaves_the_digest_unchanged() {
 
 #[test]
 fn volatile_arrays_are_listed_but_excluded_from_the_digest() {
-    let mut state = measured();
+    let mut state = measured_state();
     let id = state.declare_array("counts", 32, 8, Stability::Volatile).unwrap();
-    let before = registers(&mut state);
+    let before = digests(&mut state);
     let object = state.objects()[0].clone();
     let mut array = TestArray::new(32, 8);
     array.write(1, 1);
     assert_eq!(array.fold(&mut state, id), 1);
-    assert_eq!(registers(&mut state), before);
+    assert_eq!(digests(&mut state), before);
     assert!(state.objects()[0].is_volatile);
     assert_ne!(state.objects()[0].digest, object.digest);
 }
 
 #[test]
 fn memory_changed_without_a_mark_is_detected() {
-    let mut state = measured();
+    let mut state = measured_state();
     let id = state.declare_array("r", 16, 300, Stability::Static).unwrap();
     let mut array = TestArray::new(16, 300);
     (0..300).for_each(|index| array.write(index, u128::from(index)));
@@ -286,7 +282,7 @@ fn memory_changed_without_a_mark_is_detected() {
 
 #[test]
 fn invalid_cells_are_not_folded() {
-    let mut state = measured();
+    let mut state = measured_state();
     let id = state.declare_array("r", 16, 4, Stability::Static).unwrap();
     assert_eq!(
         state.declare_array("r", 8, 4, Stability::Static),
@@ -309,7 +305,7 @@ fn invalid_cells_are_not_folded() {
 
 #[test]
 fn another_program_begins_with_an_empty_state() {
-    let mut state = measured();
+    let mut state = measured_state();
     let id = state.declare_array("r", 16, 4, Stability::Static).unwrap();
     let mut array = TestArray::new(16, 4);
     array.write(0, 1);
@@ -321,7 +317,7 @@ fn another_program_begins_with_an_empty_state() {
     assert!(after.sequence > before.sequence);
     assert!(state.objects().is_empty());
     assert!(matches!(state.check_array(id), Err(StateError::UnknownArray(_))));
-    let empty = registers(&mut MeasuredState::new(
+    let empty = digests(&mut MeasuredState::new(
         SwitchId(1),
         BootCount(1),
         program_digest(b"another"),

@@ -1,7 +1,7 @@
 //! Statements: byte-exact, and only the response of the requested data plane is accepted.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
-// Other tests use more of it.
+// Other test programs use more items of this module.
 #[allow(dead_code)]
 mod common;
 
@@ -59,7 +59,7 @@ fn statement() -> Statement {
                 registers: Digest([0x11; 32]),
             },
         },
-        // Sorted when it is signed.
+        // The objects are sorted when the statement is signed.
         objects: vec![
             object(Class::Table, "ipv4", 0x55, 1000),
             object(Class::Register, "flows", 0x44, 2),
@@ -69,7 +69,7 @@ fn statement() -> Statement {
     }
 }
 
-/// A key of the type in a TPM.
+/// A key of the type that a TPM signs with.
 struct P256(EcdsaKeyPair);
 
 impl P256 {
@@ -91,7 +91,7 @@ impl Signer for P256 {
     }
 }
 
-/// A signer that fails as a TPM may.
+/// A signer that always fails, like a TPM without a connection.
 struct FailingSigner;
 
 impl Signer for FailingSigner {
@@ -239,11 +239,12 @@ fn invalid_keys_are_rejected() {
     assert_ne!(generated.public_key(), signer().public_key());
 }
 
-/// A data plane with these entries and an array, its verified statement, and its inventory.
-fn running(entries: &[Entry]) -> (VerifiedStatement, Vec<Vec<u8>>) {
+/// Measures a data plane with these entries and a register array. Returns its verified statement, and the encodings of
+/// its inventory.
+fn verified_data_plane(entries: &[Entry]) -> (VerifiedStatement, Vec<Vec<u8>>) {
     let mut state = MeasuredState::new(SwitchId(7), BootCount(3), program_digest(b"p"));
     for entry in entries {
-        // Cells are listed by array.
+        // Register cells are refused here, because they are measured by array.
         let _ = state.put(entry);
     }
     let array = state.declare_array("memory", 16, 8, Stability::Static).unwrap();
@@ -275,37 +276,37 @@ proptest! {
     #[test]
     fn exactly_the_signed_entries_are_proven(
         entries in prop::collection::vec(entry(), 1..12),
-        at in any::<prop::sample::Index>(),
-        byte in any::<prop::sample::Index>(),
+        entry_index in any::<prop::sample::Index>(),
+        byte_index in any::<prop::sample::Index>(),
     ) {
-        let (evidence, encodings) = running(&entries);
+        let (evidence, encodings) = verified_data_plane(&entries);
         let full_inventory = inventory(&encodings).unwrap();
         prop_assert_eq!(&Inventory::read(&full_inventory.to_bytes()).unwrap(), &full_inventory);
         let proven = full_inventory.clone().prove(&evidence).unwrap();
         for signed in evidence.objects() {
             prop_assert_eq!(proven.entries(&signed.object).unwrap().len() as u64, signed.entries);
         }
-        // One entry is removed: its object still has entries, or has none and is not listed.
+        // One entry is missing: if its object has other entries, the inventory is refused. Otherwise the object is not proven.
         let mut incomplete = encodings.clone();
-        let removed = Entry::decode(&incomplete.remove(at.index(encodings.len()))).unwrap().object();
+        let removed = Entry::decode(&incomplete.remove(entry_index.index(encodings.len()))).unwrap().object();
         match inventory(&incomplete).unwrap().prove(&evidence) {
             Ok(proven) => prop_assert_eq!(proven.entries(&removed), None),
             Err(error) => prop_assert_eq!(error, InventoryError::NotSigned(removed)),
         }
-        // One entry duplicated.
+        // One entry is duplicated.
         let mut twice = encodings.clone();
-        twice.push(encodings[at.index(encodings.len())].clone());
+        twice.push(encodings[entry_index.index(encodings.len())].clone());
         let is_refused = matches!(inventory(&twice), Err(InventoryError::DuplicateEntry { .. }));
         prop_assert!(is_refused);
-        // Any byte of the file.
+        // Any byte of the file is changed, or the file is truncated at this byte.
         let mut bytes = full_inventory.to_bytes();
-        let position = byte.index(bytes.len());
+        let position = byte_index.index(bytes.len());
         bytes[position] ^= 1;
         let proven = Inventory::read(&bytes).and_then(|changed| changed.prove(&evidence));
         prop_assert!(proven.is_err());
-        let cut = &full_inventory.to_bytes()[..byte.index(full_inventory.to_bytes().len())];
+        let cut = &full_inventory.to_bytes()[..byte_index.index(full_inventory.to_bytes().len())];
         if let Ok(cut) = Inventory::read(cut) {
-            // Truncated between two entries.
+            // The file was truncated between two entries.
             prop_assert_ne!(cut, full_inventory);
         }
     }

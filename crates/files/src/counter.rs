@@ -1,4 +1,4 @@
-//! A persistent counter that increases at each start and never repeats a number.
+//! A counter in a file. A program increments the counter at each start, so that no number repeats.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,9 +9,9 @@ use rustix::fs::OFlags;
 
 use crate::{read_text_bounded, replace};
 
-/// Start of the file.
+/// Format name and version, at the start of the file.
 const FILE_PREFIX: &str = "linewarden count 1: ";
-/// Maximum length of the file.
+/// Maximum length of the file, in bytes.
 const FILE_BYTES_MAX: usize = 128;
 
 /// Why there is no next number.
@@ -20,15 +20,15 @@ pub enum CounterError {
     /// An error of the operating system.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The file was not written by [`next_count`], was changed since, or contains the maximum number.
+    /// The file was not written by [`next_count`], was changed by another program, or contains the maximum number.
     #[error(
         "the file is damaged: {0}; restore it, or remove it to restart at 1 if none of its numbers is in use"
     )]
     Damaged(&'static str),
 }
 
-/// Increments the number in the file and returns it; 1 if there is no file. The number is durable before the return.
-/// Concurrent processes get different numbers.
+/// Increments the number in the file and returns the new number, or 1 if there is no file. The new number is on disk
+/// before the function returns. Concurrent processes get different numbers.
 ///
 /// # Errors
 /// The file cannot be read or written, or is damaged. A damaged file is left unchanged, because a restarted count
@@ -51,7 +51,7 @@ pub fn next_count(path: &Path) -> Result<u64, CounterError> {
 }
 
 /// Locks the file `PATH.lock` until the returned file is closed. The counter file itself cannot be locked, because each
-/// write replaces it. Only the owner may open the lock file: every user who can open a file can lock the file.
+/// write replaces the file. Only the owner may open the lock file, because every user who can open a file can lock it.
 fn lock_sidecar(path: &Path) -> io::Result<File> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".lock");
@@ -66,7 +66,7 @@ fn lock_sidecar(path: &Path) -> io::Result<File> {
     Ok(lock)
 }
 
-/// Formats the number and its complement, to detect a changed digit.
+/// Formats the number and its bitwise complement, which detects a changed digit.
 fn format_count(number: u64) -> String {
     format!("{FILE_PREFIX}{number} {:016x}\n", !number)
 }

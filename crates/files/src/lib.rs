@@ -1,6 +1,6 @@
 //! Robust file access: bounded reads, private secrets, atomic durable writes, a persistent counter, sealed blobs.
 //!
-//! The crate knows no file formats besides its counter and its sealed blobs, and it does not choose paths.
+//! The crate defines only two formats: the counter file and the sealed blob. Callers choose the paths.
 //!
 //! | functions | purpose |
 //! |---|---|
@@ -35,11 +35,12 @@ pub use private::{PrivateFileError, create_private, open_private, read_private};
 pub use regular::{check_regular, open_regular};
 pub use write::{can_replace, replace, replace_owned, replace_private, replace_public, sync_parent};
 
-/// Reads a whole regular file of at most `bytes_max` bytes. Its reported size is not trusted, because kernel files
-/// report 0. Only regular files are read ([`open_regular`]): a caller blocked on a FIFO could not handle signals.
+/// Reads a whole regular file of at most `bytes_max` bytes. The size in the metadata is not used, because files in
+/// `/proc` and `/sys` report 0. Other file types are refused ([`open_regular`]), because a read from a FIFO could block
+/// the caller, and a blocked caller cannot handle signals.
 ///
 /// # Errors
-/// Those of [`open_regular`], or [`io::ErrorKind::FileTooLarge`] with a message that names the limit.
+/// As [`open_regular`], a read error, or [`io::ErrorKind::FileTooLarge`] with a message that names the limit.
 pub fn read_bounded(path: impl AsRef<Path>, bytes_max: usize) -> io::Result<Vec<u8>> {
     let file = open_regular(path, OpenOptions::new().read(true))?;
     let mut bytes = Vec::new();

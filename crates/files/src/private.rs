@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::write::sync_parent;
 use crate::{open_regular, too_large};
 
-/// Why a private file was not read.
+/// Why a private file was not opened or not read.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateFileError {
     /// The file cannot be opened or read.
@@ -27,8 +27,8 @@ pub enum PrivateFileError {
     },
 }
 
-/// Opens a file with a secret for reading, and for writing in place if `writable`. Symbolic links are followed; the
-/// target is checked.
+/// Opens a secret file for reading, and also for writing in place if `writable` is true. A symbolic link is followed, and
+/// its target is checked.
 ///
 /// # Errors
 /// The file cannot be opened, is not a regular file, belongs to another user, or may be read or written by group or
@@ -48,14 +48,14 @@ pub fn open_private(path: &Path, writable: bool) -> Result<File, PrivateFileErro
     Ok(file)
 }
 
-/// Reads a whole file with a secret of at most `bytes_max` bytes.
+/// Reads a whole secret file of at most `bytes_max` bytes.
 ///
 /// # Errors
 /// As [`open_private`], read errors of the operating system, or [`io::ErrorKind::FileTooLarge`].
 pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
     let mut file = open_private(path, false)?;
-    // One buffer of full size: growing one would leave copies of the secret in memory. One extra byte detects a
-    // longer file.
+    // The buffer has its full size from the start, because a growing buffer would leave copies of the secret in memory.
+    // One extra byte detects a file that is too long.
     let mut bytes = Zeroizing::new(vec![0u8; bytes_max.saturating_add(1)]);
     let mut length = 0;
     while let Some(rest) = bytes.get_mut(length..).filter(|rest| !rest.is_empty()) {
@@ -73,7 +73,7 @@ pub fn read_private(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>,
     Ok(bytes)
 }
 
-/// Checks the opened file, not the path, which may point elsewhere a moment later.
+/// Checks the mode and the owner of the opened file. `path` is only for messages: another file may have taken its place.
 fn check(path: &Path, file: &File) -> Result<(), PrivateFileError> {
     let refuse = |problem: String, remedy: String| Err(PrivateFileError::Unsafe { problem, remedy });
     let metadata = file.metadata()?;
@@ -100,7 +100,7 @@ fn check(path: &Path, file: &File) -> Result<(), PrivateFileError> {
     Ok(())
 }
 
-/// Writes a secret to a new file of mode 0600, durably. An incomplete file is removed.
+/// Creates a file of mode 0600 and writes the secret durably. After an error, the incomplete file is removed.
 ///
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] if the path exists, even as a dangling link, or errors of the operating system.

@@ -1,4 +1,4 @@
-//! Opening a file that an operator named: a regular file, or an immediate error.
+//! Opens a file at a path that an operator chose. Any other file type than a regular file is an immediate error.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
@@ -7,18 +7,19 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Opens a regular file with these options; their custom flags are replaced. Symbolic links are followed. FIFOs,
-/// devices and sockets are not opened: opening a FIFO waits for its other end, and opening a device can have effects.
+/// Opens a regular file with `options`; the custom flags of `options` are replaced. Symbolic links are followed. FIFOs,
+/// devices and sockets are refused: opening a FIFO waits for a second process, and opening a device can have effects.
 ///
 /// # Errors
 /// Errors of the operating system, or [`io::ErrorKind::InvalidInput`] with a message that names the type of the file.
 pub fn open_regular(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Result<File> {
     let path = path.as_ref();
-    // A file to be created does not exist yet; all other errors occur again below.
+    // An error is ignored here: the file may not exist before `open` creates it, and any other error recurs in `open`.
     if let Ok(metadata) = path.metadata() {
         refuse_irregular(metadata.file_type())?;
     }
-    // The file may have been replaced since: a FIFO must not block before it is refused.
+    // A FIFO may have replaced the file after the check above. With NONBLOCK, `open` does not wait for a second process,
+    // so that the next check can refuse the FIFO.
     let file = options
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
         .open(path)?;
@@ -26,10 +27,11 @@ pub fn open_regular(path: impl AsRef<Path>, options: &mut OpenOptions) -> io::Re
     Ok(file)
 }
 
-/// Checks that [`open_regular`] can open the file for reading, for libraries that open a file by its path.
+/// Checks that [`open_regular`] can open the file for reading. Callers use this check before they pass the path to a
+/// library that opens the file itself.
 ///
 /// # Errors
-/// Those of [`open_regular`].
+/// As [`open_regular`].
 pub fn check_regular(path: impl AsRef<Path>) -> io::Result<()> {
     open_regular(path, OpenOptions::new().read(true)).map(drop)
 }

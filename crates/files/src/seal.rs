@@ -1,8 +1,9 @@
-//! Sealing at rest: XChaCha20-Poly1305 with a random nonce, bound to the storage location of the blob.
+//! Encryption of blobs at rest: XChaCha20-Poly1305 with a random nonce. The additional data (`aad`) name the storage
+//! location of the blob, so a blob that was moved does not authenticate.
 //!
-//! A sealed blob is `nonce[24] | ciphertext | tag[16]`. The 192-bit nonce is drawn from the operating system for each
-//! blob, so no counter has to survive a restored backup. The key is derived from a secret and a public salt, so one
-//! secret may serve several stores.
+//! A sealed blob is `nonce[24] | ciphertext | tag[16]`. Each blob has a random 192-bit nonce from the operating system,
+//! not a counter, because a counter would repeat nonces after the restore of a backup. The key is derived from a secret,
+//! a public salt and a purpose, so one secret can serve several stores.
 
 use chacha20poly1305::aead::inout::InOutBuf;
 use chacha20poly1305::{AeadInOut as _, Key, KeyInit as _, Tag, XChaCha20Poly1305, XNonce};
@@ -15,7 +16,7 @@ const TAG_BYTES: usize = 16;
 /// Bytes that sealing adds to a plaintext.
 pub const SEAL_OVERHEAD_BYTES: usize = NONCE_BYTES + TAG_BYTES;
 
-/// The blob does not authenticate: damaged, moved, or sealed under another key.
+/// The blob does not authenticate: the blob was damaged, was moved, or was sealed under another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("blob does not authenticate: it is damaged, from another location, or sealed under another key")]
 pub struct NotAuthentic;
@@ -35,11 +36,11 @@ impl Sealer {
         }
     }
 
-    /// Seals `plaintext_len` bytes that `write` appends to the blob. The ciphertext overwrites the plaintext in place,
-    /// so no copy of the plaintext is left.
+    /// Returns a sealed blob. `write` appends exactly `plaintext_len` bytes of plaintext to the blob. The ciphertext
+    /// overwrites the plaintext in place, so no copy of the plaintext remains. The blob does not contain `aad`.
     ///
     /// # Errors
-    /// The operating system has no random bytes.
+    /// The operating system provides no random bytes.
     pub fn seal(
         &self,
         aad: &[u8],
@@ -80,7 +81,7 @@ impl Sealer {
     /// Opens a blob that was sealed with the same `aad`.
     ///
     /// # Errors
-    /// The blob was sealed with other data or another key, or was altered.
+    /// The blob was sealed with another `aad` or another key, or was altered.
     pub fn open(&self, aad: &[u8], sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, NotAuthentic> {
         let (nonce, rest) = sealed.split_first_chunk::<NONCE_BYTES>().ok_or(NotAuthentic)?;
         let (body, tag) = rest.split_last_chunk::<TAG_BYTES>().ok_or(NotAuthentic)?;
@@ -97,11 +98,11 @@ impl Sealer {
     }
 }
 
-/// Derives a key of `N` bytes, at most 64, with HKDF-SHA-256 (RFC 5869).
+/// Derives a key of `N` bytes (at most 64) with HKDF-SHA-256 (RFC 5869). `purpose` is the `info` of HKDF.
 #[must_use]
 pub fn derive_key<const N: usize>(secret: &[u8; 32], salt: &[u8], purpose: &str) -> Zeroizing<[u8; N]> {
     let mut key = Zeroizing::new([0u8; N]);
-    // RFC 5869 limits the output to the length of 255 hashes; 64 bytes have the length of two.
+    // HKDF fails only above 255 hash lengths (8160 bytes).
     let expanded = Hkdf::<Sha256>::new(Some(salt), secret).expand(purpose.as_bytes(), &mut *key);
     debug_assert!(expanded.is_ok());
     key

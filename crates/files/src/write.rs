@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// the complete new content.
 ///
 /// # Errors
-/// Errors of the operating system; the old content is unchanged.
+/// Errors of the operating system. The old content is unchanged, except after a failed sync of the directory, which
+/// follows the rename: then the file already has the new content.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, bytes, 0o666)
 }
@@ -20,21 +21,21 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// As [`replace`].
 pub fn replace_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_via_draft(path, |draft| {
-        let mut file = create(draft, 0o644)?;
+        let mut file = create_draft(draft, 0o644)?;
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
         file.write_all(bytes)?;
         file.sync_all()
     })
 }
 
-/// [`replace`] for a file that belongs to `owner` (user and group id), or to this process if `owner` is `None`. Links
-/// are not followed: the owner is set on the open file before the file gets its name.
+/// [`replace`] for a file that belongs to `owner` (user and group id), or to the user of this process if `owner` is
+/// `None`. The owner is set on the open draft file before its rename, so a symbolic link cannot redirect this change.
 ///
 /// # Errors
 /// As [`replace`]; a process without `CAP_CHOWN` cannot change the owner.
 pub fn replace_owned(path: &Path, bytes: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
     replace_via_draft(path, |draft| {
-        let mut file = create(draft, 0o666)?;
+        let mut file = create_draft(draft, 0o666)?;
         if let Some((user, group)) = owner {
             fchown(&file, Some(user), Some(group))?;
         }
@@ -51,17 +52,18 @@ pub fn replace_private(path: &Path, secret: &[u8]) -> io::Result<()> {
     replace_with(path, secret, 0o600)
 }
 
-/// `mode` is reduced by the process umask.
+/// [`replace`] with a `mode`, which the process umask reduces.
 fn replace_with(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     replace_via_draft(path, |draft| {
-        let mut file = create(draft, mode)?;
+        let mut file = create_draft(draft, mode)?;
         file.write_all(bytes)?;
         file.sync_all()
     })
 }
 
+/// Creates a draft file with `write`, which receives the path of the draft, and renames the draft to `path`.
 fn replace_via_draft(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-    let draft = draft_of(path);
+    let draft = draft_path(path);
     let result = write(&draft)
         .and_then(|()| fs::rename(&draft, path))
         .and_then(|()| sync_parent(path));
@@ -78,14 +80,14 @@ fn replace_via_draft(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -
 /// # Errors
 /// Errors of the operating system.
 pub fn can_replace(path: &Path) -> io::Result<()> {
-    let draft = draft_of(path);
-    create(&draft, 0o666)?;
+    let draft = draft_path(path);
+    create_draft(&draft, 0o666)?;
     fs::remove_file(&draft)
 }
 
-/// Removes a leftover draft file and creates a new one. Another user can guess the name and create a link with this
-/// name; the link is not followed.
-fn create(draft: &Path, mode: u32) -> io::Result<File> {
+/// Removes a leftover draft file and creates a new draft file. Another user can guess the name and create a link with
+/// this name, but the link is not followed.
+fn create_draft(draft: &Path, mode: u32) -> io::Result<File> {
     let _ = fs::remove_file(draft);
     OpenOptions::new()
         .write(true)
@@ -94,7 +96,7 @@ fn create(draft: &Path, mode: u32) -> io::Result<File> {
         .open(draft)
 }
 
-fn draft_of(path: &Path) -> PathBuf {
+fn draft_path(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     path.with_file_name(name)

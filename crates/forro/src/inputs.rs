@@ -5,15 +5,15 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 use crate::KEY_BYTES;
 use crate::matrix::Matrix;
 
-/// The words of a matrix that belong to the key, in the key's order.
+/// The indexes of the key words in a matrix, in the key's order.
 const KEY_ROWS: [usize; 8] = [0, 1, 2, 3, 8, 9, 10, 11];
 
-/// The inputs of up to [`Inputs::ROOM`] blocks: the first words of all matrices, then the second words, and so on.
+/// The inputs of up to [`Inputs::BLOCKS_MAX`] blocks: the first words of all matrices, then the second words, and so on.
 /// The matrix of a slot that was not set is all zero.
 #[derive(Zeroize, ZeroizeOnDrop)]
 #[repr(align(64))]
 pub struct Inputs {
-    pub(crate) rows: [[u32; Inputs::ROOM]; 16],
+    pub(crate) rows: [[u32; Inputs::BLOCKS_MAX]; 16],
     /// Counter and nonce of all slots; `None` after a slot was set separately.
     shared: Option<(u64, [u8; 8])>,
 }
@@ -27,18 +27,18 @@ impl core::fmt::Debug for Inputs {
 impl Default for Inputs {
     fn default() -> Self {
         Self {
-            rows: [[0; Self::ROOM]; 16],
+            rows: [[0; Self::BLOCKS_MAX]; 16],
             shared: None,
         }
     }
 }
 
 impl Inputs {
-    /// Number of slots.
-    pub const ROOM: usize = 64;
+    /// Maximum number of blocks of one `Inputs`: the number of slots.
+    pub const BLOCKS_MAX: usize = 64;
 
-    /// Sets counter and nonce of all slots, before their keys ([`Inputs::set_key`]). Does nothing if all slots have
-    /// them already: repeated calls with one counter and nonce write only keys.
+    /// Sets counter and nonce of all slots, before [`Inputs::set_key`] sets their keys. Does nothing if all slots have
+    /// this counter and nonce already.
     #[inline]
     pub fn set_shared_counter_and_nonce(&mut self, counter: u64, nonce: &[u8; 8]) {
         if self.shared != Some((counter, *nonce)) {
@@ -57,7 +57,7 @@ impl Inputs {
         self.shared = Some((counter, *nonce));
     }
 
-    /// Sets the key of a slot below [`Inputs::ROOM`], as four little-endian words; other slots are ignored.
+    /// Sets the key of a slot below [`Inputs::BLOCKS_MAX`], as four little-endian words; other slots are ignored.
     #[inline]
     pub fn set_key(&mut self, slot: usize, key: &[u64; 4]) {
         let halves = key.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
@@ -68,7 +68,7 @@ impl Inputs {
         }
     }
 
-    /// Sets counter and nonce of one slot, before its key.
+    /// Sets counter and nonce of one slot, and may clear its key: call [`Inputs::set_key`] afterwards.
     #[inline]
     pub fn set_counter_and_nonce(&mut self, slot: usize, counter: u64, nonce: &[u8; 8]) {
         if self.shared != Some((counter, *nonce)) {

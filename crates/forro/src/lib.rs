@@ -15,8 +15,9 @@
 //! | [`Matrix`], [`blocks`] | the block function itself, for use as a PRF | | |
 //! | [`Inputs`], [`matching_blocks`] | many blocks, only compared with given blocks | | |
 //!
-//! The cipher has 14 rounds. The best known attacks reach 5.5 rounds (2^225) and 5 rounds (2^144). The variants with 6
-//! and 10 rounds exist for comparison with published measurements only. The crate does not manage keys or nonces.
+//! The cipher has 14 rounds. The best known attacks reach 5.5 rounds (with 2^225 operations) and 5 rounds (2^144). The
+//! variants with 6 and 10 rounds exist for comparison with published measurements only. The crate does not manage keys
+//! or nonces.
 //!
 //! ```
 //! use linewarden_forro::{Matrix, R14};

@@ -85,6 +85,7 @@ pub(crate) fn words<const BYTES: usize, const WORDS: usize>(bytes: &[u8; BYTES])
     words
 }
 
+/// Encodes words in little-endian order.
 #[inline(always)]
 pub(crate) fn bytes<const WORDS: usize, const BYTES: usize>(words: &[u32; WORDS]) -> [u8; BYTES] {
     const { assert!(BYTES == 4 * WORDS) };

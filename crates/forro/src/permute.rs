@@ -38,8 +38,8 @@ impl Word for u32 {
     }
 }
 
-/// `QR(a, b, c, d, e)` of *Latin Dances Reloaded*; `e` is the pollen. The last row, of d, is the best one to spill: each of its words is
-/// used once per round and for at most six operations.
+/// `QR(a, b, c, d, e)` of *Latin Dances Reloaded*; `e` is the pollen. The words `d` form the last row of the matrix. The
+/// last row is the best row to spill: a round uses each of its words one time, for at most six operations.
 macro_rules! quarter_round {
     ($m:ident: $a:literal, $b:literal, $c:literal, $d:literal | $e:literal) => {
         let d = W::reload(&$m[$d]).add($m[$e]);

@@ -13,13 +13,13 @@ use crate::backend::{Backend, BlockCounter};
 use crate::matrix::{Matrix, words};
 use crate::rounds::{R6, R10, R14, Rounds};
 
-/// Forró of 14 rounds with an 8-byte nonce: the cipher. 2^64 blocks.
+/// Forró of 14 rounds with an 8-byte nonce: the cipher. At most 2^64 blocks under a key and nonce.
 pub type Forro14 = StreamCipherCoreWrapper<ForroCore<R14>>;
 /// 10 rounds: only for measurements.
 pub type Forro10 = StreamCipherCoreWrapper<ForroCore<R10>>;
 /// 6 rounds: only for measurements.
 pub type Forro6 = StreamCipherCoreWrapper<ForroCore<R6>>;
-/// 14 rounds with a 12-byte nonce, in the layout of ChaCha20 in RFC 8439. 2^32 blocks.
+/// 14 rounds with a 12-byte nonce, in the layout of ChaCha20 in RFC 8439. At most 2^32 blocks under a key and nonce.
 pub type Forro14Ietf = StreamCipherCoreWrapper<ForroIetfCore<R14>>;
 
 /// The block-level cipher with a 64-bit counter.

@@ -41,9 +41,9 @@ fn rounds_of<R: Rounds>() -> usize {
     2 * R::DOUBLE_ROUNDS
 }
 
-fn every_length<R: Rounds>() {
+fn check_every_length<R: Rounds>() {
     for backend in Backend::available() {
-        // Three times the widest width, so that groups, half groups and single blocks follow each other.
+        // Three groups of blocks and one byte, so that groups, half groups and single blocks follow each other.
         let longest = 64 * 3 * backend.lanes() + 1;
         let expected = expected(rounds_of::<R>(), 0, longest);
         for length in 0..=longest {
@@ -58,18 +58,18 @@ fn every_length<R: Rounds>() {
 }
 
 #[test]
-fn every_length_of_6_rounds() {
-    every_length::<R6>();
+fn keystreams_of_every_length_are_correct_with_6_rounds() {
+    check_every_length::<R6>();
 }
 
 #[test]
-fn every_length_of_10_rounds() {
-    every_length::<R10>();
+fn keystreams_of_every_length_are_correct_with_10_rounds() {
+    check_every_length::<R10>();
 }
 
 #[test]
-fn every_length_of_14_rounds() {
-    every_length::<R14>();
+fn keystreams_of_every_length_are_correct_with_14_rounds() {
+    check_every_length::<R14>();
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn the_widest_backend_of_this_machine_is_tested() {
     );
 }
 
-/// The carry between the counter's words, within a group and at each position.
+/// The carry between the counter's words occurs at each position of a group of blocks.
 #[test]
 fn carry_reaches_the_upper_word_of_the_counter() {
     for backend in Backend::available() {
@@ -99,7 +99,7 @@ fn carry_reaches_the_upper_word_of_the_counter() {
     }
 }
 
-/// 2^32 blocks with 12-byte nonces: word 5 belongs to the nonce, and no carry reaches it.
+/// With a 12-byte nonce there are 2^32 blocks: word 5 belongs to the nonce, and no carry changes word 5.
 #[test]
 fn a_short_counter_ends_without_changing_the_nonce() {
     let nonce = *b"twelve bytes";
@@ -114,7 +114,7 @@ fn a_short_counter_ends_without_changing_the_nonce() {
             let mut cipher = StreamCipherCoreWrapper::from_core(core);
             let mut out = vec![0; 64 * remaining as usize];
             assert!(cipher.try_apply_keystream(&mut vec![0; out.len() + 1]).is_err());
-            // The trait's counter can represent at most one block before the end.
+            // The trait's block counter cannot represent the position after the last block: the last block is not usable.
             let usable = out.len() - 64;
             cipher.try_apply_keystream(&mut out[..usable]).unwrap();
             for (index, block) in out[..usable].chunks(64).enumerate() {
@@ -134,7 +134,7 @@ fn the_end_of_the_long_counter_is_refused() {
     let mut at_end = StreamCipherCoreWrapper::from_core(core);
     assert!(at_end.try_apply_keystream(&mut [0; 129]).is_err());
     at_end.try_apply_keystream(&mut [0; 64]).unwrap();
-    // Beyond 2^64 bytes, which the trait counts in u128.
+    // This position is beyond 2^64 bytes; the trait counts bytes in u128.
     cipher.try_seek(1u128 << 69).unwrap();
     let mut block = [0; 64];
     cipher.apply_keystream(&mut block);
@@ -152,11 +152,11 @@ fn debug_output_shows_no_secret() {
     assert_eq!(debug_text, "Matrix { .. } ForroCore { .. }");
 }
 
-/// A counter and a nonce from a small set, so that some repeat.
+/// A random counter and nonce, or one of two fixed pairs, so that some pairs occur several times.
 fn counter_and_nonce() -> impl Strategy<Value = (u64, [u8; 8])> {
-    (0..3u64, any::<u64>()).prop_map(|(which, number)| match which {
+    (0..3u64, any::<u64>()).prop_map(|(choice, number)| match choice {
         0 => (number, number.to_be_bytes()),
-        which => (u64::MAX << (16 * which), [which as u8; 8]),
+        choice => (u64::MAX << (16 * choice), [choice as u8; 8]),
     })
 }
 
@@ -170,17 +170,17 @@ fn words(key: &[u8; 32]) -> [u64; 4] {
 }
 
 proptest! {
-    /// Keystream read in pieces, from any position, is one stream.
+    /// Keystream that is read in pieces equals the keystream in one piece, from any start position.
     #[test]
     fn pieces_are_one_stream(
         pieces in prop::collection::vec(0usize..700, 1..12),
-        from in 0u64..10_000,
+        start_position in 0u64..10_000,
         backend in 0usize..3,
     ) {
         let available: Vec<_> = Backend::available().collect();
         let backend = available[backend % available.len()];
         let mut cipher = StreamCipherCoreWrapper::from_core(core::<R14>(backend, KEY, NONCE));
-        cipher.seek(from);
+        cipher.seek(start_position);
         let total: usize = pieces.iter().sum();
         let mut out = vec![0; total];
         let mut remaining = out.as_mut_slice();
@@ -189,15 +189,15 @@ proptest! {
             cipher.apply_keystream(head);
             remaining = tail;
         }
-        prop_assert_eq!(cipher.current_pos::<u64>(), from + total as u64);
-        let skipped = (from % 64) as usize;
-        let expected = expected(14, from / 64, total + skipped);
+        prop_assert_eq!(cipher.current_pos::<u64>(), start_position + total as u64);
+        let skipped = (start_position % 64) as usize;
+        let expected = expected(14, start_position / 64, total + skipped);
         prop_assert_eq!(&out[..], &expected[skipped..]);
     }
 
-    /// Blocks under many keys equal those computed one by one, for any number.
+    /// `blocks` computes the same blocks as the plain implementation, for any number of keys.
     #[test]
-    fn parallel_computations_equal_single_ones(
+    fn blocks_of_many_keys_equal_single_blocks(
         inputs in prop::collection::vec((any::<[u8; 32]>(), any::<u64>(), any::<[u8; 8]>()), 0..100),
     ) {
         let matrices: Vec<_> = inputs
@@ -210,36 +210,36 @@ proptest! {
             for ((key, counter, nonce), out) in inputs.iter().zip(&out) {
                 prop_assert_eq!(&support::block(key, *counter, nonce, 14), out, "{}", backend.name());
             }
-            // Fewer slots than matrices.
+            // The output has fewer slots than there are matrices.
             let mut fewer = vec![[0; 64]; inputs.len() / 2];
             blocks::<R14>(backend, &matrices, &mut fewer);
             prop_assert!(fewer == out[..fewer.len()]);
         }
     }
 
-    /// Given blocks are found among many, but none with a changed bit, independent of the earlier content of the
-    /// slots.
+    /// `matching_blocks` reports exactly the unchanged blocks. The previous content of the slots has no effect.
     #[test]
-    fn matching_blocks_are_found(
-        keys in prop::collection::vec((any::<[u8; 32]>(), counter_and_nonce(), counter_and_nonce()), 0..=Inputs::ROOM),
+    fn matching_blocks_reports_exactly_the_unchanged_blocks(
+        keys in prop::collection::vec((any::<[u8; 32]>(), counter_and_nonce(), counter_and_nonce()), 0..=Inputs::BLOCKS_MAX),
         shared in counter_and_nonce(),
-        flips in prop::collection::vec((0..Inputs::ROOM, 0..512usize), 0..20),
+        flips in prop::collection::vec((0..Inputs::BLOCKS_MAX, 0..512usize), 0..20),
     ) {
         let mut inputs = Inputs::default();
-        for slot in 0..Inputs::ROOM + 1 {
+        for slot in 0..Inputs::BLOCKS_MAX + 1 {
             inputs.set_matrix(slot, &Matrix::from_words([slot as u32; 16]));
         }
-        // Two rounds, like callers that reuse the inputs: values of a single slot must not become those of all slots.
-        let first = keys.iter().map(|(key, first, _)| (key, first));
-        let second = keys.iter().map(|(key, _, second)| (key, second));
+        // The inputs are filled two times, like those of a caller that reuses them: counter and nonce of one slot must
+                // not become the shared counter and nonce.
+        let first_inputs = keys.iter().map(|(key, first, _)| (key, first));
+        let second_inputs = keys.iter().map(|(key, _, second)| (key, second));
         inputs.set_shared_counter_and_nonce(shared.0, &shared.1);
-        for (slot, (key, (counter, nonce))) in first.enumerate() {
+        for (slot, (key, (counter, nonce))) in first_inputs.enumerate() {
             inputs.set_counter_and_nonce(slot, *counter, nonce);
             inputs.set_key(slot, &words(key));
         }
         inputs.set_shared_counter_and_nonce(shared.0, &shared.1);
         let mut candidates: Vec<[u8; 64]> = Vec::new();
-        for (slot, (key, (counter, nonce))) in second.clone().enumerate() {
+        for (slot, (key, (counter, nonce))) in second_inputs.clone().enumerate() {
             if (*counter, *nonce) != shared {
                 inputs.set_counter_and_nonce(slot, *counter, nonce);
             }
@@ -252,8 +252,8 @@ proptest! {
                 block[bit / 8] ^= 1 << (bit % 8);
             }
         }
-        for (slot, ((key, (counter, nonce)), candidates)) in second.zip(&candidates).enumerate() {
-            if support::block(key, *counter, nonce, 14) != candidates[..] {
+        for (slot, ((key, (counter, nonce)), candidate)) in second_inputs.zip(&candidates).enumerate() {
+            if support::block(key, *counter, nonce, 14) != candidate[..] {
                 expected &= !(1 << slot);
             }
         }
@@ -263,7 +263,7 @@ proptest! {
         }
     }
 
-    /// A sealed message opens; with any change it does not, and the buffer is unchanged.
+    /// Decryption accepts a sealed message. It rejects a message with a changed bit, and leaves the buffer unchanged.
     #[test]
     fn a_changed_message_does_not_open(
         key in any::<[u8; 32]>(),
@@ -278,7 +278,7 @@ proptest! {
         let mut opened = sealed.clone();
         aead.decrypt_inout_detached(&nonce.into(), &ad, opened.as_mut_slice().into(), &tag).unwrap();
         prop_assert_eq!(&opened, &text);
-        // One bit of text, tag, associated data or nonce.
+        // Flip one bit of text, tag, associated data or nonce.
         let bits = 8 * (sealed.len() + 16 + ad.len() + 24);
         let (bit, mut changed, mut tag, mut ad, mut nonce) = (flip.index(bits), sealed, tag, ad, nonce);
         {
@@ -291,9 +291,9 @@ proptest! {
     }
 }
 
-/// XForró uses the same backends.
+/// XForró gives the same stream with every backend.
 #[test]
-fn xforro_on_every_backend() {
+fn xforro_streams_are_equal_on_every_backend() {
     let nonce = [7; 24];
     let stream = |backend| {
         let core = XForro14Core::new(&KEY.into(), &nonce.into()).with_backend(backend);

@@ -1,4 +1,4 @@
-//! Published test vectors: of the designers' reference implementation, of their fork of libsodium, and of P4DRA proofs.
+//! Test vectors of the designers' reference implementation, of the designers' fork of libsodium, and of P4DRA.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, missing_docs)]
 
 mod support;
@@ -12,7 +12,7 @@ fn vectors() -> Value {
     serde_json::from_str(include_str!("vectors/forro.json")).unwrap()
 }
 
-/// A field as hexadecimal digits, or as text under its name with `_ascii`.
+/// Returns the bytes of a field. The vector has hexadecimal digits under `name`, or text under `name` with `_ascii`.
 fn bytes(vector: &Value, name: &str) -> Vec<u8> {
     match vector[name].as_str() {
         Some(digits) => hex::decode(digits).unwrap(),
@@ -90,7 +90,7 @@ fn aead_matches_libsodium() {
     }
 }
 
-/// Without associated data; from the same test of libsodium's fork.
+/// The tag without associated data is from the same test of the designers' fork of libsodium.
 #[test]
 fn aead_without_associated_data_matches_libsodium() {
     let vectors = vectors();
@@ -103,8 +103,7 @@ fn aead_without_associated_data_matches_libsodium() {
     assert_eq!(hex::encode(tag), "cf1c92b14adbffa77dff2cd8486ff3c8");
 }
 
-/// `p4dra-classic` replaces the constants by d and h (LAP/1 3.1); the second vector distinguishes every order of
-/// fields.
+/// `p4dra-classic` replaces the constants by d and h (LAP/1 3.1). In the second vector, swapped fields change the proof.
 #[test]
 fn matrix_from_words_reproduces_p4dra_proofs() {
     let vectors = vectors();

@@ -117,7 +117,7 @@ pub fn subnets_of(addresses: &[InterfaceAddress]) -> Vec<Prefix> {
     subnets
 }
 
-/// Returns the kind of address without a subnet: any address if none has a subnet, otherwise the family that has
+/// Returns the kind of address that has no subnet: "address" if no address has a subnet, otherwise the family that has
 /// single addresses only. `None` if no subnet is missing.
 #[must_use]
 pub fn without_subnet(addresses: &[InterfaceAddress]) -> Option<&'static str> {
@@ -175,7 +175,7 @@ pub fn interface_addresses(name: &str) -> Result<Vec<IpAddr>, InterfaceError> {
 mod tests {
     use super::*;
 
-    fn of(interface: &str, address: &str, bits: u8) -> InterfaceAddress {
+    fn address_on(interface: &str, address: &str, bits: u8) -> InterfaceAddress {
         let address = address.parse().unwrap();
         let subnet = Prefix::containing(address, bits).unwrap();
         InterfaceAddress {
@@ -195,18 +195,24 @@ mod tests {
                 .join(" ")
         };
         let eth1 = [
-            of("eth1", "192.0.2.1", 25),
-            of("eth1", "2001:db8::1", 64),
-            of("eth1", "fe80::1", 64),
+            address_on("eth1", "192.0.2.1", 25),
+            address_on("eth1", "2001:db8::1", 64),
+            address_on("eth1", "fe80::1", 64),
         ];
         assert_eq!(subnets(&eth1), "192.0.2.0/25 2001:db8::/64 fe80::/10");
-        assert_eq!(subnets(&[of("eth2", "fe80::2", 64)]), "");
-        let alone = [of("ppp0", "10.0.0.1", 32), of("ppp0", "2001:db8::1", 128)];
+        assert_eq!(subnets(&[address_on("eth2", "fe80::2", 64)]), "");
+        let alone = [
+            address_on("ppp0", "10.0.0.1", 32),
+            address_on("ppp0", "2001:db8::1", 128),
+        ];
         assert_eq!(subnets(&alone), "");
         assert_eq!(without_subnet(&alone), Some("address"));
         assert_eq!(without_subnet(&eth1), None);
         // DHCPv6 assigns single addresses.
-        let mixed = [of("eth1", "192.0.2.1", 25), of("eth1", "2001:db8::7", 128)];
+        let mixed = [
+            address_on("eth1", "192.0.2.1", 25),
+            address_on("eth1", "2001:db8::7", 128),
+        ];
         assert_eq!(without_subnet(&mixed), Some("IPv6 address"));
         let lo = addresses_behind(&machine_addresses().unwrap(), &Links::list().unwrap(), "lo");
         assert!(subnets_of(&lo).contains(&"127.0.0.0/8".parse().unwrap()));
@@ -215,10 +221,13 @@ mod tests {
 
     #[test]
     fn link_local_addresses_of_other_interfaces_are_not_counted() {
-        let device_side = [of("eth1", "10.0.0.1", 24), of("eth1", "fe80::1", 64)];
+        let device_side = [
+            address_on("eth1", "10.0.0.1", 24),
+            address_on("eth1", "fe80::1", 64),
+        ];
         let mut own = device_side.to_vec();
-        own.extend((1..99).map(|n| of("other", &format!("fe80::5:{n:x}"), 64)));
-        own.push(of("eth2", "10.0.1.1", 24));
+        own.extend((1..99).map(|n| address_on("other", &format!("fe80::5:{n:x}"), 64)));
+        own.push(address_on("eth2", "10.0.1.1", 24));
         let claimable: Vec<String> = claimable(&own, &device_side)
             .iter()
             .map(|own| own.address.to_string())

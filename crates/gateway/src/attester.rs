@@ -41,6 +41,7 @@ pub struct Attester {
     boot_count: BootCount,
     /// The state of the last measurement, and the digest of its programs.
     state: Option<(MeasuredState, Digest)>,
+    /// The entries of the last measurement, by identity.
     entries: BTreeMap<Box<[u8]>, Entry>,
 }
 

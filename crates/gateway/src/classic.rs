@@ -32,7 +32,7 @@ pub enum CrpFileError {
 /// Maximum size of a file, bytes: more than a million CRPs of 256 bits.
 const FILE_BYTES_MAX: usize = 128 << 20;
 
-/// CRPs by identifier, from identifier 1.
+/// CRPs (challenge and response) of each identifier: element 0 contains the CRPs of identifier 1.
 pub type Crps = Vec<Vec<(u32, Vec<u8>)>>;
 
 /// Reads a file of CRPs.

@@ -59,7 +59,7 @@ pub struct GatewayConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GatewaySection {
-    /// Number of this gateway. Keys are derived for it, so never assign it to another gateway.
+    /// Number of this gateway. Keys are derived from this number, so never assign the number to another gateway.
     pub id: u32,
     /// The data plane.
     #[serde(default)]
@@ -221,7 +221,8 @@ pub struct EvidenceSection {
     pub in_packets: Option<PacketCarrier>,
     /// Content of the evidence in packets; default: [`PacketContent::Default`].
     pub packet_content: Option<PacketContent>,
-    /// The secret key of the tags in packets, which the appraiser needs too: 32 hexadecimal digits; of mode 0600.
+    /// The file with the secret key of the tags in packets, which the appraiser needs too: 32 hexadecimal digits; of
+    /// mode 0600.
     pub packet_key_file: Option<PathBuf>,
 }
 
@@ -251,11 +252,11 @@ pub enum PacketContent {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustSection {
-    /// The reference values of the data plane.
+    /// The file with the reference values of the data plane.
     pub reference: PathBuf,
-    /// The public key of the reference values' signature; unsigned if omitted.
+    /// The file with the public key of the reference values' signature; unsigned if omitted.
     pub reference_key: Option<PathBuf>,
-    /// The public key of the gateway's evidence.
+    /// The file with the public key that verifies the gateway's evidence.
     pub key: PathBuf,
     /// Interval of evidence requests, seconds.
     #[serde(default = "default_trust_every_s")]
@@ -328,9 +329,9 @@ pub enum GateOnExit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClassicProfile {
-    /// One CRP at a time.
+    /// One CRP for each authentication.
     Iot,
-    /// Two CRPs at a time.
+    /// Two CRPs for each authentication.
     Uav,
 }
 
@@ -431,11 +432,11 @@ fn control_protocols<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<C
 /// The mark of a device is moved when it allows spending at most this number of rows.
 pub(crate) const LOW_CREDIT: u32 = 2;
 
-/// A field that cannot be used. The code that has read the file adds the number of the line.
+/// A problem with a field. The code that has read the file adds the number of the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", path.join("."))]
 pub struct FieldError {
-    /// Tables and key, outermost first.
+    /// Names of the tables and the field, outermost first.
     pub path: Vec<&'static str>,
     /// The problem, and the remedy.
     pub problem: String,
@@ -569,7 +570,7 @@ pub struct ResolvedConfig {
     /// behind them until they have a subnet. Empty on a completely configured machine.
     pub without_subnet: Vec<FieldError>,
     /// A warning, if device prefixes are the subnets of bridges, bonds, VLANs or macvlans because `device_prefixes`
-    /// is not set: these may contain services.
+    /// is not set: these subnets may contain services.
     pub upper_subnets: Option<FieldError>,
     /// Indexes of the interfaces on the devices' side, in the order of `interfaces`.
     pub interfaces: Vec<u32>,
@@ -582,209 +583,4 @@ pub struct ResolvedConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use linewarden_protocol::ids::GatewayId;
-
-    use super::*;
-
-    fn parse(text: &str) -> GatewayConfig {
-        toml::from_str(text).unwrap()
-    }
-
-    fn refused(text: &str) -> (String, String) {
-        let mut errors = parse(text).resolve([1, 2], 3).unwrap_err();
-        let error = errors.remove(0);
-        (error.path.join("."), error.problem)
-    }
-
-    const REGISTRY: &str = "[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
-
-    #[test]
-    fn the_smallest_configuration_has_the_documented_defaults() {
-        let config = parse(&format!(
-            "[gateway]\nid = 7\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n{REGISTRY}"
-        ));
-        let resolved = config.resolve([1, 2], 3).unwrap();
-        assert_eq!(resolved.config.gateway_id, GatewayId(7));
-        assert_eq!(resolved.config.lap_port, 20_550);
-        assert_eq!(resolved.config.session_lifetime_s, 300);
-        assert_eq!(resolved.config.gate, dataplane::Gate::Off);
-        assert_eq!(resolved.settings.mark_block, 4);
-        assert_eq!(resolved.interfaces, Vec::<u32>::new());
-    }
-
-    #[test]
-    fn addresses_come_from_the_interfaces() {
-        let config = parse(&format!("[gateway]\nid = 7\ninterfaces = [\"lo\"]\n{REGISTRY}"));
-        let resolved = config.resolve([1, 2], 3).unwrap();
-        assert!(resolved.config.local.contains(&"127.0.0.1".parse().unwrap()));
-        assert_eq!(resolved.interfaces, [1]);
-    }
-
-    #[test]
-    fn only_a_sealed_gate_forwards_and_never_towards_devices() {
-        let first_error_with = |gate: &str| {
-            let text =
-                format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\nforward_to = [\"lo\"]\n{gate}{REGISTRY}");
-            refused(&text)
-        };
-        for (gate, problem) in [("", "only a sealed"), ("gate = \"sealed\"\n", "in `interfaces`")] {
-            let (path, message) = first_error_with(gate);
-            assert_eq!(path, "gateway.forward_to");
-            assert!(message.contains(problem), "{message}");
-        }
-    }
-
-    #[test]
-    fn exempt_protocols_are_known_by_name_and_need_a_gate() {
-        let config_with = |lists: &str, gate: &str| {
-            format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\n{gate}{lists}{REGISTRY}")
-        };
-        let bound = "gate = \"bound\"\n";
-        let lists = "always_pass = [\"lldp\", \"ptp\"]\ndhcp_servers = [\"10.0.0.1\", \"ff05::1:3\"]\n";
-        let resolved = parse(&config_with(lists, bound)).resolve([0; 2], 0).unwrap();
-        assert_eq!(
-            resolved.config.always_pass,
-            [ControlProtocol::Lldp, ControlProtocol::Ptp]
-        );
-        assert_eq!(resolved.config.dhcp_servers.len(), 2);
-        for (lists, gate, field, problem) in [
-            (
-                "always_pass = [\"ptp\"]\n",
-                "",
-                "gateway.always_pass",
-                "without a gate",
-            ),
-            (
-                "dhcp_servers = [\"10.0.0.1\"]\n",
-                "",
-                "gateway.dhcp_servers",
-                "without a gate",
-            ),
-            (
-                "always_pass = [\"ptp\", \"ptp\"]\n",
-                bound,
-                "gateway.always_pass",
-                "occurs twice",
-            ),
-            (
-                "dhcp_servers = [\"255.255.255.255\"]\n",
-                bound,
-                "gateway.dhcp_servers",
-                "one server",
-            ),
-            (
-                "dhcp_servers = [\"ff02::1:2\"]\n",
-                bound,
-                "gateway.dhcp_servers",
-                "one server",
-            ),
-            (
-                "dhcp_servers = [\"10.0.0.1\", \"10.0.0.2\", \"10.0.0.3\", \"10.0.0.4\", \"10.0.0.5\"]\n",
-                bound,
-                "gateway.dhcp_servers",
-                "at most 4",
-            ),
-        ] {
-            let (path, message) = refused(&config_with(lists, gate));
-            assert_eq!(path, field, "{lists}");
-            assert!(message.contains(problem), "{message}");
-        }
-        let unknown = config_with("always_pass = [\"goose\"]\n", bound);
-        let error = toml::from_str::<GatewayConfig>(&unknown).unwrap_err().to_string();
-        assert!(
-            error.contains("goose") && error.contains("profinet-dcp"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn each_mistake_names_its_field() {
-        let host = "id = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n";
-        let cases: [(String, &str, &str); 9] = [
-            (format!("id = 1\n{REGISTRY}"), "gateway", "interfaces is missing"),
-            (
-                format!("id = 1\ninterfaces = [\"lw-none0\"]\n{REGISTRY}"),
-                "gateway.interfaces",
-                "interface lw-none0 does not exist",
-            ),
-            (
-                format!("id = 1\ndataplane = \"host\"\n{REGISTRY}"),
-                "gateway",
-                "addresses is missing",
-            ),
-            (
-                format!("{host}gate = \"bound\"\n{REGISTRY}"),
-                "gateway.gate",
-                "no gate",
-            ),
-            (
-                format!("{host}session_lifetime_s = 0\n{REGISTRY}"),
-                "gateway.session_lifetime_s",
-                "at least a second",
-            ),
-            (format!("{host}port = 0\n{REGISTRY}"), "gateway.port", "20550"),
-            (
-                format!("{host}mark_block = 2\n{REGISTRY}"),
-                "gateway.mark_block",
-                "3 to 14",
-            ),
-            (
-                format!("{host}low_rows = 15\n{REGISTRY}"),
-                "gateway.low_rows",
-                "less than `ring`",
-            ),
-            (
-                format!("{host}[registry]\npath = \"r\"\n"),
-                "registry",
-                "master_key_file is missing",
-            ),
-        ];
-        for (text, path, problem) in cases {
-            let (field, message) = refused(&format!("[gateway]\n{text}"));
-            assert_eq!(field, path, "{text}");
-            assert!(message.contains(problem), "{message}");
-        }
-    }
-
-    #[test]
-    fn all_errors_are_reported_at_once() {
-        let text = format!(
-            "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = []\ngate = \"bound\"\nsession_lifetime_s = 0\nmark_block = 15\n\
-             low_rows = 20\nfeed_poll_ms = 0\noffline_limit_s = 0\nforward_to = [\"a\", \"a\"]\n{REGISTRY}\
-             [audit]\npath = \"a\"\nper_s = 0\nbytes_max = 1\n"
-        );
-        let errors = parse(&text).check().unwrap_err();
-        let mut fields: Vec<String> = errors.iter().map(|error| error.path.join(".")).collect();
-        fields.sort();
-        assert_eq!(
-            fields,
-            [
-                "audit.bytes_max",
-                "audit.per_s",
-                "gateway.addresses",
-                "gateway.feed_poll_ms",
-                "gateway.forward_to",
-                "gateway.forward_to",
-                "gateway.gate",
-                "gateway.low_rows",
-                "gateway.mark_block",
-                "gateway.offline_limit_s",
-                "gateway.session_lifetime_s",
-            ]
-        );
-    }
-
-    #[test]
-    fn unknown_fields_are_errors() {
-        for text in [
-            "[gateway]\nid = 1\nlease = 5\n",
-            "[gateway]\nid = 1\n[gate]\nx = 1\n",
-        ] {
-            assert!(
-                toml::from_str::<GatewayConfig>(&format!("{text}{REGISTRY}")).is_err(),
-                "{text}"
-            );
-        }
-    }
-}
+mod tests;

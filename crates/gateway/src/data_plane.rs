@@ -39,7 +39,8 @@ pub fn remove_gates(section: &GatewaySection) -> Result<usize, RemoveGateError> 
 /// network namespace; or connects to the switch.
 ///
 /// # Errors
-/// A missing privilege (the message names it, and what works without it), or an error of the kernel or the switch.
+/// A missing privilege (the message names the privilege, and the functions that work without it), or an error of the
+/// kernel or the switch.
 pub fn start(
     section: &GatewaySection,
     resolved: &ResolvedConfig,

@@ -53,10 +53,10 @@ pub fn request_statement(path: &Path, nonce: Nonce) -> Result<SignedEvidence, St
     };
     let mut response = Vec::new();
     exchange(path, nonce, &mut response).map_err(failed)?;
-    let (kind, rest) = response
+    let (status, rest) = response
         .split_first()
         .ok_or_else(|| failed(truncated_response()))?;
-    if *kind != 0 {
+    if *status != 0 {
         return Err(StatementRequestError::Refused(
             String::from_utf8_lossy(rest).into_owned(),
         ));
@@ -87,7 +87,7 @@ fn truncated_response() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "truncated response")
 }
 
-/// A running server; dropping it stops it.
+/// A running server. Dropping the value stops the server.
 #[derive(Debug)]
 pub struct EvidenceServer {
     path: PathBuf,

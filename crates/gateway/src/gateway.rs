@@ -23,7 +23,7 @@ use crate::time::Clock;
 
 /// Time for handshakes in progress after the stop was requested.
 const STOP_GRACE: Duration = Duration::from_millis(200);
-/// Timeout for the last report of unused rows.
+/// Timeout for the final report of unused rows.
 const UNUSED_ROWS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reason why a gateway cannot start.
@@ -54,7 +54,7 @@ pub struct StopReport {
     /// Frames by verdict.
     pub counters: Counters,
     /// Whether the controller has recorded the unused rows; if not, each device loses the rows below its mark.
-    pub marks_committed: bool,
+    pub unused_rows_reported: bool,
     /// Whether the data plane keeps running without this process; the next process continues with the memory of the
     /// data plane.
     pub keeps_running: bool,
@@ -73,7 +73,7 @@ pub struct ConfigChange {
     pub audit: Option<(AuditLog, u32)>,
 }
 
-/// A running gateway. Dropping it stops it.
+/// A running gateway. Dropping the value stops the gateway.
 pub struct Gateway {
     control_sender: ControlSender,
     control_thread: Option<JoinHandle<StopReport>>,
@@ -159,7 +159,8 @@ struct Shared {
     /// The node's status; its `tickets` are not set.
     status: Mutex<Status>,
     tickets: Mutex<Option<TicketCounts>>,
-    changed: Condvar,
+    /// Wakes threads that wait for a change of `status`.
+    status_changed: Condvar,
 }
 
 impl Shared {
@@ -244,7 +245,7 @@ impl Gateway {
     pub fn wait_until(&self, timeout: Duration, condition: impl Fn(&Status) -> bool) -> bool {
         let (status, _) = self
             .shared
-            .changed
+            .status_changed
             .wait_timeout_while(self.shared.lock(), timeout, |status| !condition(status))
             .unwrap_or_else(PoisonError::into_inner);
         condition(&status)
@@ -374,8 +375,8 @@ fn start_dispatcher(
     control_sender: &ControlSender,
     shared: &Arc<Shared>,
 ) -> Result<(RequestQueues, mpsc::Receiver<()>), GatewayError> {
-    // The threads of the database driver do the database work. Decrypting one part of the leases takes a few
-    // milliseconds.
+    // One thread is sufficient: the threads of the database driver do the database work, and decrypting one part of
+    // the leases takes a few milliseconds.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -406,7 +407,7 @@ fn start_dispatcher(
     std::thread::Builder::new()
         .name("lw-link".to_owned())
         .spawn(move || {
-            // Once the control thread has ended, no receiver is left.
+            // After the end of the control thread, no receiver is left.
             let handle_response = |response| {
                 control_sender.send(ControlMessage::Response(response));
             };
@@ -439,7 +440,7 @@ impl ControlLoop {
             return StopReport {
                 status: self.node.status().clone(),
                 counters: self.node.data_plane().counters().unwrap_or_default(),
-                marks_committed: true,
+                unused_rows_reported: true,
                 keeps_running: true,
             };
         }
@@ -452,23 +453,24 @@ impl ControlLoop {
         // Responses have the order of the requests, so the last response belongs to this request.
         let responses = 1 + usize::from(self.node.is_reporting_unused_rows());
         self.queues.send(ControllerRequest::ReportUnusedRows(unused_rows));
-        let marks_committed = self.wait_for_unused_rows(responses);
+        let unused_rows_reported = self.wait_for_unused_rows(responses);
         let counters = self.node.data_plane().counters().unwrap_or_default();
-        let audit = self.close_audit(marks_committed);
+        let audit = self.close_audit(unused_rows_reported);
         self.publish();
         // The status is published before waiting for the disk.
         drop(audit);
         StopReport {
             status: self.node.status().clone(),
             counters,
-            marks_committed,
+            unused_rows_reported,
             keeps_running: false,
         }
     }
 
     /// Does the work that is due, then waits for the next message or event. Returns `false` after a stop request.
     fn run_once(&mut self) -> bool {
-        // The wake-up is armed before the events are read, so an event in between makes the descriptor readable.
+        // The wake-up is armed before the events are read, so that an event after the read makes the descriptor
+        // readable.
         self.node.data_plane_mut().arm_wake();
         let requests = self.node.tick(Clock::now(), &mut random);
         requests.into_iter().for_each(|request| self.queues.send(request));
@@ -486,7 +488,7 @@ impl ControlLoop {
         }
     }
 
-    /// Handles commands that do not depend on the node's state.
+    /// Handles commands that are handled in the same way while the gateway runs and while it stops.
     fn handle_command(&mut self, message: ControlMessage) {
         match message {
             ControlMessage::Reconfigure(change, reply) => {
@@ -521,8 +523,8 @@ impl ControlLoop {
         old
     }
 
-    fn forward_records(&mut self, end: bool) {
-        let records = self.node.take_audit_records(end);
+    fn forward_records(&mut self, is_final: bool) {
+        let records = self.node.take_audit_records(is_final);
         let Some(audit) = &self.audit else {
             return;
         };
@@ -534,9 +536,9 @@ impl ControlLoop {
         });
     }
 
-    fn close_audit(&mut self, marks_committed: bool) -> Option<AuditLog> {
+    fn close_audit(&mut self, unused_rows_reported: bool) -> Option<AuditLog> {
         self.forward_records(true);
-        self.node.record(AuditEvent::Stopped { marks_committed });
+        self.node.record(AuditEvent::Stopped { unused_rows_reported });
         self.forward_records(true);
         self.audit.take()
     }
@@ -560,6 +562,8 @@ impl ControlLoop {
         let _ = rustix::io::read(&self.wakeup, &mut count);
     }
 
+    /// Waits for the responses to reports of unused rows. Returns whether the report of the last of `responses`
+    /// responses succeeded.
     fn wait_for_unused_rows(&mut self, mut responses: usize) -> bool {
         let deadline = Instant::now() + UNUSED_ROWS_TIMEOUT;
         while let Some(remaining) = deadline.checked_duration_since(Instant::now()) {
@@ -588,7 +592,7 @@ impl ControlLoop {
         let mut status = self.published.lock();
         if *status != *self.node.status() {
             status.clone_from(self.node.status());
-            self.published.changed.notify_all();
+            self.published.status_changed.notify_all();
         }
     }
 }
@@ -601,7 +605,7 @@ pub(crate) fn random() -> Option<[u8; 8]> {
             tracing::error!(
                 %error,
                 action = "check the random number generator of the kernel (getrandom)",
-                "reading random bytes failed; retrying; 16 s after the last freshness value, no device can authenticate"
+                "reading random bytes failed; retrying; if this lasts longer than 16 s, no device can authenticate"
             );
             None
         }

@@ -69,7 +69,8 @@ pub fn read_provers(path: &Path) -> Result<Vec<P4draProver>, ProverFileError> {
         },
     };
     let length = path.metadata().map_err(|error| refuse(error.into()))?.len();
-    // The buffer is allocated and wiped at its full size. A file that has grown since is too long.
+    // The complete buffer is allocated and wiped, so the buffer is not longer than the file. A file that has grown since
+    // its length was read is too long.
     let capacity = usize::try_from(length).unwrap_or(usize::MAX).min(FILE_BYTES_MAX);
     let bytes = read_private(path, capacity).map_err(refuse)?;
     parse_provers(&bytes).map_err(|(line, problem)| ProverFileError::Line {
@@ -79,8 +80,8 @@ pub fn read_provers(path: &Path) -> Result<Vec<P4draProver>, ProverFileError> {
     })
 }
 
-/// Reads provers, one in each line: `d k h`, of 32, 64 and 64 hexadecimal digits. Empty lines and text after `#` are
-/// skipped.
+/// Reads provers, one in each line: `d k h`, of 32, 64 and 64 hexadecimal digits. `d` is the prover's identifier, `k`
+/// its key and `h` its configuration hash. Empty lines and text after `#` are skipped.
 ///
 /// # Errors
 /// The line, from 1, and the problem.

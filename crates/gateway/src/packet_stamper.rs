@@ -40,7 +40,7 @@ pub struct PacketStamper {
 }
 
 impl PacketStamper {
-    /// Starts a thread that puts the states of this attester into packets.
+    /// Starts a thread that puts evidence about the data plane into packets. `attester` numbers the measured states.
     ///
     /// # Errors
     /// The operating system provides no thread.
@@ -67,7 +67,7 @@ impl PacketStamper {
         })
     }
 
-    /// Requests a measurement at once, after a change.
+    /// Requests an immediate measurement, because the data plane has changed.
     pub fn refresh(&self) {
         // If the thread has ended, there is nothing to measure.
         let _ = self.refresh.as_ref().map(|refresh| refresh.send(()));
@@ -129,7 +129,7 @@ impl StampUpdater {
     fn stamp(&self) -> Result<Stamp, StampError> {
         // The validity starts before the measurement.
         let until_ns = Clock::now().monotonic_ns.saturating_add(STAMP_LIFETIME_NS);
-        // The lock keeps the order of measurements, so an older state does not get a later number.
+        // The lock keeps the order of measurements, so an older state does not get a higher number.
         let mut attester = lock(&self.attester);
         let MeasurementSource::Kernel(measurement) = self
             .data_plane

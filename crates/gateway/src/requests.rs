@@ -78,7 +78,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// A failed request, with the party that could not complete the request: `controller` or `registry`.
+    /// Creates the error of a failed request. `party` could not complete the request: `controller` or `registry`.
     pub(crate) fn failed(party: &str, error: String) -> Self {
         match error.starts_with(party) {
             true => Self::Failed(error),
@@ -125,7 +125,7 @@ pub enum ControllerResponse {
     ReportSessions {
         /// The results.
         result: Result<Vec<SessionReportResult>, LinkError>,
-        /// Origin of the ages in the results, boot-time clock of the gateway, ns.
+        /// Time at which the ages in the results end, boot-time clock of the gateway, ns.
         at_ns: u64,
     },
     /// To [`ControllerRequest::GetPlan`]; `None` if no salt could be drawn.
@@ -140,7 +140,7 @@ pub enum ControllerResponse {
     ListChanges {
         /// The changes.
         result: Result<Changes, LinkError>,
-        /// Origin of the ages in the changes, boot-time clock of the gateway, ns.
+        /// Time at which the ages in the changes end, boot-time clock of the gateway, ns.
         at_ns: u64,
         /// The trust status of this gateway; `None` if the controller requires no evidence.
         trust: Option<TrustStatus>,

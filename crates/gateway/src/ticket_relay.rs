@@ -71,7 +71,7 @@ fn bind_failure(source: &io::Error) -> String {
     }
 }
 
-/// The bound sockets. Tickets wait in their buffers until a [`TicketRelay`] is opened.
+/// The bound sockets. Tickets wait in the sockets' buffers until a [`TicketRelay`] is opened.
 #[derive(Debug)]
 pub struct TicketSockets(Vec<UdpSocket>);
 
@@ -83,14 +83,14 @@ impl TicketSockets {
     /// The port is in use.
     pub fn bind(addresses: &[IpAddr], port: u16) -> Result<Self, TicketRelayError> {
         let open = |ip: &IpAddr| {
-            let at = SocketAddr::new(*ip, port);
-            socket(at).map_err(|source| TicketRelayError::Socket { address: at, source })
+            let address = SocketAddr::new(*ip, port);
+            socket(address).map_err(|source| TicketRelayError::Socket { address, source })
         };
         addresses.iter().map(open).collect::<Result<_, _>>().map(Self)
     }
 }
 
-/// A running relay; dropping it closes it.
+/// A running relay. Dropping the value closes the relay.
 #[derive(Debug)]
 pub struct TicketRelay {
     stop: Arc<OwnedFd>,
@@ -177,18 +177,18 @@ impl Drop for TicketRelay {
     }
 }
 
-fn socket(at: SocketAddr) -> io::Result<UdpSocket> {
-    let family = match at {
+fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
+    let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
-    match at {
+    match address {
         SocketAddr::V4(_) => set_ip_freebind(&socket, true)?,
         SocketAddr::V6(_) => set_ipv6_freebind(&socket, true)?,
     }
-    bind(&socket, &at)?;
+    bind(&socket, &address)?;
     Ok(socket.into())
 }
 
@@ -287,16 +287,17 @@ impl RelayWorker {
         let sessions = self
             .data_plane
             .with_data_plane(move |data_plane| data_plane.keyed_sessions(&devices))?;
-        let mut newest = Vec::new();
+        let mut new_serials = Vec::new();
         let mut decisions = Vec::with_capacity(tickets.len());
         for (ticket, session) in tickets.iter().zip(sessions) {
-            decisions.push((ticket, self.check_ticket(ticket, session.as_ref(), &mut newest)));
+            let decision = self.check_ticket(ticket, session.as_ref(), &mut new_serials);
+            decisions.push((ticket, decision));
         }
-        if !newest.is_empty() {
+        if !new_serials.is_empty() {
             // The serial numbers are recorded before the controller receives the tickets, so that a process that takes
             // over the sessions rejects older tickets.
             self.data_plane
-                .with_data_plane(move |data_plane| data_plane.record_ticket_serials(&newest))?;
+                .with_data_plane(move |data_plane| data_plane.record_ticket_serials(&new_serials))?;
         }
         let pause = started.elapsed().saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX);
         for (ticket, decision) in decisions {
@@ -353,13 +354,14 @@ impl RelayWorker {
         tickets
     }
 
-    /// Checks that a ticket comes from the holder of the session that it names, and applies the rate limits. Only
-    /// such tickets count against the limits. Serial numbers that are new in their sessions are added to `newest`.
+    /// Checks that a ticket comes from the holder of the session that the ticket names, and applies the rate limits.
+    /// Only tickets that pass this check count against the limits. Serial numbers that are new in their sessions are
+    /// added to `new_serials`.
     fn check_ticket(
         &mut self,
         ticket: &ReceivedTicket,
         session: Option<&KeyedSession>,
-        newest: &mut Vec<(DeviceId, SessionId, u64)>,
+        new_serials: &mut Vec<(DeviceId, SessionId, u64)>,
     ) -> TicketDecision {
         let clock = Clock::now();
         let now_s = clock.boot_ns / 1_000_000_000;
@@ -380,7 +382,7 @@ impl RelayWorker {
             clock.monotonic_ns,
         );
         if serial > recorded_serial && decision != TicketDecision::Refused {
-            newest.push((ticket.device, session, serial));
+            new_serials.push((ticket.device, session, serial));
         }
         self.counts.rate_limited += u64::from(decision == TicketDecision::Refused);
         decision

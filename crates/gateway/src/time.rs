@@ -24,7 +24,7 @@ pub struct Clock {
 
 impl Clock {
     /// Reads both clocks. A thread switch between the two readings would look like a suspend, so the readings are
-    /// repeated until they are close together.
+    /// repeated (up to 8 times) until they are close together.
     #[must_use]
     pub fn now() -> Self {
         const APART_NS: u64 = 1_000_000;

@@ -1,4 +1,4 @@
-//! Attestation by a whole gateway: rounds over real sockets, and their effects on the gate and in the registry.
+//! Attestation by a whole gateway: rounds over real sockets, and their effects on authentication and on the registry.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -36,7 +36,7 @@ use linewarden_registry::{
 
 use zerocopy::IntoBytes as _;
 
-use self::site::{GATEWAY, LONG, Site, TestDevice, record, row_key};
+use self::site::{GATEWAY, Site, TIMEOUT, TestDevice, record, row_key};
 
 const HOUR_S: u64 = 3_600;
 
@@ -71,24 +71,26 @@ fn policy() -> GroupPolicy {
     }
 }
 
-/// The configuration and the session of a device; the test changes both.
+/// State of a device, which the test changes while the device runs.
 #[derive(Clone)]
 struct DeviceState {
+    /// The argument of [`configuration`] for the device's current configuration.
     configuration: Arc<Mutex<u8>>,
     session: Arc<Mutex<Option<SessionKey>>>,
+    /// If true, the device sends no proofs.
     is_muted: Arc<AtomicBool>,
     /// Device ids in the junk that the device sends.
     victims: Arc<Mutex<Vec<DeviceId>>>,
 }
 
-/// Junk messages for each victim and challenge.
-const JUNK: u8 = 20;
+/// Number of junk messages for each victim and challenge.
+const JUNK_PER_VICTIM: u8 = 20;
 
 /// A device as a prover, on its own socket and thread.
 struct SimulatedProver {
     state: DeviceState,
     address: SocketAddr,
-    ends: Arc<AtomicBool>,
+    should_stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -103,41 +105,41 @@ impl SimulatedProver {
             is_muted: Arc::default(),
             victims: Arc::default(),
         };
-        let ends = Arc::new(AtomicBool::new(false));
+        let should_stop = Arc::new(AtomicBool::new(false));
         Self {
             address: socket.local_addr().unwrap(),
             thread: Some(std::thread::spawn({
-                let (state, ends) = (state.clone(), Arc::clone(&ends));
-                move || respond_to_requests(device, &socket, &state, &ends)
+                let (state, should_stop) = (state.clone(), Arc::clone(&should_stop));
+                move || respond_to_requests(device, &socket, &state, &should_stop)
             })),
             state,
-            ends,
+            should_stop,
         }
     }
 
-    fn runs(&self, content: u8) {
+    fn set_configuration(&self, content: u8) {
         *self.state.configuration.lock().unwrap() = content;
     }
 }
 
 impl Drop for SimulatedProver {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.should_stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
     }
 }
 
-fn respond_to_requests(device: DeviceId, socket: &UdpSocket, state: &DeviceState, ends: &AtomicBool) {
+fn respond_to_requests(device: DeviceId, socket: &UdpSocket, state: &DeviceState, should_stop: &AtomicBool) {
     let mut prover = Prover::new(device, Period(0));
     let mut buffer = [0u8; 2048];
-    while !ends.load(Ordering::Relaxed) {
+    while !should_stop.load(Ordering::Relaxed) {
         let Ok((length, from)) = socket.recv_from(&mut buffer) else {
             continue;
         };
         if let Ok(Message::AttestRequest(request)) = wire::parse(&buffer[..length]) {
             let round = Round::from(request);
             for victim in state.victims.lock().unwrap().iter() {
-                for junk in 0..JUNK {
+                for junk in 0..JUNK_PER_VICTIM {
                     let proof = round.proof_message(*victim, [junk; 64]);
                     socket.send_to(proof.as_bytes(), from).unwrap();
                 }
@@ -183,7 +185,7 @@ fn respond_to_requests(device: DeviceId, socket: &UdpSocket, state: &DeviceState
 struct ProverSite {
     site: Site,
     devices: Vec<DeviceId>,
-    attesters: Vec<SimulatedProver>,
+    provers: Vec<SimulatedProver>,
 }
 
 impl ProverSite {
@@ -197,7 +199,7 @@ impl ProverSite {
         let mut site = Site::new(records);
         site.config.provers = 64;
         let fleet = Self {
-            attesters: devices
+            provers: devices
                 .iter()
                 .map(|device| SimulatedProver::start(*device))
                 .collect(),
@@ -213,9 +215,9 @@ impl ProverSite {
         self.site.runtime.block_on(future)
     }
 
-    /// Enrolls a device as a prover, also repeatedly, as a member of another group.
+    /// Enrolls a device as a prover of a group. A second call for a device moves the device to another group.
     fn enroll(&self, index: usize, group: &GroupName) {
-        let address = self.attesters[index].address;
+        let address = self.provers[index].address;
         let prover = NewProver {
             device: self.devices[index],
             group: group.clone(),
@@ -247,7 +249,7 @@ impl ProverSite {
     fn round(&self, gateway: &Gateway) -> (u32, u32, u32) {
         let rounds_before = gateway.status().attest.rounds;
         self.block(self.site.registry.request_round(&group())).unwrap();
-        let is_appraised = gateway.wait_until(LONG, |status| status.attest.rounds > rounds_before);
+        let is_appraised = gateway.wait_until(TIMEOUT, |status| status.attest.rounds > rounds_before);
         assert!(is_appraised, "{:?}", gateway.status());
         let rounds = self.block(self.site.registry.rounds(Some(GATEWAY), 1)).unwrap();
         if rounds[0].missed > 0 {
@@ -259,13 +261,13 @@ impl ProverSite {
         (rounds[0].ok, rounds[0].late, rounds[0].missed)
     }
 
-    /// Starts another period, as every hour; all devices measure themselves again.
+    /// Starts the next period, which otherwise starts after an hour; all devices measure themselves again.
     fn next_period(&self, gateway: &Gateway) {
         let next = self.block(self.site.registry.newest_period()).unwrap().unwrap();
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         self.block(self.site.registry.start_period(next.number, now_s))
             .unwrap();
-        assert!(gateway.wait_until(LONG, |status| status.attest.period == next.number.0));
+        assert!(gateway.wait_until(TIMEOUT, |status| status.attest.period == next.number.0));
     }
 
     fn state(&self, device: DeviceId) -> AttestationState {
@@ -288,7 +290,7 @@ impl ProverSite {
     /// Starts a gateway and waits for its first round, which is due at once.
     fn start(&self) -> Gateway {
         let gateway = self.site.start();
-        assert!(gateway.wait_until(LONG, |status| status.attest.rounds == 1));
+        assert!(gateway.wait_until(TIMEOUT, |status| status.attest.rounds == 1));
         gateway
     }
 }
@@ -312,8 +314,8 @@ fn a_changed_device_is_quarantined_and_released_after_its_remediation() {
     let changed_device = fleet.devices[1];
     let gateway = fleet.start();
     let mut client = TestDevice::new(changed_device, Mode::Key, fleet.site.address());
-    assert!(client.authenticate(LONG).is_some());
-    *fleet.attesters[1].state.session.lock().unwrap() = client.session_key();
+    assert!(client.authenticate(TIMEOUT).is_some());
+    *fleet.provers[1].state.session.lock().unwrap() = client.session_key();
     assert_eq!(
         fleet.round(&gateway),
         (3, 0, 0),
@@ -322,26 +324,26 @@ fn a_changed_device_is_quarantined_and_released_after_its_remediation() {
 
     // The allowed configuration changes for all devices; the changed device keeps the old configuration.
     fleet.set_group(policy(), 2, None);
-    fleet.attesters[0].runs(2);
-    fleet.attesters[2].runs(2);
+    fleet.provers[0].set_configuration(2);
+    fleet.provers[2].set_configuration(2);
     fleet.next_period(&gateway);
     assert_eq!(fleet.round(&gateway), (2, 0, 1));
     assert_eq!(fleet.state(changed_device), AttestationState::Missed);
     assert_eq!(fleet.round(&gateway), (2, 0, 1));
-    assert!(gateway.wait_until(LONG, |status| status.attest.quarantined == 1));
+    assert!(gateway.wait_until(TIMEOUT, |status| status.attest.quarantined == 1));
     assert_eq!(fleet.state(changed_device), AttestationState::Quarantined);
-    assert!(gateway.wait_until(LONG, |status| status.revoked == 1));
+    assert!(gateway.wait_until(TIMEOUT, |status| status.revoked == 1));
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
 
     // The device is still challenged, without a session, and sends a valid proof again.
-    *fleet.attesters[1].state.session.lock().unwrap() = None;
-    fleet.attesters[1].runs(2);
+    *fleet.provers[1].state.session.lock().unwrap() = None;
+    fleet.provers[1].set_configuration(2);
     fleet.next_period(&gateway);
     assert_eq!(fleet.round(&gateway), (3, 0, 0));
     assert_eq!(fleet.state(changed_device), AttestationState::Ok);
-    assert!(gateway.wait_until(LONG, |status| status.attest.remediated == 1));
+    assert!(gateway.wait_until(TIMEOUT, |status| status.attest.remediated == 1));
     client.nonce += 50;
-    assert!(client.authenticate(LONG).is_some());
+    assert!(client.authenticate(TIMEOUT).is_some());
 }
 
 /// Two missed proofs quarantine a device. Two rounds without any proof, as when a switch is down, do not count.
@@ -350,8 +352,8 @@ fn a_group_outage_quarantines_no_device_at_first() {
     let fleet = ProverSite::new(3, policy());
     let gateway = fleet.start();
     let set_muted = |is_muted| {
-        for attester in &fleet.attesters {
-            attester.state.is_muted.store(is_muted, Ordering::Relaxed);
+        for prover in &fleet.provers {
+            prover.state.is_muted.store(is_muted, Ordering::Relaxed);
         }
     };
     set_muted(true);
@@ -361,7 +363,7 @@ fn a_group_outage_quarantines_no_device_at_first() {
             assert_eq!(
                 fleet.state(*device),
                 AttestationState::Missed,
-                "it is not shown as compliant"
+                "the device is not shown as compliant"
             );
         }
     }
@@ -376,7 +378,7 @@ fn a_group_outage_quarantines_no_device_at_first() {
     }
     assert_eq!(gateway.status().attest.quarantined, 0);
     fleet.round(&gateway);
-    assert!(gateway.wait_until(LONG, |status| status.attest.quarantined == 3));
+    assert!(gateway.wait_until(TIMEOUT, |status| status.attest.quarantined == 3));
 }
 
 #[test]
@@ -390,19 +392,19 @@ fn with_manual_release_only_the_operator_releases_a_device() {
     let gateway = fleet.start();
     let audit = fleet.audit(&gateway);
     assert_eq!(fleet.round(&gateway), (1, 0, 0));
-    fleet.attesters[0].state.is_muted.store(true, Ordering::Relaxed);
+    fleet.provers[0].state.is_muted.store(true, Ordering::Relaxed);
     fleet.round(&gateway);
     fleet.round(&gateway);
     assert_eq!(fleet.state(device), AttestationState::Quarantined);
-    fleet.attesters[0].state.is_muted.store(false, Ordering::Relaxed);
+    fleet.provers[0].state.is_muted.store(false, Ordering::Relaxed);
     assert_eq!(fleet.round(&gateway), (1, 0, 0));
     assert_eq!(fleet.state(device), AttestationState::Quarantined);
     let mut client = TestDevice::new(device, Mode::Key, fleet.site.address());
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
     fleet.block(fleet.site.registry.release(device)).unwrap();
     client.nonce += 50;
-    assert!(client.authenticate(LONG).is_some());
-    assert!(gateway.wait_until(LONG, |status| status.attest.released == 1));
+    assert!(client.authenticate(TIMEOUT).is_some());
+    assert!(gateway.wait_until(TIMEOUT, |status| status.attest.released == 1));
     gateway.stop().unwrap();
     let audit = std::fs::read_to_string(audit).unwrap();
     let events: Vec<serde_json::Value> = audit
@@ -416,7 +418,7 @@ fn with_manual_release_only_the_operator_releases_a_device() {
     let position_of = |name: &str| names.iter().position(|event| *event == name);
     assert!(position_of("quarantined") < position_of("released"), "{audit}");
     names.sort_unstable();
-    let expected = ["admitted", "quarantined", "released", "revoked", "session"];
+    let expected = ["admitted", "blocked", "quarantined", "released", "session"];
     assert_eq!(names, expected, "{audit}");
 }
 
@@ -425,7 +427,7 @@ fn junk_with_other_device_ids_quarantines_no_device() {
     let fleet = ProverSite::new(3, policy());
     // The sender is a prover itself, so it knows round and nonce, and it sends before any other device.
     let victims = fleet.devices[1..].to_vec();
-    *fleet.attesters[0].state.victims.lock().unwrap() = victims;
+    *fleet.provers[0].state.victims.lock().unwrap() = victims;
     let gateway = fleet.start();
     for _ in 0..4 {
         assert_eq!(fleet.round(&gateway), (3, 0, 0));
@@ -433,10 +435,14 @@ fn junk_with_other_device_ids_quarantines_no_device() {
     assert_eq!(gateway.status().attest.quarantined, 0);
     let counters = gateway.counters().unwrap();
     let junk = [Verdict::DropProof, Verdict::DropProved].map(|verdict| counters.get(verdict));
-    assert!(junk.iter().sum::<u64>() >= 5 * 2 * u64::from(JUNK), "{junk:?}");
+    assert!(
+        junk.iter().sum::<u64>() >= 5 * 2 * u64::from(JUNK_PER_VICTIM),
+        "{junk:?}"
+    );
 }
 
-/// The round of the slow group stays open for the whole test. The rounds of the other group have the second open round.
+/// A gateway keeps at most two rounds open. The slow group's round occupies one of the two places during the whole test,
+/// and the rounds of the other group use the second place.
 #[test]
 fn rounds_of_one_group_do_not_wait_for_missing_proofs_of_another() {
     let fleet = ProverSite::new(2, policy());
@@ -451,7 +457,7 @@ fn rounds_of_one_group_do_not_wait_for_missing_proofs_of_another() {
     };
     fleet.block(fleet.site.registry.set_group(&slow, 1)).unwrap();
     fleet.enroll(1, &slow.name);
-    fleet.attesters[1].state.is_muted.store(true, Ordering::Relaxed);
+    fleet.provers[1].state.is_muted.store(true, Ordering::Relaxed);
     let gateway = fleet.start();
     for _ in 0..4 {
         assert_eq!(fleet.round(&gateway), (1, 0, 0));
@@ -490,7 +496,7 @@ fn during_a_roll_out_both_configurations_are_allowed() {
         until_s: u64::MAX >> 1,
     };
     fleet.set_group(policy(), 1, Some(roll_out));
-    fleet.attesters[1].runs(2);
+    fleet.provers[1].set_configuration(2);
     fleet.next_period(&gateway);
     assert_eq!(fleet.round(&gateway), (2, 0, 0));
     let proven = |device| {
@@ -533,7 +539,11 @@ fn results_are_signed() {
         .iter()
         .filter_map(|record| record["token"].as_str())
         .collect();
-    assert_eq!(tokens.len(), 1, "both devices' states are new: {audit}");
+    assert_eq!(
+        tokens.len(),
+        1,
+        "one token reports the new states of both devices: {audit}"
+    );
     let signer = Signer::from_pem(&pem).unwrap();
     assert!(signer.public_jwk().contains("P-256"));
     assert_eq!(tokens[0].split('.').count(), 3, "a JWT");
@@ -549,8 +559,11 @@ fn a_gateway_without_attestation_reports_provers() {
     let gateway = fleet.site.start();
     let path = fleet.audit(&gateway);
     let mut client = TestDevice::new(unattested_device, Mode::Key, fleet.site.address());
-    assert!(client.authenticate(LONG).is_some(), "it is served nevertheless");
-    let reports_count = |count| gateway.wait_until(LONG, |status| status.attest.not_attested == count);
+    assert!(
+        client.authenticate(TIMEOUT).is_some(),
+        "the device is served nevertheless"
+    );
+    let reports_count = |count| gateway.wait_until(TIMEOUT, |status| status.attest.not_attested == count);
     assert!(reports_count(1), "{:?}", gateway.status());
     fleet
         .block(fleet.site.registry.remove_prover(unattested_device))
@@ -562,7 +575,7 @@ fn a_gateway_without_attestation_reports_provers() {
         .lines()
         .filter(|line| line.contains("\"not_attested\""))
         .collect();
-    assert_eq!(events.len(), 1, "once: {audit}");
+    assert_eq!(events.len(), 1, "recorded once: {audit}");
     assert!(
         events[0].contains(&unattested_device.to_string()),
         "{}",

@@ -62,7 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn configurations(line in 0..CONFIG.lines().count(), value in 0..VALUES.len(), seed in any::<u64>()) {
+    fn altered_configurations_cause_no_panic(line in 0..CONFIG.lines().count(), value in 0..VALUES.len(), seed in any::<u64>()) {
         let text: Vec<String> = CONFIG
             .lines()
             .enumerate()
@@ -78,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn crps(edits in vec((0..CRPS.len(), any::<u8>()), 0..6), bytes in 0..64usize) {
+    fn responses_in_altered_crps_have_equal_lengths(edits in vec((0..CRPS.len(), any::<u8>()), 0..6), bytes in 0..64usize) {
         let mut text = CRPS.as_bytes().to_vec();
         for (at, value) in edits {
             text[at] = value;
@@ -90,9 +90,9 @@ proptest! {
         }
     }
 
-    /// For any content: no more provers than lines, and no duplicate.
+    /// Whatever the file contains, the parser returns at most one prover per line and no id twice.
     #[test]
-    fn provers_of_p4dra(
+    fn altered_p4dra_provers_have_distinct_ids(
         lines in vec(("0{28}([01]{4}|[01]{2,5})", "[0-9a-f]{64}|[0-9a-f]{63,65}", "[0-9a-f]{64}", " {0,2}|#"), 0..6),
         edits in vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
     ) {

@@ -18,7 +18,7 @@ use linewarden_protocol::sources::{DeviceSources, OwnAddress};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::{Credentials, Registry};
 
-use self::site::{GATEWAY, LONG, Site, TestDevice, config, kill, pool, record, row_key};
+use self::site::{GATEWAY, Site, TIMEOUT, TestDevice, config, kill, pool, record, row_key};
 
 #[test]
 fn a_pool_lasts_to_its_last_row_across_a_stop() {
@@ -28,19 +28,19 @@ fn a_pool_lasts_to_its_last_row_across_a_stop() {
     assert_eq!(gateway.status().devices, 0, "no device has authenticated yet");
     let mut client = TestDevice::new(device, Mode::Pool, site.address());
     for expected in 0..11 {
-        assert_eq!(client.authenticate(LONG), Some(RowIndex(expected)));
+        assert_eq!(client.authenticate(TIMEOUT), Some(RowIndex(expected)));
     }
     let report = gateway.stop().unwrap();
-    assert!(report.marks_committed);
+    assert!(report.unused_rows_reported);
     assert_eq!(report.status.admitted, 1);
     assert_eq!(report.counters.get(Verdict::ReplyAck), 11);
 
     let gateway = site.start();
-    assert_eq!(gateway.status().devices, 1, "its lease is resumed");
+    assert_eq!(gateway.status().devices, 1, "the device's lease is resumed");
     for expected in 11..30 {
-        assert_eq!(client.authenticate(LONG), Some(RowIndex(expected)));
+        assert_eq!(client.authenticate(TIMEOUT), Some(RowIndex(expected)));
     }
-    let is_exhausted = gateway.wait_until(LONG, |status| status.exhausted == 1);
+    let is_exhausted = gateway.wait_until(TIMEOUT, |status| status.exhausted == 1);
     assert!(is_exhausted, "{:?}", gateway.status());
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
     assert!(gateway.counters().unwrap().get(Verdict::ReplyNak) > 0);
@@ -56,8 +56,8 @@ fn a_gateway_that_is_killed_never_offers_a_row_again_and_loses_a_block_at_most()
         let gateway = site.start();
         let mut client = TestDevice::new(device, Mode::Pool, site.address());
         for _ in 0..2 {
-            let idx = client.authenticate(LONG).unwrap().0;
-            // The mark of a device that authenticates often is moved further.
+            let idx = client.authenticate(TIMEOUT).unwrap().0;
+            // For a device that authenticates often, a block grows to up to 14 rows.
             assert!(idx >= next_row && idx < next_row + 15, "{idx} after {next_row}");
             next_row = idx + 1;
         }
@@ -79,20 +79,20 @@ fn a_session_at_an_address_of_the_machine_is_closed_and_recorded() {
     let log = AuditLog::open(GATEWAY, &options).unwrap();
     gateway.set_audit(Some((log, 100))).unwrap();
     let mut client = TestDevice::new(device, Mode::Pool, site.address());
-    client.authenticate(LONG).unwrap();
+    client.authenticate(TIMEOUT).unwrap();
     let address = IpAddr::V4(client.address);
     let has_session = move |data_plane: &mut dyn DataPlane| data_plane.session(device).is_some();
-    let gateways_own = |others: &[IpAddr]| {
-        let own: Vec<OwnAddress> = others.iter().copied().map(OwnAddress::host).collect();
+    let device_sources = |own_addresses: &[IpAddr]| {
+        let own: Vec<OwnAddress> = own_addresses.iter().copied().map(OwnAddress::host).collect();
         DeviceSources::new(
             &site.config.device_prefixes,
             &["192.0.2.1".parse().unwrap()],
             &own,
         )
     };
-    gateway.set_sources(gateways_own(&[])).unwrap();
+    gateway.set_sources(device_sources(&[])).unwrap();
     assert!(gateway.with_data_plane(has_session).unwrap());
-    gateway.set_sources(gateways_own(&[address])).unwrap();
+    gateway.set_sources(device_sources(&[address])).unwrap();
     assert!(!gateway.with_data_plane(has_session).unwrap());
     gateway.stop().unwrap();
     let audit = std::fs::read_to_string(path).unwrap();
@@ -108,10 +108,10 @@ fn a_session_at_an_address_of_the_machine_is_closed_and_recorded() {
 fn a_gateway_that_was_replaced_without_its_knowledge_spends_no_row_of_its_successor() {
     let device = DeviceId(0xd7);
     let site = Site::new(vec![record(device, pool(device, 40))]);
-    let replaced = site.start();
+    let replaced_gateway = site.start();
     let old_address = site.address();
     let mut client = TestDevice::new(device, Mode::Pool, old_address);
-    let mut rows = vec![client.authenticate(LONG).unwrap()];
+    let mut rows = vec![client.authenticate(TIMEOUT).unwrap()];
     let other_gateway = Site {
         config: config(),
         ..site
@@ -121,9 +121,9 @@ fn a_gateway_that_was_replaced_without_its_knowledge_spends_no_row_of_its_succes
     newer.socket = client.socket.try_clone().unwrap();
     newer.socket.connect(other_gateway.address()).unwrap();
     for _ in 0..3 {
-        rows.push(newer.authenticate(LONG).unwrap());
+        rows.push(newer.authenticate(TIMEOUT).unwrap());
     }
-    assert!(replaced.wait_until(LONG, |status| status.replaced));
+    assert!(replaced_gateway.wait_until(TIMEOUT, |status| status.replaced));
     // A nonce that was not used before.
     client.nonce = 100;
     client.socket.connect(old_address).unwrap();
@@ -158,7 +158,7 @@ fn more_devices_than_slots_take_turns_and_no_row_is_lost() {
         .collect();
     for round in 0..4 {
         for client in &mut clients {
-            let idx = client.authenticate(LONG);
+            let idx = client.authenticate(TIMEOUT);
             assert_eq!(idx, Some(RowIndex(round)), "{}", client.device.config().device);
         }
     }
@@ -178,7 +178,7 @@ fn a_revocation_by_another_process_reaches_the_gateway() {
     let gateway = site.start();
     let mut client = TestDevice::new(revoked, Mode::Key, site.address());
     let mut other_client = TestDevice::new(other_device, Mode::Key, site.address());
-    assert_eq!(client.authenticate(LONG), Some(RowIndex(0)));
+    assert_eq!(client.authenticate(TIMEOUT), Some(RowIndex(0)));
 
     let other_registry = site
         .runtime
@@ -187,18 +187,18 @@ fn a_revocation_by_another_process_reaches_the_gateway() {
     site.runtime
         .block_on(other_registry.revoke(revoked, "lost", 1))
         .unwrap();
-    assert!(gateway.wait_until(LONG, |status| status.revoked == 1));
+    assert!(gateway.wait_until(TIMEOUT, |status| status.revoked == 1));
     assert_eq!(client.authenticate(Duration::from_millis(300)), None);
     assert!(gateway.counters().unwrap().get(Verdict::DropRevoked) > 0);
-    assert_eq!(other_client.authenticate(LONG), Some(RowIndex(0)));
+    assert_eq!(other_client.authenticate(TIMEOUT), Some(RowIndex(0)));
 
     let new = DeviceId(0xd5);
     site.runtime
         .block_on(other_registry.enroll(record(new, key(new))))
         .unwrap();
     let mut client = TestDevice::new(new, Mode::Key, site.address());
-    assert_eq!(client.authenticate(LONG), Some(RowIndex(0)));
-    assert!(gateway.wait_until(LONG, |status| status.devices == 2));
+    assert_eq!(client.authenticate(TIMEOUT), Some(RowIndex(0)));
+    assert!(gateway.wait_until(TIMEOUT, |status| status.devices == 2));
 }
 
 #[test]

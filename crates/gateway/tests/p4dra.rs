@@ -54,7 +54,7 @@ fn config() -> Config {
 }
 
 /// A node, and its data plane.
-struct Site {
+struct NodeHarness {
     node: Node,
     engine: std::sync::Arc<Engine>,
     thread: ThreadState,
@@ -64,7 +64,7 @@ struct Site {
     config: Config,
 }
 
-impl Site {
+impl NodeHarness {
     fn new() -> Self {
         let config = config();
         Self::with_host(Host::new(&config).unwrap(), config)
@@ -96,7 +96,7 @@ impl Site {
         }
     }
 
-    /// Ticks, and returns the rounds that have ended.
+    /// Ticks the node, and returns the audit events of the rounds that have ended.
     fn tick(&mut self, ms: u64, is_random: bool) -> Vec<AuditEvent> {
         let drawn = &mut self.drawn;
         let mut random = || {
@@ -109,7 +109,7 @@ impl Site {
         records.map(|record| record.event).filter(is_round).collect()
     }
 
-    /// The round of the last two random values.
+    /// The newest round: the last two random values are its values.
     fn round(&self) -> Round {
         let [.., r, n] = self.drawn[..] else {
             panic!("no value was drawn");
@@ -117,7 +117,7 @@ impl Site {
         Round { r, n }
     }
 
-    /// A reply with that configuration to a REQUEST of that round.
+    /// Prover `number` with configuration `h` replies to a REQUEST of `round`; returns the verdict about the reply.
     fn reply(&mut self, number: u8, h: &ConfigurationHash, round: Round) -> Verdict {
         let mut request = [0; 46];
         Message::Request(round).write(&mut request).unwrap();
@@ -152,21 +152,21 @@ fn round_ended(round: u64, missed: impl IntoIterator<Item = u8>) -> AuditEvent {
 
 #[test]
 fn each_round_is_reported_when_the_next_starts() {
-    let mut site = Site::new();
-    assert_eq!(site.tick(0, true), []);
-    let first = site.round();
+    let mut harness = NodeHarness::new();
+    assert_eq!(harness.tick(0, true), []);
+    let first = harness.round();
     for number in [1, 2, 3] {
-        assert_eq!(site.reply(number, &H, first), Verdict::ReplyP4draVerified);
+        assert_eq!(harness.reply(number, &H, first), Verdict::ReplyP4draVerified);
     }
     // Another configuration, and a proof of a round that was never requested.
     let other_h = ConfigurationHash([8; 32]);
-    assert_eq!(site.reply(4, &other_h, first), Verdict::DropP4draProof);
+    assert_eq!(harness.reply(4, &other_h, first), Verdict::DropP4draProof);
     let unknown_round = Round { r: [1; 8], n: [2; 8] };
-    assert_eq!(site.reply(5, &H, unknown_round), Verdict::DropP4draRound);
-    assert_eq!(site.tick(59_999, true), []);
-    assert_eq!(site.status().rounds, 0);
-    // All provers are counted, but only some are listed.
-    assert_eq!(site.tick(60_000, true), [round_ended(1, 4..=PROVERS)]);
+    assert_eq!(harness.reply(5, &H, unknown_round), Verdict::DropP4draRound);
+    assert_eq!(harness.tick(59_999, true), []);
+    assert_eq!(harness.status().rounds, 0);
+    // All missed provers are counted, but only 16 ids are listed.
+    assert_eq!(harness.tick(60_000, true), [round_ended(1, 4..=PROVERS)]);
     let expected = P4draStatus {
         provers: 20,
         rounds: 1,
@@ -174,23 +174,23 @@ fn each_round_is_reported_when_the_next_starts() {
         missed: 17,
         incomplete: 0,
     };
-    assert_eq!(site.status(), expected);
-    let second = site.round();
+    assert_eq!(harness.status(), expected);
+    let second = harness.round();
     assert_ne!(first, second);
     // Late for the first round: the proof is verified, and counts in neither round.
-    assert_eq!(site.reply(4, &H, first), Verdict::ReplyP4draVerified);
+    assert_eq!(harness.reply(4, &H, first), Verdict::ReplyP4draVerified);
     for number in (1..=PROVERS).filter(|number| *number != 4) {
-        assert_eq!(site.reply(number, &H, second), Verdict::ReplyP4draVerified);
+        assert_eq!(harness.reply(number, &H, second), Verdict::ReplyP4draVerified);
     }
-    assert_eq!(site.tick(120_000, true), [round_ended(2, [4])]);
-    let quarantined = site.node.status().attest.quarantined;
+    assert_eq!(harness.tick(120_000, true), [round_ended(2, [4])]);
+    let quarantined = harness.node.status().attest.quarantined;
     assert_eq!(quarantined, 0, "no device is quarantined");
 }
 
-/// On the loopback interface of a new network namespace, which is down at first.
+/// The interface is the loopback interface of a new network namespace; this interface is down at first.
 #[test]
 fn a_round_that_could_not_be_sent_is_reported_as_incomplete() {
-    // SAFETY: takes no pointer; affects the calling thread only, and those that it starts.
+    // SAFETY: the call takes no pointer, and affects only the calling thread and the threads that this thread starts.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         println!(
             "SKIPPED: a network namespace: {}",
@@ -209,9 +209,9 @@ fn a_round_that_could_not_be_sent_is_reported_as_incomplete() {
         Err(error @ DataPlaneError::Privilege { .. }) => return println!("SKIPPED: {error}"),
         host => host.unwrap(),
     };
-    let mut site = Site::with_host(host, config);
-    assert_eq!(site.tick(0, true), []);
-    assert_eq!(site.status().incomplete, 1);
+    let mut harness = NodeHarness::with_host(host, config);
+    assert_eq!(harness.tick(0, true), []);
+    assert_eq!(harness.status().incomplete, 1);
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(up.unwrap().success());
     let incomplete = |mut event: AuditEvent| {
@@ -220,56 +220,59 @@ fn a_round_that_could_not_be_sent_is_reported_as_incomplete() {
         }
         event
     };
-    assert_eq!(site.tick(60_000, true), [incomplete(round_ended(1, 1..=PROVERS))]);
     assert_eq!(
-        site.tick(120_000, true),
+        harness.tick(60_000, true),
+        [incomplete(round_ended(1, 1..=PROVERS))]
+    );
+    assert_eq!(
+        harness.tick(120_000, true),
         [round_ended(2, 1..=PROVERS)],
         "requested, without proofs"
     );
-    assert_eq!(site.status().incomplete, 1);
+    assert_eq!(harness.status().incomplete, 1);
 }
 
 #[test]
 fn without_randomness_the_round_continues() {
-    let mut site = Site::new();
-    site.tick(0, true);
-    let first = site.round();
-    let draws = site.drawn.len();
-    assert_eq!(site.tick(60_000, false), []);
-    assert!(site.node.status().draws_failed > 0);
-    assert_eq!(site.drawn.len(), draws);
-    assert_eq!(site.reply(1, &H, first), Verdict::ReplyP4draVerified);
-    assert_eq!(site.tick(61_000, true), [round_ended(1, 2..=PROVERS)]);
-    assert_ne!(site.round(), first);
+    let mut harness = NodeHarness::new();
+    harness.tick(0, true);
+    let first = harness.round();
+    let draws = harness.drawn.len();
+    assert_eq!(harness.tick(60_000, false), []);
+    assert!(harness.node.status().draws_failed > 0);
+    assert_eq!(harness.drawn.len(), draws);
+    assert_eq!(harness.reply(1, &H, first), Verdict::ReplyP4draVerified);
+    assert_eq!(harness.tick(61_000, true), [round_ended(1, 2..=PROVERS)]);
+    assert_ne!(harness.round(), first);
 }
 
 #[test]
 fn a_new_interval_applies_to_the_open_round() {
-    let mut site = Site::new();
-    site.tick(0, true);
+    let mut harness = NodeHarness::new();
+    harness.tick(0, true);
     let mut change = |round_s, ms| {
         let settings = Settings {
             p4dra_round_s: round_s,
-            ..site.settings
+            ..harness.settings
         };
-        let live = site.config.live_settings();
-        site.node.reconfigure(settings, &live, Site::clock(ms))
+        let live = harness.config.live_settings();
+        harness.node.reconfigure(settings, &live, NodeHarness::clock(ms))
     };
     for wrong in [0, 86_401] {
         assert!(matches!(change(wrong, 1000), Err(ReconfigureError::Settings(_))));
     }
     change(5, 1000).unwrap();
-    assert_eq!(site.tick(4999, true), []);
-    assert_eq!(site.tick(5000, true), [round_ended(1, 1..=PROVERS)]);
+    assert_eq!(harness.tick(4999, true), []);
+    assert_eq!(harness.tick(5000, true), [round_ended(1, 1..=PROVERS)]);
 }
 
 #[test]
 fn a_stopping_gateway_opens_no_round() {
-    let mut site = Site::new();
-    site.node.begin_stop();
-    site.tick(0, true);
-    let round = site.round();
-    assert_eq!(site.reply(1, &H, round), Verdict::DropP4draRound);
+    let mut harness = NodeHarness::new();
+    harness.node.begin_stop();
+    harness.tick(0, true);
+    let round = harness.round();
+    assert_eq!(harness.reply(1, &H, round), Verdict::DropP4draRound);
     // A gateway without the profile opens no round either.
     let mut config = config();
     config.p4dra = None;

@@ -1,5 +1,5 @@
-//! Attestation rounds step by step: the node over the `host` data plane, with the test's clock, and without proofs
-//! unless a test sends them.
+//! Attestation rounds of a node on the `host` data plane, step by step. The test sets the clock. Devices send no proofs,
+//! except where a test sends them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,13 +28,13 @@ use linewarden_registry::{Change, EnrollmentTime, GroupName, GroupPolicy, Revisi
 
 use zerocopy::IntoBytes as _;
 
-use self::site::{GATEWAY, LONG, TestDevice, row_key};
+use self::site::{GATEWAY, TIMEOUT, TestDevice, row_key};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// All random bytes.
+/// The result of every draw of random bytes.
 const NONCE: [u8; 8] = [7; 8];
 
-fn name(number: usize) -> GroupName {
+fn group_name(number: usize) -> GroupName {
     GroupName::new(format!("group-{number}")).unwrap()
 }
 
@@ -54,7 +54,7 @@ fn start(period: u64) -> PeriodStart {
     }
 }
 
-/// The keys of a group's prover in a period.
+/// Returns the device id, the attestation key and the period key of the only prover in group `number`.
 fn keys(number: usize, start: &PeriodStart) -> (DeviceId, AttestationKey, PeriodKey) {
     let device = DeviceId(number as u64 + 1);
     let key = AttestationKey::from_bytes([number as u8 + 1; 32]);
@@ -62,7 +62,8 @@ fn keys(number: usize, start: &PeriodStart) -> (DeviceId, AttestationKey, Period
     (device, key, k2)
 }
 
-/// A node whose controller is the test. Each group has one prover, which sends no proof.
+/// A node; the harness answers its requests instead of a controller. Each group has one prover. Only the test sends
+/// proofs.
 struct NodeHarness {
     node: Node,
     gateway: SocketAddr,
@@ -70,19 +71,19 @@ struct NodeHarness {
     now_ns: u64,
     /// If false, no random bytes are available.
     is_random: bool,
-    /// The provers' address.
+    /// The address of every prover.
     address: IpAddr,
     /// Whether the provers have sent a proof from this address before.
     is_responsive: bool,
-    /// The provers' enrollment.
+    /// The enrollment time of every prover.
     enrolled_at: EnrollmentTime,
-    /// The revision of the provers.
+    /// The revision of the prover list.
     revision: u64,
-    numbers: u32,
+    next_round_number: u32,
     outcomes: Vec<RoundOutcome>,
-    /// The next part of the feed.
+    /// Changes that the next read of the feed returns.
     changes: Vec<Change>,
-    /// The decisions about the next round; if `None`, appraisals fail.
+    /// The decisions about each round that the node reports; if `None`, each appraisal fails.
     decisions: Option<RoundAppraisal>,
 }
 
@@ -107,7 +108,7 @@ impl NodeHarness {
             is_responsive: true,
             enrolled_at: EnrollmentTime(1),
             revision: 1,
-            numbers: 1,
+            next_round_number: 1,
             outcomes: Vec::new(),
             changes: Vec::new(),
             decisions: Some(RoundAppraisal::default()),
@@ -121,7 +122,7 @@ impl NodeHarness {
         }
     }
 
-    /// Ticks, and passes the responses to the requests to the node.
+    /// Ticks the node, and gives it a response to each of its requests.
     fn tick(&mut self) {
         let is_random = self.is_random;
         let requests = self.node.tick(self.clock(), &mut || is_random.then_some(NONCE));
@@ -131,7 +132,7 @@ impl NodeHarness {
         }
     }
 
-    /// Runs for this time, ticking when the node is due.
+    /// Runs for `ns` nanoseconds, and ticks the node when it is due.
     fn run_for(&mut self, ns: u64) {
         let until_ns = self.now_ns + ns;
         while self.now_ns < until_ns {
@@ -161,8 +162,8 @@ impl NodeHarness {
                 trust: None,
             },
             ControllerRequest::GetPlan(plan_request) => {
-                let first = self.numbers;
-                self.numbers += 256 * u32::from(plan_request.needs_round_numbers);
+                let first = self.next_round_number;
+                self.next_round_number += 256 * u32::from(plan_request.needs_round_numbers);
                 ControllerResponse::GetPlan(Ok(Some(Plan {
                     running: start(1),
                     age_s: 0,
@@ -170,7 +171,7 @@ impl NodeHarness {
                     revision: self.revision,
                     reference_digest: 1,
                     groups: self.plans(),
-                    rounds: first..self.numbers,
+                    rounds: first..self.next_round_number,
                 })))
             }
             ControllerRequest::ListProvers { start, .. } => {
@@ -179,7 +180,7 @@ impl NodeHarness {
             ControllerRequest::AppraiseRound(outcome) => {
                 let Some(decisions) = self.decisions.clone() else {
                     return ControllerResponse::AppraiseRound(Err(LinkError::Failed(
-                        "it does not respond".to_owned(),
+                        "the controller does not respond".to_owned(),
                     )));
                 };
                 self.outcomes.push(*outcome);
@@ -195,7 +196,7 @@ impl NodeHarness {
 
     fn plans(&self) -> Vec<GroupPlan> {
         let plan = |(number, policy): (usize, &GroupPolicy)| GroupPlan {
-            name: name(number),
+            name: group_name(number),
             policy: *policy,
             rounds_requested: 0,
         };
@@ -207,7 +208,7 @@ impl NodeHarness {
             let (device, key, k2) = keys(number, &start);
             ProverProvision {
                 device,
-                group: name(number),
+                group: group_name(number),
                 enrolled_at: self.enrolled_at,
                 port: 9,
                 keys: Some(ProverKeys {
@@ -232,7 +233,7 @@ impl NodeHarness {
 
     /// Runs with the machine's clock, as the data plane does.
     fn run_in_real_time_until(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
-        let deadline = Instant::now() + LONG;
+        let deadline = Instant::now() + TIMEOUT;
         while !is_done(self) {
             assert!(Instant::now() < deadline, "timed out");
             self.now_ns = Clock::now().monotonic_ns;
@@ -276,9 +277,9 @@ impl NodeHarness {
             .handle_response(ControllerResponse::ResumeLeases(Ok(chunk)), self.clock());
     }
 
-    /// Rounds of a group that have ended.
+    /// The ended rounds of a group.
     fn rounds(&self, number: usize) -> impl Iterator<Item = &RoundOutcome> {
-        let name = name(number);
+        let name = group_name(number);
         self.outcomes.iter().filter(move |outcome| outcome.group == name)
     }
 }
@@ -306,8 +307,8 @@ fn a_missing_proof_keeps_a_round_open_for_at_most_half_the_interval() {
     }
 }
 
-/// The gateway has no address of the family, as without a route when an interface is down: the kernel rejects each
-/// challenge.
+/// The gateway has no address of the provers' address family. The kernel rejects each challenge, as it does without a
+/// route when an interface is down.
 #[test]
 fn unreachable_provers_are_not_missed_and_are_reported_once() {
     let mut fixture = NodeHarness::new(&[policy(2, 500), policy(2, 500)]);
@@ -332,7 +333,7 @@ fn unreachable_provers_are_not_missed_and_are_reported_once() {
     assert_eq!(reported.len(), 2, "once for each group: {reported:?}");
 }
 
-/// The prover may have chosen the address, to which no gateway can send.
+/// The prover itself may have chosen an address to which no gateway can send.
 #[test]
 fn provers_at_an_unreachable_unproven_address_are_missed() {
     let mut fixture = NodeHarness::new(&[policy(2, 500)]);
@@ -361,8 +362,9 @@ enum RequestTarget {
     OtherSession,
 }
 
-/// Returns the outcome and the address of a device that has the round's nonce from another device.
-fn proven(target: RequestTarget) -> (ProofOutcome, IpAddr) {
+/// A device gets the round's nonce from another device, and sends a proof. Returns the outcome for the device and the
+/// device's address in this outcome.
+fn outcome_of_proof(target: RequestTarget) -> (ProofOutcome, IpAddr) {
     let mut fixture = NodeHarness::new(&[policy(60, 15_000)]);
     fixture.is_responsive = false;
     if target != RequestTarget::Reachable {
@@ -389,7 +391,7 @@ fn proven(target: RequestTarget) -> (ProofOutcome, IpAddr) {
     if target == RequestTarget::OtherSession {
         fixture.admit(device);
         let mut client = TestDevice::new(device, Mode::Key, gateway);
-        assert!(client.authenticate(LONG).is_some());
+        assert!(client.authenticate(TIMEOUT).is_some());
     }
     fixture.run_for(40 * SECOND_NS);
     assert_eq!(
@@ -405,22 +407,23 @@ fn proven(target: RequestTarget) -> (ProofOutcome, IpAddr) {
     (observation.outcome, observation.address)
 }
 
-/// Otherwise the device would be excused whenever nothing can be sent to it.
+/// Otherwise, a proof without a challenge would count as a proof from an unreachable address. The device would then be
+/// excused whenever the gateway cannot send to this address.
 #[test]
 fn a_proof_counts_only_after_a_challenge_was_sent() {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     assert_eq!(
-        proven(RequestTarget::Reachable),
+        outcome_of_proof(RequestTarget::Reachable),
         (ProofOutcome::Ok(Current), loopback)
     );
     let unknown_address = IpAddr::V6(Ipv6Addr::LOCALHOST);
     assert_eq!(
-        proven(RequestTarget::Unreachable),
+        outcome_of_proof(RequestTarget::Unreachable),
         (ProofOutcome::Missed, unknown_address)
     );
     let session = IpAddr::V4(Ipv4Addr::new(127, 0, 1, 1));
     assert_eq!(
-        proven(RequestTarget::OtherSession),
+        outcome_of_proof(RequestTarget::OtherSession),
         (ProofOutcome::Ok(Current), session)
     );
 }
@@ -438,10 +441,14 @@ fn a_device_enrolled_again_during_a_round_is_reported_with_its_old_enrollment() 
     assert_eq!(
         fixture.node.status().attest.requests,
         1,
-        "it is not challenged again"
+        "the device is not challenged again"
     );
     fixture.run_for(60 * SECOND_NS);
-    assert_eq!(fixture.node.status().attest.requests, 5, "with all repeats");
+    assert_eq!(
+        fixture.node.status().attest.requests,
+        5,
+        "the second round sends four challenges"
+    );
     let observations = fixture.rounds(0).flat_map(|round| &round.observations);
     let observations: Vec<_> = observations
         .map(|observation| (observation.enrolled_at.0, observation.outcome))
@@ -452,7 +459,7 @@ fn a_device_enrolled_again_during_a_round_is_reported_with_its_old_enrollment() 
     );
 }
 
-/// This includes the keys of both periods, and repeated updates.
+/// A prover without room counts once, although it has keys of two periods and is updated repeatedly.
 #[test]
 fn provers_without_room_are_counted_once() {
     const PROVERS: usize = 200;
@@ -473,7 +480,7 @@ fn without_random_bytes_no_round_begins_and_the_node_does_not_spin() {
     fixture.run_for(3 * SECOND_NS);
     assert!(fixture.rounds(0).count() > 0);
     fixture.is_random = false;
-    // Until the open round has ended.
+    // Run until the open round has ended.
     fixture.run_for(3 * SECOND_NS);
     let (outcomes_before, failed_draws) = (fixture.outcomes.len(), fixture.node.status().draws_failed);
     let mut ticks = 0;
@@ -488,7 +495,7 @@ fn without_random_bytes_no_round_begins_and_the_node_does_not_spin() {
     assert!(ticks < 1_000, "{ticks} ticks in 10 s");
     assert!(
         fixture.node.status().draws_failed > failed_draws,
-        "it keeps retrying"
+        "the node keeps retrying"
     );
     assert_eq!(fixture.outcomes.len(), outcomes_before);
     fixture.is_random = true;
@@ -498,21 +505,22 @@ fn without_random_bytes_no_round_begins_and_the_node_does_not_spin() {
 
 const DEVICE: DeviceId = DeviceId(1);
 
-/// An event, in the order in which the node receives it.
+/// An event that the node receives.
 enum ReceivedEvent {
-    /// From the feed, with a revision: whether the device may authenticate.
+    /// A change of the device in the feed: its revision, and whether the device may authenticate.
     Feed(u64, bool),
-    /// A decision of the controller: quarantined by this revision.
+    /// The controller's decision to quarantine the device, with the revision of the quarantine.
     Quarantined(u64),
-    /// A decision of the controller: released by this revision.
+    /// The controller's decision to release the device after a proof, with the revision of the release.
     Remediated(u64),
 }
 
-/// Returns the audit events of the device, and how often it was revoked.
+/// Delivers the events to a node in this order. Returns the names of the device's audit events, and the number of
+/// revocations in the node's status.
 fn records(received: &[ReceivedEvent]) -> (Vec<&'static str>, u64) {
     let mut fixture = NodeHarness::new(&[policy(60, 500)]);
     fixture.node.set_audit_rate(100);
-    // Until a round has ended that is not appraised yet.
+    // Run until a round has ended, which is not appraised yet.
     fixture.decisions = None;
     fixture.run_for(70 * SECOND_NS);
     for event in received {
@@ -554,7 +562,7 @@ fn records(received: &[ReceivedEvent]) -> (Vec<&'static str>, u64) {
     }
     let records = fixture.node.take_audit_records(true).into_iter();
     let names = records.filter_map(|record| match record.event {
-        AuditEvent::Revoked { device: DEVICE, .. } => Some("revoked"),
+        AuditEvent::Blocked { device: DEVICE, .. } => Some("blocked"),
         AuditEvent::Quarantined { device: DEVICE, .. } => Some("quarantined"),
         AuditEvent::Remediated { device: DEVICE } => Some("remediated"),
         AuditEvent::Released { device: DEVICE } => Some("released"),
@@ -563,7 +571,7 @@ fn records(received: &[ReceivedEvent]) -> (Vec<&'static str>, u64) {
     (names.collect(), fixture.node.status().revoked)
 }
 
-/// Between two parts of the feed, the device was released, has returned, and missed too many proofs.
+/// Between two reads of the feed, the device was released, returned, and missed too many proofs.
 #[test]
 fn a_device_that_returned_before_the_feed_reports_its_release_is_revoked_at_once() {
     let mut fixture = NodeHarness::new(&[policy(60, 500)]);
@@ -575,7 +583,7 @@ fn a_device_that_returned_before_the_feed_reports_its_release_is_revoked_at_once
         active: false,
         epoch: 0,
     });
-    // Long enough that the revoked device's entry is removed.
+    // Run until the node has removed the revoked device.
     fixture.run_for(200 * SECOND_NS);
     fixture.admit(DEVICE);
     let is_revoked = |fixture: &NodeHarness| {
@@ -609,51 +617,51 @@ fn a_device_that_returned_before_the_feed_reports_its_release_is_revoked_at_once
 #[test]
 fn a_release_by_the_operator_is_recorded_once_and_in_order() {
     use ReceivedEvent::{Feed, Quarantined, Remediated};
-    // The feed arrives first, or the controller's decision.
-    let expected = (vec!["quarantined", "revoked", "released"], 1);
+    // The controller's decision arrives before the feed, which reports the quarantine and the release, or only the release.
+    let expected = (vec!["quarantined", "blocked", "released"], 1);
     assert_eq!(
         records(&[Quarantined(5), Feed(5, false), Feed(6, true)]),
         expected
     );
     assert_eq!(records(&[Quarantined(5), Feed(6, true)]), expected);
-    // The decision arrives after the operator's release, and has no effect.
-    let expected = (vec!["revoked", "quarantined", "released"], 1);
+    // The decision arrives after the operator's release, and does not block the device again.
+    let expected = (vec!["blocked", "quarantined", "released"], 1);
     assert_eq!(
         records(&[Feed(5, false), Feed(6, true), Quarantined(5)]),
         expected
     );
-    // Several devices are quarantined by as many changes, of which the decision has the last revision.
-    let expected = (vec!["quarantined", "revoked", "released"], 1);
+    // One decision quarantines several devices. Each device has its own change; the decision has the highest revision.
+    let expected = (vec!["quarantined", "blocked", "released"], 1);
     assert_eq!(
         records(&[Quarantined(5), Feed(4, false), Feed(6, true)]),
         expected
     );
-    // A record that is damaged, and then revoked.
+    // The device's record is damaged: the feed reports a block with an arbitrary revision. Then the device is revoked.
     assert_eq!(
         records(&[Feed(99, false), Feed(99, false), Feed(5, false)]),
-        (vec!["revoked", "revoked"], 2)
+        (vec!["blocked", "blocked"], 2)
     );
-    // A quarantine by another gateway.
+    // A round of another gateway quarantines the device, so this node receives no decision.
     assert_eq!(
         records(&[Feed(5, false), Feed(5, false), Feed(6, true), Feed(7, true)]),
-        (vec!["revoked", "released"], 1)
+        (vec!["blocked", "released"], 1)
     );
-    // A proof releases the device, and only that is recorded.
-    for end in [[Feed(6, true), Remediated(6)], [Remediated(6), Feed(6, true)]] {
-        let [first, second] = end;
+    // A proof releases the device: the node records the remediation, but no release by the operator.
+    for release in [[Feed(6, true), Remediated(6)], [Remediated(6), Feed(6, true)]] {
+        let [first, second] = release;
         assert_eq!(
             records(&[Quarantined(5), Feed(5, false), first, second]),
-            (vec!["quarantined", "revoked", "remediated"], 1)
+            (vec!["quarantined", "blocked", "remediated"], 1)
         );
     }
-    // The device was released and blocked again before the decision is returned.
+    // The device is released and blocked again, and no decision arrives.
     assert_eq!(
         records(&[Feed(5, false), Feed(6, true), Feed(7, false)]),
-        (vec!["revoked", "released", "revoked"], 2)
+        (vec!["blocked", "released", "blocked"], 2)
     );
 }
 
-/// Ticks, and holds back the requests that the test handles itself.
+/// Ticks the node. Adds the requests that `holds` selects to `held_back`, and responds to the other requests.
 fn tick_holding(
     fixture: &mut NodeHarness,
     held_back: &mut Vec<ControllerRequest>,
@@ -675,8 +683,8 @@ fn tick_holding(
     );
 }
 
-/// Each request in flight is rejected. The first rejection wipes the devices. Devices that have returned before the
-/// other rejections arrive stay.
+/// Each request in flight is rejected. The first rejection wipes all devices. The later rejections do not wipe devices
+/// that have returned since.
 #[test]
 fn a_restored_registry_is_handled_once_for_all_pending_requests() {
     let mut fixture = NodeHarness::new(&[policy(2, 500)]);

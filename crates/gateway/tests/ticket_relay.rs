@@ -22,16 +22,16 @@ use linewarden_protocol::ticket::{
 use linewarden_registry::Credentials;
 use rustix::net::sockopt::socket_recv_buffer_size;
 
-use self::site::{GATEWAY, LONG, Site, TestDevice, pool, record, row_key};
+use self::site::{GATEWAY, Site, TIMEOUT, TestDevice, pool, record, row_key};
 
 const VICTIM: DeviceId = DeviceId(0xd1);
 const HOSTILE: DeviceId = DeviceId(0xd2);
-/// Junk tickets a second. The sender keeps this rate; the number is printed.
+/// Junk tickets per second. The test prints how many junk tickets it has sent.
 const JUNK_PER_S: u32 = 1_000;
 /// Junk tickets between two tickets of the victim.
 const JUNK_BETWEEN: u32 = 100;
 /// Interval between two copies of a ticket.
-const COPY: Duration = Duration::from_millis(100);
+const COPY_INTERVAL: Duration = Duration::from_millis(100);
 
 fn ticket_header(client: &TestDevice, nonce: u8) -> TicketHeader {
     let session = client.device.session().unwrap();
@@ -50,7 +50,7 @@ fn ticket_header(client: &TestDevice, nonce: u8) -> TicketHeader {
     }
 }
 
-fn sealed_ticket(session: &Session, head: &TicketHeader, serial: u64) -> Vec<u8> {
+fn sealed_ticket(session: &Session, header: &TicketHeader, serial: u64) -> Vec<u8> {
     let mut out = vec![0; MESSAGE_BYTES_MAX];
     let relay_auth = RelayAuth {
         key: session.key(),
@@ -58,15 +58,15 @@ fn sealed_ticket(session: &Session, head: &TicketHeader, serial: u64) -> Vec<u8>
     };
     let nonce = [serial as u8; 24];
     let length =
-        ticket::seal_request(session.ticket_root(), head, &relay_auth, nonce, b"", &mut out).unwrap();
+        ticket::seal_request(session.ticket_root(), header, &relay_auth, nonce, b"", &mut out).unwrap();
     out.truncate(length);
     out
 }
 
-/// Repeats a ticket until its response arrives. A blocked device never gets a response.
+/// Repeats a ticket until its response arrives; returns false if no response arrives within [`TIMEOUT`].
 fn gets_response(socket: &UdpSocket, relay: SocketAddr, ticket: &[u8], nonce: u8) -> bool {
     let mut buffer = [0; MESSAGE_BYTES_MAX];
-    let deadline = Instant::now() + LONG;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         socket.send_to(ticket, relay).unwrap();
         while let Ok((length, _)) = socket.recv_from(&mut buffer) {
@@ -92,11 +92,11 @@ impl Drop for StopOnDrop<'_> {
 /// Returns junk of five kinds: a ticket of the hostile device's own session, a ticket with the victim's id and another
 /// session, a ticket with the victim's header and a wrong proof, an older ticket of the victim, and a copy of the
 /// victim's newest ticket.
-fn junk(number: u64, hostile: &[u8], victims: &[Vec<u8>]) -> Vec<u8> {
-    let newest = victims.last().unwrap();
+fn junk(number: u64, hostile_ticket: &[u8], victim_tickets: &[Vec<u8>]) -> Vec<u8> {
+    let newest = victim_tickets.last().unwrap();
     let mut message = match number % 5 {
-        0 => return hostile.to_vec(),
-        3 => return victims[0].clone(),
+        0 => return hostile_ticket.to_vec(),
+        3 => return victim_tickets[0].clone(),
         4 => return newest.clone(),
         _ => newest.clone(),
     };
@@ -105,9 +105,9 @@ fn junk(number: u64, hostile: &[u8], victims: &[Vec<u8>]) -> Vec<u8> {
     message
 }
 
-/// A relay that is opened again on running sessions forwards no ticket that is older than the newest ticket that an
-/// earlier relay has forwarded, because a recorded ticket would count against the device. The relay forwards that
-/// newest ticket, which may have no response yet, and later tickets.
+/// A relay is closed while sessions run, and another relay is opened. The second relay rejects tickets older than the
+/// newest ticket that the first relay forwarded. Otherwise recorded tickets would use up the device's rate limit. The
+/// second relay forwards this newest ticket, which may have no response yet, and later tickets.
 #[test]
 fn a_reopened_relay_rejects_old_tickets() {
     let site = Site::new(vec![record(VICTIM, pool(VICTIM, 8))]);
@@ -125,7 +125,7 @@ fn a_reopened_relay_rejects_old_tickets() {
         (relay, SocketAddr::new(site.config.local[0], port))
     };
     let mut victim = TestDevice::new(VICTIM, Mode::Pool, site.address());
-    assert!(victim.authenticate(LONG).is_some());
+    assert!(victim.authenticate(TIMEOUT).is_some());
     let session = victim.device.session().unwrap();
     let tickets: Vec<Vec<u8>> = (1..=6)
         .map(|serial| sealed_ticket(session, &ticket_header(&victim, serial as u8), serial))
@@ -155,8 +155,8 @@ fn a_reopened_relay_rejects_old_tickets() {
     assert_eq!((counts.rate_limited, counts.rejected), (3, 0), "{counts:?}");
 }
 
-/// Tickets that arrive together are admitted before any of them is relayed: the response to one must not become the
-/// response to a newer one, and copies of one ticket get one response.
+/// Tickets that arrive together are admitted before any of these tickets is relayed. A newer ticket must not get the
+/// response to an older ticket, and copies of a ticket get the same response.
 #[test]
 fn requests_of_one_batch_keep_their_own_replies() {
     let site = Site::new(vec![
@@ -167,10 +167,10 @@ fn requests_of_one_batch_keep_their_own_replies() {
     let controller = Controller::new(site.registry.clone(), Policy::default());
     let mut victim = TestDevice::new(VICTIM, Mode::Pool, site.address());
     let mut other_client = TestDevice::new(HOSTILE, Mode::Key, site.address());
-    assert!(victim.authenticate(LONG).is_some() && other_client.authenticate(LONG).is_some());
+    assert!(victim.authenticate(TIMEOUT).is_some() && other_client.authenticate(TIMEOUT).is_some());
     let session = victim.device.session().unwrap();
     let socket = UdpSocket::bind((victim.address, 0)).unwrap();
-    socket.set_read_timeout(Some(LONG)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     // Tickets sent before the relay is opened are one batch.
     let open = |batch: &[&[u8]]| {
         let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -192,7 +192,7 @@ fn requests_of_one_batch_keep_their_own_replies() {
             if counts.answered + counts.rejected == replies {
                 return (counts.answered, counts.rejected);
             }
-            assert!(started.elapsed() < LONG, "{counts:?}");
+            assert!(started.elapsed() < TIMEOUT, "{counts:?}");
             std::thread::yield_now();
         }
     };
@@ -227,14 +227,14 @@ fn requests_of_one_batch_keep_their_own_replies() {
     assert_eq!(
         counts_after(3),
         (1, 2),
-        "the second one has the reply to the first one"
+        "the second ticket gets no response to the first ticket"
     );
     drop(relay);
 
     let third = sealed_ticket(session, &ticket_header(&victim, 3), 3);
     let (relay, _) = open(&[&third, &third]);
     assert_eq!(counts_after(2), (2, 0));
-    assert_eq!(reply(), reply(), "the controller has replied to each copy");
+    assert_eq!(reply(), reply(), "both copies get the same response");
     drop(relay);
 }
 
@@ -257,31 +257,31 @@ fn a_device_gets_responses_during_a_flood_with_its_address_and_id() {
 
     let mut victim = TestDevice::new(VICTIM, Mode::Pool, site.address());
     let mut hostile = TestDevice::new(HOSTILE, Mode::Key, site.address());
-    assert!(victim.authenticate(LONG).is_some() && hostile.authenticate(LONG).is_some());
+    assert!(victim.authenticate(TIMEOUT).is_some() && hostile.authenticate(TIMEOUT).is_some());
     let session = victim.device.session().unwrap();
-    let of_hostile = sealed_ticket(hostile.device.session().unwrap(), &ticket_header(&hostile, 99), 1);
+    let hostile_ticket = sealed_ticket(hostile.device.session().unwrap(), &ticket_header(&hostile, 99), 1);
     let tickets: Vec<Vec<u8>> = (1..=20)
         .map(|serial| sealed_ticket(session, &ticket_header(&victim, serial as u8), serial))
         .collect();
 
     let socket = UdpSocket::bind((victim.address, 0)).unwrap();
-    socket.set_read_timeout(Some(COPY)).unwrap();
+    socket.set_read_timeout(Some(COPY_INTERVAL)).unwrap();
     let forger = UdpSocket::bind((victim.address, 0)).unwrap();
-    let (stop, requests_sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (sender, pending) = std::sync::mpsc::channel();
+    let (stop, newest_ticket) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (junk_batch_sender, junk_batches) = std::sync::mpsc::channel();
     let (responses, sent) = std::thread::scope(|scope| {
         let flood = scope.spawn(|| {
-            let sender = sender;
+            let junk_batch_sender = junk_batch_sender;
             let started = Instant::now();
             let mut sent = 0u32;
             while !stop.load(Ordering::Relaxed) {
-                let newest = requests_sent.load(Ordering::Relaxed) as usize;
+                let newest = newest_ticket.load(Ordering::Relaxed) as usize;
                 while f64::from(sent) < started.elapsed().as_secs_f64() * f64::from(JUNK_PER_S) {
-                    let message = junk(u64::from(sent), &of_hostile, &tickets[..=newest]);
+                    let message = junk(u64::from(sent), &hostile_ticket, &tickets[..=newest]);
                     let _ = forger.send_to(&message, relay_address);
                     sent += 1;
                     if sent.is_multiple_of(JUNK_BETWEEN) {
-                        let _ = sender.send(());
+                        let _ = junk_batch_sender.send(());
                     }
                 }
                 std::thread::yield_now();
@@ -290,8 +290,8 @@ fn a_device_gets_responses_during_a_flood_with_its_address_and_id() {
         });
         let guard = StopOnDrop(&stop);
         let responses = tickets.iter().enumerate().take_while(|(index, ticket)| {
-            pending.recv().unwrap();
-            requests_sent.store(*index as u64, Ordering::Relaxed);
+            junk_batches.recv().unwrap();
+            newest_ticket.store(*index as u64, Ordering::Relaxed);
             gets_response(&socket, relay_address, ticket, 1 + *index as u8)
         });
         let responses = responses.count();
@@ -331,7 +331,7 @@ fn tickets_that_the_kernel_drops_are_counted() {
         if counts.unknown + counts.kernel_drops == sent {
             break counts;
         }
-        assert!(started.elapsed() < LONG, "{counts:?}");
+        assert!(started.elapsed() < TIMEOUT, "{counts:?}");
         std::thread::yield_now();
     };
     assert!(counts.unknown > 0 && counts.kernel_drops > 0, "{counts:?}");

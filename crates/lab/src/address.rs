@@ -1,7 +1,7 @@
 //! The addresses in the lab.
 //!
-//! A simulated device is an index. Its MAC, IPv4 and IPv6 addresses are computed from the index and back, so no lookup is
-//! needed per packet, and an eBPF program can compute them, too.
+//! A simulated device is an index. The MAC, IPv4 and IPv6 addresses are computed from the index, and the index from any of the
+//! addresses. So no packet needs a lookup, and an eBPF program can compute the addresses, too.
 //!
 //! | station | MAC | IPv4 | IPv6 |
 //! |---|---|---|---|
@@ -107,7 +107,7 @@ pub const DEVICE_HOST: Station = Station::new(
     Ipv6Addr::new(0xfd66, 0, 0, 0, 0, 0, 0, 0xfe),
 );
 
-/// Devices that fit into 10.66.0.0/16, including attackers. Larger fleets work only with a data plane that needs no route
+/// Number of device addresses in 10.66.0.0/16, including attackers. Larger fleets work only with a data plane that needs no route
 /// back (`xdp`); their IPv4 addresses continue above 10.66.255.255.
 pub const DEVICES_MAX: u32 = 65_024;
 /// First index of attackers; their last index is below [`DEVICES_MAX`].
@@ -138,7 +138,7 @@ fn prefixes(networks: &[(IpAddr, u8)]) -> Vec<Prefix> {
 
 /// All addresses of the gateway, with the lab's subnets.
 #[must_use]
-pub fn other_addresses() -> Vec<OwnAddress> {
+pub fn gateway_addresses() -> Vec<OwnAddress> {
     let addresses = [
         (GATEWAY.v4.into(), 16),
         (GATEWAY.v6.into(), 64),

@@ -34,7 +34,8 @@ const FRAMES_PER_CALL: u32 = 50_000;
 pub struct BurstSender<'lab> {
     namespace: &'lab NetNs,
     skeleton: BurstSkel<'static>,
-    prepared: u32,
+    /// Number of prepared frames.
+    frame_count: u32,
 }
 
 impl<'lab> BurstSender<'lab> {
@@ -55,23 +56,23 @@ impl<'lab> BurstSender<'lab> {
         Ok(Self {
             namespace: &lab.devices,
             skeleton,
-            prepared: 0,
+            frame_count: 0,
         })
     }
 
-    /// Stores the frames to send and starts again with the first one.
+    /// Stores the frames to send; the next run starts with the first frame.
     ///
     /// # Errors
     /// There are more frames than the sender has room for.
     pub fn prepare(&mut self, frames: &[[u8; FRAME_BYTES]]) -> Result<(), PaceError> {
-        self.prepared = u32::try_from(frames.len()).unwrap_or(u32::MAX);
+        self.frame_count = u32::try_from(frames.len()).unwrap_or(u32::MAX);
         let element = |index: u32| {
             let mut element = [0; ELEMENT_BYTES];
             let frame = frames.get(index as usize).into_iter().flatten();
             element.iter_mut().zip(frame).for_each(|(to, from)| *to = *from);
             element
         };
-        maps::fill(&self.skeleton.maps.prepared, self.prepared, element)?;
+        maps::fill(&self.skeleton.maps.prepared, self.frame_count, element)?;
         if let Some(state) = self.skeleton.maps.bss_data.as_deref_mut() {
             state.next = 0;
         }
@@ -79,8 +80,8 @@ impl<'lab> BurstSender<'lab> {
         Ok(())
     }
 
-    /// Sends all prepared frames in bursts of `burst` frames from the first of these CPUs. `processed`, called on the second
-    /// CPU, returns how many frames the verifier has processed.
+    /// Sends all prepared frames from the CPU `sender` in bursts of `burst` frames. The thread on the CPU `regulator` calls
+    /// `processed`, which returns how many frames the verifier has processed.
     ///
     /// # Errors
     /// The kernel's error, the error of `processed`, or [`PaceError::FramesLost`].
@@ -90,14 +91,14 @@ impl<'lab> BurstSender<'lab> {
         [sender, regulator]: [usize; 2],
         processed: &(dyn Fn() -> Result<u64, E> + Sync),
     ) -> Result<(), E> {
-        let (skeleton, prepared, namespace) = (&mut self.skeleton, self.prepared, self.namespace);
+        let (skeleton, frame_count, namespace) = (&mut self.skeleton, self.frame_count, self.namespace);
         let allowed = maps::handle(&skeleton.maps.allowed).map_err(PaceError::from)?;
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let regulator_thread = scope.spawn(|| {
                 let result = pin(regulator)
                     .map_err(E::from)
-                    .and_then(|()| allow_bursts(&allowed, burst, prepared, processed));
+                    .and_then(|()| allow_bursts(&allowed, burst, frame_count, processed));
                 is_done.store(true, Ordering::Release);
                 result
             });
@@ -124,21 +125,21 @@ fn pin(processor: usize) -> Result<(), PaceError> {
     pin_task(0, processor).map_err(|source| PaceError::Processor { processor, source })
 }
 
-/// Allows the next burst when the verifier has processed the previous one.
+/// Allows the next burst when the verifier has processed the previous burst.
 fn allow_bursts<E: From<PaceError>>(
     allowed: &MapHandle,
     burst: u32,
-    prepared: u32,
+    frame_count: u32,
     processed: &dyn Fn() -> Result<u64, E>,
 ) -> Result<(), E> {
     let (mut sent, mut deadline) = (0, Instant::now() + BURST_TIMEOUT);
     loop {
         let done = processed()?;
-        if done >= prepared.into() {
+        if done >= frame_count.into() {
             return Ok(());
         }
         if done >= u64::from(sent) {
-            sent = prepared.min(sent + burst);
+            sent = frame_count.min(sent + burst);
             maps::write(allowed, 0, &sent.to_ne_bytes()).map_err(PaceError::from)?;
             deadline = Instant::now() + BURST_TIMEOUT;
         }

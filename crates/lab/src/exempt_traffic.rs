@@ -43,7 +43,7 @@ impl ExemptTrafficSockets {
         Ok(Self { dhcp, other_sockets })
     }
 
-    /// Messages with [`ATTACK_PATTERN`] that have arrived since the last call. `neighbor`, a socket in the same
+    /// Messages with [`ATTACK_PATTERN`] that have arrived since the previous call. `neighbor`, a socket in the same
     /// namespace, sends a datagram that is received after all earlier datagrams; `None` if that datagram does not
     /// arrive.
     pub(crate) fn count(&self, neighbor: &UdpSocket) -> Option<u64> {

@@ -30,7 +30,7 @@ pub enum IpError {
 /// Runs the script, one `ip` command without the leading `ip` per line; stops at the first failing command.
 ///
 /// # Errors
-/// Which line `ip` refused and why.
+/// `ip` cannot be run or refuses a line; the error contains the output of `ip`.
 pub fn batch(netns: &NetNs, script: &str) -> Result<(), IpError> {
     let output = netns
         .run(|| -> io::Result<_> {

@@ -12,14 +12,14 @@
 //! the network when the process ends, also after a crash. The network requires root or some capabilities
 //! ([`capability`]).
 //!
-//! Not for production: no gateway, controller or device needs this crate. Only the commands `linewarden-lab demo` and `linewarden bench`
-//! and tests use it.
+//! Not for production: no gateway, controller or device needs this crate. Only the commands `linewarden-lab demo` and
+//! `linewarden bench` and tests use this crate.
 //!
 //! | modules | purpose |
 //! |---|---|
 //! | [`topology`], [`netns`], [`iproute`], [`address`], [`capability`] | the network of namespaces, its addresses and the capabilities that it requires |
 //! | [`fleet`] | simulated devices, which enroll, authenticate, attest and exchange datagrams with the service |
-//! | [`attackers`] | attacks on all protocols, each with a check whether it succeeded |
+//! | [`attackers`] | attacks on all protocols, each with a check whether the attack succeeded |
 //! | [`service`] | the service behind the gateway, which counts datagrams |
 //! | [`demo`] | the demonstration: a fleet authenticates while all attacks run; the report lists every wrong decision |
 //! | [`bench`](mod@bench) | the benchmarks, which repeat experiments of the five publications in `docs/experiments.md` |

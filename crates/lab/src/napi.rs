@@ -1,4 +1,4 @@
-//! Threaded NAPI: the receive work of an interface on a kernel thread of its own.
+//! Threaded NAPI: the receive work of an interface on its own kernel thread.
 //!
 //! Without threaded NAPI the packets of a veth pair are processed in the context of the sender, so the verifier's CPU
 //! time cannot be measured. With threaded NAPI each receive queue has a kernel thread `napi/IFACE-ID`, which can be pinned
@@ -55,7 +55,7 @@ impl NapiThreads {
         Ok(threads)
     }
 
-    /// The threads that exist at the moment, possibly none.
+    /// The interface's threads that exist now, possibly none.
     #[must_use]
     pub fn find(interface: &str) -> Self {
         let prefix = format!("napi/{interface}-");
@@ -77,10 +77,10 @@ impl NapiThreads {
         &self.pids
     }
 
-    /// Pins the threads to the CPUs in turn.
+    /// Pins the threads: thread *i* to `processors[i % processors.len()]`.
     ///
     /// # Errors
-    /// A CPU that does not exist, or a thread that has ended.
+    /// A CPU does not exist, or a thread has ended.
     pub fn pin(&self, processors: &[usize]) -> Result<(), NapiError> {
         for (pid, processor) in self.pids.iter().zip(processors.iter().cycle()) {
             pin_task(*pid, *processor).map_err(|source| self.kernel("sched_setaffinity", source))?;
@@ -88,11 +88,11 @@ impl NapiThreads {
         Ok(())
     }
 
-    /// Gives the threads real-time priority on their CPUs (`SCHED_FIFO`). Receive work without threaded NAPI has such a
-    /// priority, too.
+    /// Gives the threads real-time priority on their CPUs (`SCHED_FIFO`). Receive work without threaded NAPI has a comparable
+    /// priority.
     ///
     /// # Errors
-    /// A missing capability, or a thread that has ended.
+    /// A capability is missing, or a thread has ended.
     pub fn set_fifo_priority(&self) -> Result<(), NapiError> {
         for pid in &self.pids {
             set_fifo_priority(*pid).map_err(|source| self.kernel("sched_setscheduler", source))?;
@@ -123,7 +123,7 @@ impl NapiThreads {
 /// Pins a task (a thread id; 0 is the calling thread) to one CPU.
 ///
 /// # Errors
-/// A CPU that does not exist or may not be used, or no such task.
+/// The CPU does not exist or is not allowed, or there is no such task.
 pub fn pin_task(pid: libc::pid_t, processor: usize) -> io::Result<()> {
     // SAFETY: a `cpu_set_t` is plain bits, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -144,7 +144,7 @@ pub fn pin_task(pid: libc::pid_t, processor: usize) -> io::Result<()> {
 /// Gives a task (a thread id; 0 is the calling thread) real-time priority (`SCHED_FIFO`).
 ///
 /// # Errors
-/// A missing capability, or no such task.
+/// A capability is missing, or there is no such task.
 pub fn set_fifo_priority(pid: libc::pid_t) -> io::Result<()> {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure lives through the call, which only reads it.
@@ -196,7 +196,8 @@ fn set_threaded(netns: &NetNs, interface: &str, enabled: bool) -> Result<(), Nap
     })?
 }
 
-/// A detached sysfs mount of the calling thread's network namespace; it is removed with its descriptor. (The sysfs under
+/// A detached sysfs mount of the calling thread's network namespace; it is removed when its descriptor is closed. (The
+/// sysfs under
 /// `/sys` shows the interfaces of the namespace that mounted it.)
 fn mount_sysfs() -> io::Result<OwnedFd> {
     const FSOPEN_CLOEXEC: libc::c_uint = 1;
@@ -204,7 +205,7 @@ fn mount_sysfs() -> io::Result<OwnedFd> {
     const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
     let sysfs: &CStr = c"sysfs";
     // SAFETY: fsopen(2) takes a terminated string and flags.
-    let context = owned(unsafe { libc::syscall(libc::SYS_fsopen, sysfs.as_ptr(), FSOPEN_CLOEXEC) })?;
+    let context = owned_fd(unsafe { libc::syscall(libc::SYS_fsopen, sysfs.as_ptr(), FSOPEN_CLOEXEC) })?;
     // SAFETY: FSCONFIG_CMD_CREATE takes neither key nor value; the descriptor is open.
     let created = unsafe {
         libc::syscall(
@@ -220,7 +221,7 @@ fn mount_sysfs() -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: fsmount(2) takes an open descriptor and two flag words.
-    owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, 0) })
+    owned_fd(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, 0) })
 }
 
 /// Opens a file for writing below a directory; `path` ends with a zero byte.
@@ -235,10 +236,10 @@ fn open_beneath(directory: &OwnedFd, path: &str) -> io::Result<fs::File> {
             libc::O_WRONLY | libc::O_CLOEXEC,
         )
     };
-    owned(fd.into()).map(fs::File::from)
+    owned_fd(fd.into()).map(fs::File::from)
 }
 
-fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+fn owned_fd(fd: libc::c_long) -> io::Result<OwnedFd> {
     match RawFd::try_from(fd) {
         // SAFETY: a new descriptor without another owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),

@@ -64,13 +64,13 @@ impl NetNs {
         Ok(Self { fd: file.into() })
     }
 
-    /// Takes over a descriptor of a namespace, for instance one opened from `/proc/PID/fd`.
+    /// Takes over a descriptor of a namespace, for instance a descriptor that was opened from `/proc/PID/fd`.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self { fd }
     }
 
-    /// Runs `work` on a thread inside the namespace and waits for it. Sockets that `work` opens stay in the namespace
+    /// Runs `work` on a thread inside the namespace and waits for the thread. Sockets that `work` opens stay in the namespace
     /// even if another thread uses them later.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl NetNs {
         })
     }
 
-    /// Starts a thread that works inside the namespace until it returns, and keeps the namespace open until then.
+    /// Starts a thread that runs `work` inside the namespace. The namespace exists at least until `work` returns.
     ///
     /// # Errors
     /// No thread can be started. A failure to enter the namespace is the thread's result.

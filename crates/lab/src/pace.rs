@@ -1,9 +1,9 @@
-//! Sends one frame at a given rate from the devices' end of a lab's link and counts the frames that come back: it measures
-//! programs under overload.
+//! Sends one frame at a given rate from the devices' end of a lab's link and counts the frames that come back, for
+//! measurements of programs under overload.
 //!
 //! The kernel creates the frames (`BPF_PROG_TEST_RUN` with live frames). Such frames need no socket buffer, so one CPU
 //! sends several million frames per second. Frames that find the other end's ring full are lost, as at a network card.
-//! A sender that is late by more than 20 us skips the frames that were due. Frames come from a pool and are not
+//! A sender that is late by more than 20 us skips the frames that it should have sent. Frames come from a pool and are not
 //! rewritten: a frame that the program changed is sent in its changed form.
 //!
 //! The receive work of the measured program runs on a kernel thread of its own CPU ([`crate::napi`]). Returned frames
@@ -28,9 +28,9 @@ use crate::topology::Lab;
 /// Initial estimate of the kernel's time to offer a frame to the program, ns. One call offers enough frames for the remaining
 /// time, because no frame is sent for milliseconds between two calls, and surplus frames extend the run.
 const INITIAL_FRAME_OFFER_NS: u64 = 200;
-/// Frames of a call from which the time per frame is estimated.
+/// Minimum number of frames of a call whose duration updates the estimate.
 const FRAMES_FOR_ESTIMATE_MIN: u64 = 65_536;
-/// Fewest frames of a call.
+/// Minimum number of frames of a call.
 const FRAMES_PER_CALL_MIN: u64 = 4096;
 /// Maximum attempts per run: an attempt in which the sender got no CPU time is repeated.
 const ATTEMPTS_PER_RUN: u32 = 10;
@@ -73,10 +73,10 @@ pub struct PacedRun {
     /// Duration of sending.
     pub elapsed: Duration,
     /// Duration of counting returned frames: longer than `elapsed` by the kernel's last call and the delay of the reader.
-    pub counted_for: Duration,
+    pub count_duration: Duration,
     /// Start of sending, CLOCK_MONOTONIC, ns.
     started_ns: u64,
-    /// Sent frames, including those that found no room at the other end.
+    /// Sent frames, including frames that were lost at the other end.
     pub sent: u64,
     /// Returned frames.
     pub received: u64,
@@ -92,13 +92,13 @@ impl PacedRun {
     /// Sets the number of returned frames and the duration of counting.
     pub fn count(&mut self, received: u64) {
         self.received = received;
-        self.counted_for = Duration::from_nanos(monotonic_ns().saturating_sub(self.started_ns));
+        self.count_duration = Duration::from_nanos(monotonic_ns().saturating_sub(self.started_ns));
     }
 
     /// Output rate, 1/s.
     #[must_use]
     pub fn received_per_s(&self) -> f64 {
-        self.received as f64 / self.counted_for.max(self.elapsed).as_secs_f64()
+        self.received as f64 / self.count_duration.max(self.elapsed).as_secs_f64()
     }
 }
 
@@ -127,7 +127,7 @@ pub fn best_of<E>(runs: u32, mut run: impl FnMut() -> Result<PacedRun, E>) -> Re
 pub struct Pacer<'lab> {
     namespace: &'lab NetNs,
     skeleton: PaceSkel<'static>,
-    /// Last measured time of the kernel to offer a frame.
+    /// Latest measured time of the kernel to offer a frame.
     frame_offer_ns: u64,
     _sink: Link,
 }

@@ -68,11 +68,11 @@ impl EchoService {
         socket
             .set_read_timeout(Some(READ_TIMEOUT))
             .map_err(socket_error)?;
-        let neighbor = lab
+        let local_socket = lab
             .service
             .run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))?
             .map_err(socket_error)?;
-        neighbor
+        local_socket
             .set_read_timeout(Some(READ_TIMEOUT))
             .map_err(socket_error)?;
         let exempt_traffic = lab
@@ -90,7 +90,7 @@ impl EchoService {
             stop,
             traffic,
             port,
-            local_socket: neighbor,
+            local_socket,
             exempt_traffic,
             thread: Some(thread),
         })
@@ -127,8 +127,8 @@ impl EchoService {
         false
     }
 
-    /// Marked attack messages in exempt traffic since the last call; `None` if the service's own datagram does not arrive within
-    /// 10 s.
+    /// Number of attack messages in exempt traffic since the previous call; `None` if the service's own datagram does
+    /// not arrive within 10 s.
     pub(crate) fn count_attack_messages(&self) -> Option<u64> {
         self.exempt_traffic.count(&self.local_socket)
     }
@@ -186,7 +186,7 @@ fn serve(socket: &UdpSocket, stop: &AtomicBool, traffic: &Mutex<ServiceTraffic>)
     Ok(())
 }
 
-/// A timeout, a signal, or an ICMP error about an earlier echo whose receiver is closed.
+/// Whether the error is a timeout, a signal, or an ICMP error about an earlier echo whose receiver is closed.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{
         ConnectionRefused, HostUnreachable, Interrupted, NetworkUnreachable, TimedOut, WouldBlock,

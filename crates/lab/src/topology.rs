@@ -12,7 +12,7 @@
 //!  10.66.0.0/16, fd66::/64                                              10.66.0.1, fd66::1
 //!                                                                       10.77.0.2, fd77::2
 //! ```
-//! The network has no connection to any other network, and its kernels send nothing by themselves: no router advertisement,
+//! The network has no connection to any other network, and the kernel sends nothing by itself: no router advertisement,
 //! no duplicate address detection, no generated addresses. The data plane's counters therefore count only the lab's traffic.
 //! (With IPv6 the kernel still reports its multicast groups once per interface; on the devices' side only if
 //! [`Topology::device_host`] is set.)
@@ -94,11 +94,11 @@ pub struct Topology {
     pub queues: u16,
     /// Enables IPv6 addresses and forwarding, too.
     pub ipv6: bool,
-    /// Gives the devices' end of the link an IP address of its own, for programs that use ordinary sockets.
+    /// Gives the devices' end of the link its own IP address, for programs that use ordinary sockets.
     pub device_host: bool,
-    /// Number of permanent neighbor entries for devices from index 0 on, in the namespace with the gateway's addresses, so that its
-    /// network stack need not resolve them (at most [`DEVICES_MAX`]). Permanent entries do not count against the machine-wide
-    /// `gc_thresh` limits, which a namespace cannot change.
+    /// Number of permanent neighbor entries for devices from index 0 on, in the namespace with the gateway's addresses,
+    /// so that its network stack need not resolve the devices' addresses (at most [`DEVICES_MAX`]). Permanent entries
+    /// do not count against the machine-wide `gc_thresh` limits, which a namespace cannot change.
     pub permanent_neighbors: u32,
     /// Attaches [`XdpPass`] to the devices' end; without that program, replies of the `xdp` data plane do not arrive.
     /// Off for the load generator, which attaches its own program.
@@ -155,7 +155,7 @@ impl Lab {
     /// Builds the network.
     ///
     /// # Errors
-    /// The missing capability or the failed step; a partly built network is removed.
+    /// A capability is missing, or a step failed; a partly built network is removed.
     pub fn build(topology: &Topology) -> Result<Self, LabError> {
         capability::require(capability::FOR_NETWORK)?;
         if topology.permanent_neighbors > DEVICES_MAX {
@@ -252,7 +252,7 @@ impl Lab {
 }
 
 impl Topology {
-    /// The MAC addresses of the gateway's two interfaces and of the service's.
+    /// The MAC addresses of the gateway's two interfaces and of the service's interface.
     fn macs(&self) -> [Mac; 3] {
         match self.forwarding {
             ForwardingMode::Router => [GATEWAY.mac, GATEWAY_SERVICE_SIDE.mac, SERVICE.mac],
@@ -406,7 +406,7 @@ fn default_route(via: &Station, ipv6: bool) -> String {
     script
 }
 
-/// Disables all traffic that the namespace's kernel sends by itself; called before its interfaces are created.
+/// Disables all traffic that the namespace's kernel sends by itself; called before the namespace's interfaces are created.
 fn disable_kernel_traffic(netns: &NetNs, ipv6: bool) -> Result<(), LabError> {
     let mut parameters = vec![
         ("ipv4/conf/all/rp_filter", "0"),
@@ -443,7 +443,7 @@ fn enable_forwarding(netns: &NetNs, ipv6: bool) -> Result<(), LabError> {
 /// Sets parameters below `/proc/sys/net` of a namespace, in order.
 ///
 /// # Errors
-/// The first parameter that could not be set.
+/// The error of the first parameter that could not be set.
 pub fn sysctl(netns: &NetNs, parameters: &[(&str, &str)]) -> Result<(), LabError> {
     netns.run(|| {
         parameters.iter().try_for_each(|(key, value)| {

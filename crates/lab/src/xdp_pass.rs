@@ -23,7 +23,7 @@ pub enum XdpPassError {
     /// The namespace could not be entered.
     #[error(transparent)]
     NetNs(#[from] NetNsError),
-    /// Loading or attaching; `Device or resource busy` means that another program is attached.
+    /// Loading or attaching failed; `Device or resource busy` means that another program is attached.
     #[error("XDP pass program could not be attached to interface {interface}: {source}")]
     Bpf {
         /// The interface.

@@ -41,10 +41,10 @@ use vulnerable::VulnerableVerifier;
 use xdp_gateway::XdpGateway;
 
 const ECHO_PORT: u16 = 7007;
-/// Devices that authenticate and are then attacked; as many devices never send a message.
+/// Number of devices that authenticate and are then attacked. The same number of other devices never send a message.
 const VICTIMS: u32 = 8;
 
-fn enrolled(first_index: u32, devices: u32, seed: u64) -> Vec<SimulatedDevice> {
+fn enroll_devices(first_index: u32, devices: u32, seed: u64) -> Vec<SimulatedDevice> {
     let spec = FleetSpec {
         first_index,
         ..FleetSpec::new(devices, seed)
@@ -52,7 +52,7 @@ fn enrolled(first_index: u32, devices: u32, seed: u64) -> Vec<SimulatedDevice> {
     enroll_fleet(&spec, &mut |_| {}).unwrap()
 }
 
-/// Members with the identities of `originals` and the chips of other devices.
+/// Members with the identities of `originals` and the PUFs of `chips`.
 fn clones(originals: &[SimulatedDevice], chips: Vec<SimulatedDevice>) -> Vec<Member> {
     originals
         .iter()
@@ -80,7 +80,7 @@ struct AttackSetup<'a> {
     fleet: Fleet,
 }
 
-/// Authenticates the victims under capture and prepares the attacks.
+/// Authenticates the victims, captures their handshakes, and prepares the attacks.
 fn prepare_attacks<'a>(
     lab: &'a Lab,
     devices: Vec<SimulatedDevice>,
@@ -88,7 +88,7 @@ fn prepare_attacks<'a>(
     lines: &'a dyn GatewayLines,
     service: Option<&'a EchoService>,
 ) -> AttackSetup<'a> {
-    let chips = enrolled(VICTIMS, VICTIMS, 999);
+    let chips = enroll_devices(VICTIMS, VICTIMS, 999);
     let clones = clones(&devices[VICTIMS as usize..], chips);
     let absent: Vec<_> = (VICTIMS..2 * VICTIMS).map(device_id).collect();
     let capture = HandshakeCapture::start(lab, 1000).unwrap();
@@ -118,7 +118,7 @@ fn prepare_attacks<'a>(
             link: AttackerLink::new(lab, absent[0]).unwrap(),
             lines,
             gateway: GATEWAY_ID,
-            absent,
+            absent_devices: absent,
             victims: (0..VICTIMS).map(device_id).collect(),
             captured_handshakes: captured,
             controlled_devices: controlled_devices
@@ -175,8 +175,8 @@ fn no_attack_on_the_xdp_gateway_succeeds() {
         return;
     }
     let lab = lab();
-    let devices = enrolled(0, 2 * VICTIMS, 1);
-    let controlled_devices = enrolled(FIRST_CONTROLLED_DEVICE, CONTROLLED_DEVICES, 1);
+    let devices = enroll_devices(0, 2 * VICTIMS, 1);
+    let controlled_devices = enroll_devices(FIRST_CONTROLLED_DEVICE, CONTROLLED_DEVICES, 1);
     let gateway = XdpGateway::start(&lab, &devices);
     gateway.install(&controlled_devices);
     let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
@@ -204,7 +204,7 @@ fn no_attack_on_the_xdp_gateway_succeeds() {
         Verdict::DropGate,
         Verdict::DropGatePort,
         Verdict::DropSourceNotDevice,
-        Verdict::DropGateTag,
+        Verdict::DropGateVlan,
         Verdict::DropGateRole,
         Verdict::ReplyAckRepeated,
     ] {
@@ -217,15 +217,15 @@ fn no_attack_on_the_xdp_gateway_succeeds() {
     }
 }
 
-/// Tests the checks of the attacks: they detect a gateway that accepts every RESPONSE and forwards every frame.
+/// Tests the success check of each attack: the check detects a gateway that accepts every RESPONSE and forwards every frame.
 #[test]
 fn attack_checks_detect_a_gateway_that_accepts_everything() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
     let lab = lab();
-    let mut devices = enrolled(0, 2 * VICTIMS, 1);
-    let controlled_devices = enrolled(FIRST_CONTROLLED_DEVICE, 6, 1);
+    let mut devices = enroll_devices(0, 2 * VICTIMS, 1);
+    let controlled_devices = enroll_devices(FIRST_CONTROLLED_DEVICE, 6, 1);
     devices.extend(controlled_devices);
     // The gateway also replies to frames for other stations.
     let gateway = OracleGateway::start(&lab, &devices, |config| config.own_macs = None);
@@ -270,7 +270,7 @@ fn the_published_attacks_succeed_against_the_published_vulnerabilities() {
         return;
     }
     let lab = lab();
-    let devices = enrolled(0, 2 * VICTIMS, 1);
+    let devices = enroll_devices(0, 2 * VICTIMS, 1);
     let _gateway = OracleGateway::start(&lab, &devices, |_| {});
     let _verifier = VulnerableVerifier::start(&lab, CLASSIC_PORT);
     let exchange = captured_exchange(&lab);
@@ -297,7 +297,7 @@ fn the_published_attacks_succeed_against_the_published_vulnerabilities() {
     );
 }
 
-/// A legitimate device's exchange with the vulnerable verifier.
+/// Authenticates a legitimate device at the vulnerable verifier. Returns the CHALLENGE and the RESPONSE.
 fn captured_exchange(lab: &Lab) -> ClassicExchange {
     let socket = lab
         .gateway
@@ -306,17 +306,17 @@ fn captured_exchange(lab: &Lab) -> ClassicExchange {
         .unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     socket.connect(("127.0.0.1", CLASSIC_PORT)).unwrap();
-    let exchange = |message: &Message| {
+    let send_and_receive = |message: &Message| {
         let mut bytes = vec![0; vulnerable::BITS.message_bytes()];
         message.write(vulnerable::BITS, &mut bytes).unwrap();
         socket.send(&bytes).unwrap();
         let length = socket.recv(&mut bytes).unwrap();
         Message::parse(vulnerable::BITS, &bytes[..length]).unwrap()
     };
-    let challenge = exchange(&device::request(3));
+    let challenge = send_and_receive(&device::request(3));
     let r = vulnerable::response(3, challenge.challenge1);
     let response = device::respond(&challenge, vulnerable::BITS, &r, None).unwrap();
-    assert_eq!(exchange(&response).kind, message_type::ACK);
+    assert_eq!(send_and_receive(&response).kind, message_type::ACK);
     ClassicExchange {
         bits: vulnerable::BITS,
         challenge,

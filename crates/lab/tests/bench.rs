@@ -1,4 +1,4 @@
-//! Small runs of the benchmarks, which check that they complete. The measured values are not checked.
+//! Small runs of the benchmarks. Each run must complete and report its values; the tests expect no particular speed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use linewarden_lab::bench::scale::{Part, Size};
 use linewarden_lab::bench::{self, Scale, attest, figures, signatures, switch};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 
-/// Held by the running benchmark: benchmarks must not run concurrently, because each pins threads with priority to all CPUs.
+/// Locked by the running benchmark. Benchmarks must not run concurrently: each one pins high-priority threads to all CPUs.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn lock_machine() -> MutexGuard<'static, ()> {
@@ -25,7 +25,7 @@ fn lock_machine() -> MutexGuard<'static, ()> {
 }
 
 #[test]
-fn every_row_and_every_picture_is_written() {
+fn the_auth_bench_reports_values_and_draws_charts() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
@@ -47,9 +47,9 @@ fn every_row_and_every_picture_is_written() {
         assert!(value.is_finite(), "{name} = {value}");
     }
     let directory = tempfile::tempdir().unwrap();
-    let drawn = figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(drawn.len(), 4);
-    assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+    let chart_paths = figures::draw(&report, directory.path()).unwrap();
+    assert_eq!(chart_paths.len(), 4);
+    assert!(chart_paths.iter().all(|path| is_svg(path)), "{chart_paths:?}");
 }
 
 fn is_svg(path: &Path) -> bool {
@@ -82,9 +82,9 @@ fn the_scale_bench_measures_a_small_fleet() {
         assert!(value.is_finite() && value > 0.0, "{name} = {value}");
     }
     let directory = tempfile::tempdir().unwrap();
-    let drawn = bench::scale::figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(drawn.len(), 2);
-    assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+    let chart_paths = bench::scale::figures::draw(&report, directory.path()).unwrap();
+    assert_eq!(chart_paths.len(), 2);
+    assert!(chart_paths.iter().all(|path| is_svg(path)), "{chart_paths:?}");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn the_attest_bench_measures_ciphers_and_rounds() {
     }
     let _machine = lock_machine();
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        println!("SKIPPED: sender and program need two CPUs");
+        println!("SKIPPED: the sender and the measured program need two CPUs");
         return;
     }
     let report = attest::run(&attest::Size::QUICK, &attest::Part::ALL, &mut |_, _| {}).unwrap();
@@ -133,9 +133,9 @@ fn the_attest_bench_measures_ciphers_and_rounds() {
         assert!(value.is_finite() && value > 0.0, "{name} = {value}");
     }
     let directory = tempfile::tempdir().unwrap();
-    let drawn = attest::figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(drawn.len(), 4);
-    assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+    let chart_paths = attest::figures::draw(&report, directory.path()).unwrap();
+    assert_eq!(chart_paths.len(), 4);
+    assert!(chart_paths.iter().all(|path| is_svg(path)), "{chart_paths:?}");
 }
 
 #[test]
@@ -181,9 +181,9 @@ fn the_switch_bench_measures_forwarding_ciphers_and_proofs() {
         assert!(value.is_finite() && value > 0.0, "{name} = {value}");
     }
     let directory = tempfile::tempdir().unwrap();
-    let drawn = switch::figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(drawn.len(), 2);
-    assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+    let chart_paths = switch::figures::draw(&report, directory.path()).unwrap();
+    assert_eq!(chart_paths.len(), 2);
+    assert!(chart_paths.iter().all(|path| is_svg(path)), "{chart_paths:?}");
 }
 
 #[test]
@@ -228,11 +228,11 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
         assert!(!row.reason.is_empty());
     }
     let directory = tempfile::tempdir().unwrap();
-    let drawn = signatures::figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(drawn.len(), 3);
-    assert!(drawn.iter().all(|path| is_svg(path)), "{drawn:?}");
+    let chart_paths = signatures::figures::draw(&report, directory.path()).unwrap();
+    assert_eq!(chart_paths.len(), 3);
+    assert!(chart_paths.iter().all(|path| is_svg(path)), "{chart_paths:?}");
     // The chart names the scheme of each bar.
-    let table = drawn
+    let table = chart_paths
         .iter()
         .find(|path| path.ends_with("haa-table1.svg"))
         .unwrap();
@@ -247,14 +247,14 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
             with_gpu.rows.push(bench::Row::higher(row.name, 1e6, "/s", None));
         }
     }
-    let drawn = signatures::figures::draw(&with_gpu, directory.path()).unwrap();
+    let chart_paths = signatures::figures::draw(&with_gpu, directory.path()).unwrap();
     for (name, legend) in [
         ("haa-fig3-8.svg", "this machine, GPU"),
         ("haa-fig9-11.svg", "this machine, with a GPU"),
     ] {
-        let picture = drawn.iter().find(|path| path.ends_with(name)).unwrap();
+        let picture = chart_paths.iter().find(|path| path.ends_with(name)).unwrap();
         let picture = std::fs::read_to_string(picture).unwrap();
-        // One legend per stage.
+        // The legend appears once per stage, and there are three stages.
         assert_eq!(picture.matches(legend).count(), 3, "{name}");
     }
 }

@@ -40,10 +40,11 @@ fn run(options: &Options) -> (Report, Vec<Event>) {
 }
 
 fn assert_passed(report: &Report, devices: u64) {
-    assert_verdict(report, devices, ["xdp", "host"]);
+    assert_passed_with_comparison(report, devices, ["xdp", "host"]);
 }
 
-fn assert_verdict(report: &Report, devices: u64, expected: [&str; 2]) {
+/// Asserts that all checks passed, and that the comparison measured the data planes `compared`.
+fn assert_passed_with_comparison(report: &Report, devices: u64, compared: [&str; 2]) {
     assert!(report.passed, "{:?}", report.findings);
     assert_eq!(report.attacks.len(), ATTACKS.len() + 1);
     assert_attested(report);
@@ -54,15 +55,15 @@ fn assert_verdict(report: &Report, devices: u64, expected: [&str; 2]) {
     let revocation = report.revocation.as_ref().unwrap();
     assert_eq!(revocation.others_authenticated, u64::from(demo::VICTIMS) - 1);
     let data_planes: Vec<_> = report.comparison.iter().map(|pass| pass.dataplane).collect();
-    assert_eq!(data_planes, expected);
+    assert_eq!(data_planes, compared);
     for pass in &report.comparison {
         assert_eq!(pass.devices, devices / 4);
     }
     let svg = demo::picture::latency_cdf(&report.comparison).unwrap();
-    assert!(expected.iter().all(|name| svg.contains(name)));
+    assert!(compared.iter().all(|name| svg.contains(name)));
 }
 
-/// The modified device was detected, quarantined and released; the forged PROOFs had no effect.
+/// Asserts that the modified device was detected, quarantined and released, and that forged PROOFs had no effect.
 fn assert_attested(report: &Report) {
     let attestation = report.attestation.as_ref().unwrap();
     assert!(
@@ -85,7 +86,8 @@ fn assert_attested(report: &Report) {
     );
     assert!(!attestation.authenticated_in_quarantine);
     assert_eq!(attestation.wrongly_quarantined, 0);
-    // Requests under the request key (without a session) and under the session key, forged and valid PROOFs arrived.
+    // The attacker received requests under request keys (before authentication) and later under session keys. The gateway
+    // received forged PROOFs and valid PROOFs.
     assert!(attestation.requests_overheard > attestation.provers && attestation.forged_proofs_sent > 0);
     assert!(attestation.drop_proof > 0 && attestation.drop_round > 0 && attestation.proofs_accepted > 0);
     let forgery = report.attacks.last().unwrap();
@@ -136,7 +138,7 @@ fn on_host_all_devices_authenticate_and_no_attack_succeeds() {
     }
     let (report, _) = run(&options(DataPlaneKind::Host, 64));
     assert_passed(&report, 64);
-    // The forged PROOFs are the last attack.
+    // The last report is about forged PROOFs. `zip` skips that report, because ATTACKS does not contain this attack.
     for (attack, definition) in report.attacks.iter().zip(ATTACKS) {
         let needs_gate = definition.requirement == Requirement::BoundGate;
         assert_eq!(attack.skipped.is_some(), needs_gate, "{attack:?}");
@@ -152,7 +154,7 @@ fn on_a_p4_switch_all_devices_authenticate_and_no_attack_succeeds() {
         return;
     }
     let (report, events) = run(&options(DataPlaneKind::P4, 64));
-    assert_verdict(&report, 64, ["xdp", "p4"]);
+    assert_passed_with_comparison(&report, 64, ["xdp", "p4"]);
     for attack in &report.attacks {
         assert!(attack.attempts > 0 && attack.skipped.is_none(), "{attack:?}");
     }
@@ -232,7 +234,7 @@ fn a_disabled_gate_fails_the_run() {
 }
 
 #[test]
-fn a_missing_and_an_additional_modified_device_fail_the_run() {
+fn an_unmodified_device_or_a_second_modified_device_fails_the_run() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }

@@ -55,7 +55,7 @@ impl Demo {
         String::from_utf8(self.output.stderr.clone()).unwrap()
     }
 
-    fn left_behind(&self) -> Vec<String> {
+    fn leftover_directories(&self) -> Vec<String> {
         std::fs::read_dir(self.directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -65,7 +65,7 @@ impl Demo {
 }
 
 #[test]
-fn a_demonstration_prints_a_table_and_writes_figures_and_a_picture() {
+fn a_demonstration_prints_a_table_and_writes_json_and_a_chart() {
     if skipped() {
         return;
     }
@@ -116,7 +116,7 @@ fn a_demonstration_prints_a_table_and_writes_figures_and_a_picture() {
             assert!(table.contains(text), "{text}: {table}");
         }
         assert_eq!(table.contains("skipped: the gate"), dataplane == "host");
-        assert!(demo.left_behind().is_empty());
+        assert!(demo.leftover_directories().is_empty());
     }
 }
 
@@ -149,7 +149,7 @@ fn a_demonstration_on_a_p4_switch_skips_no_check() {
         assert!(table.contains(text), "{text}: {table}");
     }
     assert!(!table.contains("skipped"), "{table}");
-    assert!(demo.left_behind().is_empty());
+    assert!(demo.leftover_directories().is_empty());
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_sabotaged_demonstration_fails_with_the_cause() {
         assert!(demo.json()[field].as_u64().unwrap() > 0);
         assert!(demo.stdout().contains(finding), "{}", demo.stdout());
         assert!(demo.stderr().contains("error:"));
-        assert!(demo.left_behind().is_empty());
+        assert!(demo.leftover_directories().is_empty());
     }
 }
 
@@ -187,9 +187,8 @@ fn sizes_outside_the_limits_are_usage_errors() {
     }
 }
 
-/// An interrupted demonstration ends early and also deletes its registry.
 #[test]
-fn an_interrupted_demonstration_removes_its_network() {
+fn an_interrupted_demonstration_deletes_its_registry() {
     if skipped() {
         return;
     }
@@ -212,7 +211,7 @@ fn an_interrupted_demonstration_removes_its_network() {
 }
 
 #[test]
-fn results_that_cannot_be_written_are_refused_before_the_work() {
+fn unwritable_output_paths_are_refused_before_the_demonstration_starts() {
     for (arguments, cause) in [
         (&["--out", "no/out"][..], "no/out: cannot be created"),
         (&["--json", "no/x.json"], "no/x.json: cannot be written"),

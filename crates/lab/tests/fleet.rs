@@ -40,7 +40,7 @@ fn service(family: Family) -> Endpoint {
     }
 }
 
-fn enrolled(devices: u32, seed: u64) -> Vec<SimulatedDevice> {
+fn enroll_devices(devices: u32, seed: u64) -> Vec<SimulatedDevice> {
     let spec = FleetSpec {
         puf_kind: |index| {
             if index % 10 == 9 {
@@ -89,7 +89,7 @@ fn every_device_authenticates_and_reaches_the_service() {
     }
     for workers in [1, 3] {
         let lab = lab();
-        let devices = enrolled(100, 11);
+        let devices = enroll_devices(100, 11);
         let gateway = OracleGateway::start(&lab, &devices, |_| {});
         let key_mode = devices
             .iter()
@@ -118,8 +118,8 @@ fn every_device_authenticates_and_reaches_the_service() {
         );
 
         let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
-        // The gateway's kernel has to resolve every device. All namespaces of the machine share the neighbor tables: if other tests
-        // have just filled them, the kernel accepts no new entry for 5 s.
+        // The gateway's kernel must resolve the MAC address of every device. All namespaces of the machine share the neighbor
+        // tables. If other tests have just filled these tables, the kernel accepts no new entry for 5 s.
         let many_attempts = Exchange {
             attempts: 60,
             ..Exchange::to(service)
@@ -172,8 +172,8 @@ fn a_fleet_authenticates_at_the_xdp_gateway_and_passes_its_gate() {
     })
     .unwrap();
     let started = std::time::Instant::now();
-    let devices = enrolled(device_count, 21);
-    println!("enrolled {device_count} in {:?}", started.elapsed());
+    let devices = enroll_devices(device_count, 21);
+    println!("enrolled {device_count} devices in {:?}", started.elapsed());
     let gateway = XdpGateway::start(&lab, &devices);
     let echo = EchoService::start(&lab, ECHO_PORT).unwrap();
     let members = devices.into_iter().map(|device| device.member).collect();
@@ -230,12 +230,12 @@ fn clones_with_other_chips_never_authenticate() {
         return;
     }
     let lab = lab();
-    let legitimate = enrolled(10, 11);
+    let legitimate = enroll_devices(10, 11);
     let gateway = OracleGateway::start(&lab, &legitimate, |_| {});
     // All public data is copied; only the chips differ.
     let clones = legitimate
         .into_iter()
-        .zip(enrolled(10, 12))
+        .zip(enroll_devices(10, 12))
         .map(|(legitimate, chip_source)| linewarden_lab::fleet::Member {
             puf: chip_source.member.puf,
             ..legitimate.member
@@ -252,16 +252,16 @@ fn clones_with_other_chips_never_authenticate() {
     assert_eq!(with_session.count(), 0);
 }
 
-/// In a single-attempt run clones do not block other devices: each stops after its handshake and the next device starts.
+/// In a single-attempt run, clones do not block other devices: a clone stops after one handshake, and the next device starts.
 #[test]
 fn in_a_single_attempt_run_failed_devices_make_room_for_others() {
     if skipped(FOR_LOAD_GENERATOR) {
         return;
     }
     let lab = lab();
-    let legitimate = enrolled(12, 11);
+    let legitimate = enroll_devices(12, 11);
     let gateway = OracleGateway::start(&lab, &legitimate, |_| {});
-    let members = (0..).zip(legitimate.into_iter().zip(enrolled(12, 12)));
+    let members = (0..).zip(legitimate.into_iter().zip(enroll_devices(12, 12)));
     let members = members.map(|(index, (legitimate, chip_source))| match index < 6 {
         true => linewarden_lab::fleet::Member {
             puf: chip_source.member.puf,

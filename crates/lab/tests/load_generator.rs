@@ -109,7 +109,7 @@ fn generator_and_reflector_count_the_same_messages() {
     );
 }
 
-/// A verifier on the gateway's end whose replies the test writes.
+/// A packet socket on the gateway's interface. The test itself writes each reply.
 struct ManualGateway(PacketSocket);
 
 impl ManualGateway {
@@ -195,11 +195,11 @@ fn sent_messages_are_valid_with_correct_tags_and_checksums() {
         "the handshake has made progress since the start"
     );
     assert_eq!(generator.restart_stalled().unwrap(), 1);
-    let resent = gateway.next_frame();
-    let frame = Datagram::parse(&resent);
+    let retransmitted_frame = gateway.next_frame();
+    let frame = Datagram::parse(&retransmitted_frame);
     assert_eq!(frame.from.mac, DeviceAddress::new(3).mac().0);
     // A NAK ends the handshake.
-    gateway.reply(&resent, |payload| payload[3] = message_type::NAK);
+    gateway.reply(&retransmitted_frame, |payload| payload[3] = message_type::NAK);
     let counters = generator.finish(Duration::from_secs(20)).unwrap();
     assert_eq!((counters.completed, counters.naks, counters.ended), (3, 1, 1));
 }

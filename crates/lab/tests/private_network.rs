@@ -34,7 +34,7 @@ fn bind(netns: &NetNs, address: impl Into<SocketAddr>) -> UdpSocket {
     socket
 }
 
-/// A datagram from the devices' side through the gateway to the service, and back.
+/// Sends a datagram from `device` through the gateway to `service`, and a reply back to `device`.
 fn echo_once(lab: &Lab, device: SocketAddr, service: SocketAddr) {
     let device = bind(&lab.devices, device);
     let service = bind(&lab.service, service);
@@ -117,7 +117,7 @@ fn with_a_switch_the_gateway_and_the_service_are_one_station() {
 }
 
 #[test]
-fn without_a_host_the_device_side_sends_no_frame() {
+fn without_a_device_host_the_devices_interface_sends_no_frame() {
     if skipped(FOR_NETWORK) {
         return;
     }
@@ -218,7 +218,7 @@ fn packet_sockets_deliver_batches_completely_and_in_order() {
 }
 
 #[test]
-fn a_capture_contains_frames_of_other_sockets_unless_they_bypass_the_queue() {
+fn a_capture_contains_frames_of_other_sockets_except_frames_that_bypass_the_qdisc() {
     if skipped(FOR_NETWORK) {
         return;
     }
@@ -332,10 +332,10 @@ fn too_many_neighbors_are_refused() {
     ));
 }
 
-/// A later test runs this function in a child process. It builds a lab with threads, prints the lab's names, and waits
-/// to be killed.
+/// A later test runs this function in a child process. The function builds a lab with threads, prints the lab's names,
+/// and waits until the later test kills the process.
 #[test]
-#[ignore = "a child process of another test"]
+#[ignore = "runs only as a child process of another test"]
 fn child_that_holds_a_lab() {
     let lab = Lab::build(&Topology::default()).unwrap();
     NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name).unwrap();
@@ -355,7 +355,7 @@ fn child_that_holds_a_lab() {
     }
 }
 
-/// Inodes of the network namespaces that any thread is in or any process holds open.
+/// Inodes of the network namespaces of all threads, and of all open files of all processes.
 fn namespaces_in_use() -> Vec<u64> {
     let list = |path: String| {
         fs::read_dir(path)
@@ -401,8 +401,8 @@ fn a_killed_process_leaves_no_namespace_interface_or_thread_behind() {
     };
     let inodes: [u64; 2] = [devices_inode.parse().unwrap(), gateway_inode.parse().unwrap()];
 
-    // `service` keeps the service's namespace open, so that only the end of the gateway's namespace can remove the
-    // interface pair.
+    // `service` keeps the service's namespace alive. The interface pair to the service therefore disappears only when the
+    // kernel removes the gateway's namespace.
     let service = NetNs::from_fd(File::open(service_path).unwrap().into());
     let service_end_exists = || {
         let list = service

@@ -213,7 +213,7 @@ impl Command {
             Self::Registry(command) => command.prints_json(),
             Self::Puf(command) => command.prints_json(),
             Self::Switch(command) => command.prints_json(),
-            // In these commands `--json` names a file.
+            // `bench --json` names a file; the other commands have no option `--json`.
             Self::Bench(_) | Self::Config(_) | Self::Completions(_) | Self::Manual(_) => false,
         }
     }

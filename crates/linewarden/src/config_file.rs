@@ -55,20 +55,20 @@ impl Problem {
         (self.line, self.column)
     }
 
-    /// The same problem with another exit code; 0 makes it a warning.
+    /// The same problem with another exit code. A problem with exit code 0 is a warning.
     pub fn with_code(mut self, exit_code: u8) -> Self {
         self.exit_code = exit_code;
         self
     }
 }
 
-/// A failure with several problems; the first one that is not a warning determines the exit code.
+/// A failure with all problems that are not warnings. The first of these problems determines the exit code.
 pub fn failure(problems: &[Problem]) -> Failure {
     let mut errors = problems.iter().filter(|problem| problem.exit_code != 0);
     let Some(first) = errors.next() else {
         return Failure::failed("configuration refused without an error; report this defect of the program");
     };
-    Failure::new(first.exit_code, first).with_more(errors.map(ToString::to_string).collect())
+    Failure::new(first.exit_code, first).with_further_messages(errors.map(ToString::to_string).collect())
 }
 
 impl std::fmt::Display for Problem {
@@ -94,8 +94,8 @@ pub struct ConfigFile<T> {
     text: String,
 }
 
-/// Result of parsing a file: its content, and all mistakes. If there are mistakes, missing and skipped fields contain placeholders, and the
-/// content only serves to find further mistakes. `file` is `None` if no placeholder was possible.
+/// Result of parsing a file: its content, and all mistakes. If there are mistakes, missing and skipped fields contain
+/// placeholders, and the content only serves to find further mistakes. `file` is `None` if no placeholder was possible.
 pub struct Parsed<T> {
     /// The content.
     pub file: Option<ConfigFile<T>>,
@@ -123,7 +123,7 @@ pub enum Role {
     Controller,
 }
 
-/// A configuration type with the program that reads it, to detect a file of another program.
+/// Assigns to a configuration type the program that reads it, so that the file of another program is detected.
 pub trait HasRole {
     /// The program that reads the file.
     const ROLE: Role;
@@ -137,7 +137,8 @@ impl HasRole for AgentConfig {
     const ROLE: Role = Role::Agent;
 }
 
-/// Detects the program that a configuration is for: only an agent's has `device`, only a controller's has `service`.
+/// Returns the program that reads a configuration; `None` if no known table is present. Only the configuration of an agent has
+/// the table `device`, and only the configuration of a controller has `service`.
 pub fn role_of(text: &str) -> Option<Role> {
     let (root, _) = DeTable::parse_recoverable(text);
     let has = |name: &str| root.get_ref().iter().any(|(key, _)| key.get_ref() == name);
@@ -185,8 +186,8 @@ impl<T: DeserializeOwned + HasRole> ConfigFile<T> {
     /// Reads and parses a file.
     ///
     /// # Errors
-    /// The file cannot be read, is not TOML, is the configuration of another program, or has unknown, missing or invalid fields: all
-    /// mistakes are reported.
+    /// The file cannot be read, is not TOML, is the configuration of another program, or has unknown, missing or invalid
+    /// fields. The error contains all mistakes.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let text = read_text(path)?;
         refuse_other_role::<T>(path, &text)?;
@@ -202,8 +203,8 @@ impl<T: DeserializeOwned + HasRole> ConfigFile<T> {
 }
 
 impl<T: DeserializeOwned> ConfigFile<T> {
-    /// Parses a text and collects all mistakes. A field with a mistake is skipped, a missing field gets a placeholder, and parsing
-    /// continues.
+    /// Parses a text and collects all mistakes. A field with a mistake is skipped, a missing field gets a placeholder, and
+    /// parsing continues.
     pub fn parse(path: &Path, text: String) -> Parsed<T> {
         let mut problems = Vec::new();
         let mut skipped = Vec::new();
@@ -218,7 +219,7 @@ impl<T: DeserializeOwned> ConfigFile<T> {
     }
 }
 
-/// Returns the array index of the element with this number, counted from 1.
+/// Converts the number of an array element, counted from 1, to its index, counted from 0.
 fn element_index(number: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_sub(1)
 }
@@ -261,8 +262,8 @@ fn position(text: &str, offset: usize) -> (usize, usize) {
     )
 }
 
-/// Span of a field's key; if the field is missing, span of the innermost table that exists. In `field`, an element of an array (of tables)
-/// is a number, counted from 1, after the array's name.
+/// Span of a field's key; if the field is missing, span of the innermost table that exists. In `field`, an element of an array
+/// (of tables) is a number, counted from 1, after the array's name.
 fn key_span(text: &str, field: &[&str]) -> Option<Range<usize>> {
     let root = DeTable::parse(text).ok()?;
     let mut table = root.get_ref();
@@ -310,7 +311,7 @@ fn descend(table: &DeTable<'_>, span: &Range<usize>, names: &mut Vec<String>) {
         names.push(key.get_ref().to_string());
         match value.get_ref() {
             DeValue::Table(inner) => descend(inner, span, names),
-            DeValue::Array(array) => descend_into(array, span, names),
+            DeValue::Array(array) => descend_into_array(array, span, names),
             _ => {}
         }
         return;
@@ -318,7 +319,7 @@ fn descend(table: &DeTable<'_>, span: &Range<usize>, names: &mut Vec<String>) {
 }
 
 /// Descends into the table of an array of tables that contains a span. A plain array is one field.
-fn descend_into(array: &DeArray<'_>, span: &Range<usize>, names: &mut Vec<String>) {
+fn descend_into_array(array: &DeArray<'_>, span: &Range<usize>, names: &mut Vec<String>) {
     let table = array
         .iter()
         .zip(1..)
@@ -337,7 +338,7 @@ fn covers(outer: &Range<usize>, span: &Range<usize>) -> bool {
     outer.start <= span.start && span.end <= outer.end
 }
 
-/// Whether a value contains a span. The span of a `[table]` is that of its header only.
+/// Whether a value contains a span. The parser's span of a `[table]` covers only the header, so the content is searched.
 fn contains_span(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> bool {
     covers(&value.span(), span)
         || match value.get_ref() {

@@ -17,7 +17,7 @@ use crate::cmd::now_s;
 use crate::config_file::{ConfigFile, HasRole, Problem, Role};
 use crate::{nats_config, registry, secret_file, telemetry_config, tls, trust_config};
 
-/// The whole file.
+/// The content of a controller's configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerConfig {
@@ -94,7 +94,7 @@ impl Default for RowsSection {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttestSection {
-    /// Key file that signs attestation results.
+    /// File of the key that signs attestation results.
     pub signing_key: Option<PathBuf>,
 }
 
@@ -121,7 +121,7 @@ impl TryFrom<String> for GatewayNumber {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NatsSection {
-    /// `nats://HOST:PORT` or `tls://HOST:PORT`; all servers of one cluster.
+    /// Addresses of all servers of one cluster: `nats://HOST:PORT` or `tls://HOST:PORT`.
     pub servers: Vec<String>,
     /// JetStream stream; created if it does not exist.
     #[serde(default = "default_stream")]
@@ -220,7 +220,7 @@ impl ControllerConfig {
     }
 }
 
-/// Reads a controller's configuration; its paths become absolute.
+/// Reads a controller's configuration; the paths in the configuration become absolute.
 ///
 /// # Errors
 /// All mistakes in the file.
@@ -233,7 +233,7 @@ pub fn read(path: &Path) -> Result<ConfigFile<ControllerConfig>, Failure> {
     }
 }
 
-/// Parses the text of a controller's configuration: the content, and all mistakes.
+/// Parses the text of a controller's configuration. Returns the content, if it can be parsed, and all mistakes.
 pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<ControllerConfig>>, Vec<Problem>) {
     let mut parsed = ConfigFile::<ControllerConfig>::parse(path, text);
     let mut problems = std::mem::take(&mut parsed.problems);
@@ -331,7 +331,9 @@ fn trust_field(GatewayNumber(number): GatewayNumber) -> impl Fn(&str) -> [String
 ///
 /// # Errors
 /// Reference values or keys cannot be read, or reference values are of another data plane: all mistakes are reported.
-pub fn trust(file: &ConfigFile<ControllerConfig>) -> Result<Vec<(GatewayId, TrustPolicy)>, Vec<Problem>> {
+pub fn read_trust_policies(
+    file: &ConfigFile<ControllerConfig>,
+) -> Result<Vec<(GatewayId, TrustPolicy)>, Vec<Problem>> {
     let (mut policies, mut problems) = (Vec::new(), Vec::new());
     for (number, section) in &file.value.trust {
         let gateway = GatewayId(number.0);
@@ -384,7 +386,7 @@ pub async fn check_machine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> 
     {
         problems.push(field_problem(["attest", "signing_key"], &failure));
     }
-    problems.extend(trust(file).err().into_iter().flatten());
+    problems.extend(read_trust_policies(file).err().into_iter().flatten());
     problems.extend(nats_config::read(file).err());
     problems.extend(telemetry_config::read(file).err());
     if let Err((field, failure)) = registry::check(&config.registry).await {
@@ -394,7 +396,8 @@ pub async fn check_machine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> 
     problems
 }
 
-/// Checks whether the controller's certificate is valid now.
+/// Returns a problem if the controller's certificate has expired or is not valid yet. Other defects of the certificate are not
+/// detected here.
 pub fn certificate_problem(file: &ConfigFile<ControllerConfig>) -> Option<Problem> {
     let path = &file.value.tls.cert;
     let first = first_certificate(&tls::read_certificates(path).ok()?).ok()?;

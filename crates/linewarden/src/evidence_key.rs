@@ -1,4 +1,4 @@
-//! Files of evidence keys: of data planes, which sign statements, and of operators, who sign reference values.
+//! Files of evidence keys. Data planes sign statements with these keys; operators sign reference values.
 
 use linewarden_cli::failure::Failure;
 use std::path::Path;
@@ -8,7 +8,7 @@ use linewarden_files::read_text_bounded;
 
 use crate::secret_file;
 
-/// Maximum size of a key file, as PEM or encrypted by a TPM.
+/// Maximum size of a key file, as PEM or encrypted by a TPM, bytes.
 const KEY_BYTES_MAX: usize = 16_384;
 
 /// Reads a public key.
@@ -21,7 +21,7 @@ pub fn read_public_key(path: &Path) -> Result<PublicKey, Failure> {
     PublicKey::from_pem(&text).map_err(|error| invalid(&error))
 }
 
-/// Reads a private key; with `tpm`, a key that this TPM has encrypted.
+/// Reads a private key. With `tpm` (a TCTI), the file contains a key that this TPM has encrypted; otherwise a key in PEM.
 ///
 /// # Errors
 /// The file cannot be read, other users can read the file, or the file is not a key of this format or TPM.

@@ -1,5 +1,5 @@
-//! A gateway's configuration: all mistakes in the file, and all prerequisites that this machine does not meet. The
-//! commands `check` and `serve` report these mistakes and prerequisites.
+//! Reads a gateway's configuration. Finds all mistakes in the file, and all prerequisites that this machine does not meet, for
+//! the commands `check` and `serve`.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::log;
@@ -24,10 +24,10 @@ use linewarden_protocol::ids::GatewayId;
 use crate::config_file::{ConfigFile, Problem, read_text, refuse_other_role};
 use crate::{evidence_key, registry, secret_file, tls, trust_config};
 
-/// Oldest kernel that supports the eBPF program.
+/// Oldest kernel that supports the eBPF program: major and minor version.
 const KERNEL_MIN: (u32, u32) = (6, 1);
 
-/// Reads a gateway's configuration; its paths become absolute.
+/// Reads a gateway's configuration; the paths in the configuration become absolute.
 ///
 /// # Errors
 /// All mistakes in the file.
@@ -40,8 +40,8 @@ pub fn read(path: &Path) -> Result<ConfigFile<GatewayConfig>, Failure> {
     }
 }
 
-/// Reads the fields that the removal of gates needs: ID, interfaces, pin directory. Other fields may be wrong: such
-/// fields get placeholders, and their mistakes are returned.
+/// Reads the fields that the removal of gates needs: ID, interfaces, pin directory. Other fields may be wrong: a wrong
+/// field gets a placeholder, and the mistakes are returned.
 ///
 /// # Errors
 /// A required field is missing or wrong.
@@ -63,7 +63,7 @@ pub fn read_for_gate_removal(path: &Path) -> Result<(ConfigFile<GatewayConfig>, 
     }
 }
 
-/// Parses the text of a gateway's configuration: the content, and all mistakes.
+/// Parses the text of a gateway's configuration. Returns the content, if it can be parsed, and all mistakes.
 pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, Vec<Problem>) {
     let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
     let mut problems = std::mem::take(&mut parsed.problems);
@@ -73,7 +73,7 @@ pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, V
     let directory = file.directory();
     file.value.resolve_paths(&directory);
     let errors = file.value.check().err().unwrap_or_default();
-    // A mistake that only a skipped field causes is not reported.
+    // A missing or skipped field has a placeholder. Errors of a placeholder are not reported.
     let errors = errors.iter().filter(|error| !parsed.is_missing(&error.path));
     problems.extend(errors.map(|error| field_problem(&file, error)));
     if let Some(level) = &file.value.log.level
@@ -98,8 +98,8 @@ fn field_problem(file: &ConfigFile<GatewayConfig>, error: &FieldError) -> Proble
     }
 }
 
-/// Interfaces without a subnet where `device_prefixes` is not set. For a check only: a start continues, because an interface may get its
-/// address later.
+/// Returns a problem for each interface without a subnet, if `device_prefixes` is not set. Only `linewarden check` reports these
+/// problems: a start continues, because an interface may get an address later.
 pub fn interfaces_without_subnet(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let resolved = file.value.resolve([0; 2], 0);
     resolved.map_or_else(
@@ -203,8 +203,8 @@ fn check_kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     warnings
 }
 
-/// Checks for gates that ended gateways left on the interfaces. Such a gate is an error if this gateway would not replace the gate, and a
-/// warning if this gateway would replace the gate of another gateway.
+/// Checks for gates that ended gateways left on the interfaces. A gate that this gateway would not replace is an error. A gate of
+/// another gateway that this gateway would replace is a warning.
 fn check_gates(file: &ConfigFile<GatewayConfig>, resolved: &ResolvedConfig) -> Vec<Problem> {
     let section = &file.value.gateway;
     let problem = |name: &String, gate: xdp::OrphanedGate| {
@@ -260,8 +260,8 @@ fn check_gates(file: &ConfigFile<GatewayConfig>, resolved: &ResolvedConfig) -> V
     gates.collect()
 }
 
-/// Warns about veth interfaces. Frames that an XDP program sends into a veth are lost unless the other end is prepared, and the other end
-/// may be in a network namespace that this process cannot inspect.
+/// Warns about veth interfaces. Frames that an XDP program sends into a veth are lost if the other end is not prepared. This
+/// process cannot check the other end, which may be in another network namespace.
 pub fn check_veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let section = &file.value.gateway;
     if section.dataplane != Backend::Xdp {
@@ -291,13 +291,14 @@ pub fn check_veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     problems
 }
 
-/// Checks the pin directory: gates that stay on the interfaces after the gateway has ended are pinned on the BPF filesystem.
+/// Checks that the pin directory is secure and on a BPF filesystem. Gates that stay on the interfaces after the gateway has
+/// ended are pinned there.
 fn check_pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let Some(directory) = file.value.gateway.pin_directory_if_kept() else {
         return Vec::new();
     };
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    // The innermost mount that contains the directory. Spaces in mount points are escaped, which does not matter for a BPF filesystem.
+    // The innermost mount that contains the directory. The escapes for spaces in mount points do not matter for a BPF filesystem.
     let innermost = mounts
         .lines()
         .filter_map(|line| {
@@ -325,6 +326,7 @@ fn check_pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
 /// Permission bits of users outside owner and group; a group may collect logs.
 const OTHER_PERMISSIONS: u32 = 0o006;
 
+/// Checks the audit log file: its type, its permissions, and the directory if the file does not exist.
 fn check_audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let Some(audit) = &file.value.audit else {
         return Vec::new();
@@ -431,7 +433,8 @@ pub fn read_evidence_signer(
     }
 }
 
-/// Reads the secret of the tags of in-packet evidence. Without a secret, as in the classic profile, returns a key of zeros.
+/// Reads the secret for the tags of in-packet evidence. Returns a key of zeros if no secret is configured, as in the classic
+/// profile.
 ///
 /// # Errors
 /// The secret cannot be read, is malformed, or other users can read it.
@@ -450,7 +453,7 @@ pub fn read_packet_key(file: &ConfigFile<GatewayConfig>) -> Result<PacketKey, Pr
     })
 }
 
-/// Reads the trust policy that this gateway must satisfy to receive rows, if there is one.
+/// Reads the trust policy that this gateway must satisfy to receive rows; `None` without the section `[trust]`.
 ///
 /// # Errors
 /// Reference values or a key cannot be read, or reference values are of another data plane.

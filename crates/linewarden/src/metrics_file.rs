@@ -1,5 +1,5 @@
-//! Counters in a file in the Prometheus text format, for programs without an HTTP server; the textfile collector of `node_exporter` reads
-//! it. Label values are from this program's own lists, never from messages.
+//! Counters in a file in the Prometheus text format, for programs without an HTTP server. The textfile collector of
+//! `node_exporter` reads this file. Label values are from this program's own lists, never from messages.
 
 use linewarden_cli::failure::Failure;
 use std::fmt::Write as _;
@@ -13,7 +13,8 @@ use linewarden_files::{can_replace, replace_public};
 pub struct Page(String);
 
 impl Page {
-    /// Adds a counter with one value per label value; without a label, the counter has one value, with an empty name.
+    /// Adds a counter. With a label, `values` has a count for each label value. Without a label, `values` has one count, with an
+    /// empty label value.
     pub fn counter<'n>(
         &mut self,
         name: &str,

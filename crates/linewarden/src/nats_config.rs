@@ -31,7 +31,7 @@ pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<NatsOptions>, 
     })
 }
 
-/// Checks the section without reading files.
+/// Returns the first error of the section, without reading files.
 pub fn field_error(section: &NatsSection) -> Option<(&'static str, String)> {
     let tls = section.ca.clone().map(|ca| NatsTls {
         ca,

@@ -1,4 +1,5 @@
-//! Capabilities of the gateway process: dropped after the start, except those that the configuration still needs.
+//! Capabilities of the gateway process. After its start, the process drops all capabilities that the configuration no longer
+//! needs.
 //!
 //! Capabilities are per thread. Threads that start before the data plane is attached are started from a thread that has
 //! only the retained capabilities.
@@ -23,7 +24,7 @@ impl RetainedCapabilities {
             retained.extend([Capability::SysAdmin, Capability::NetAdmin]);
         }
         if is_xdp && config.gateway.gate == Gate::Sealed && config.gateway.pin_directory_if_kept().is_none() {
-            // The sealing filter does not end with its file descriptor: the gateway must remove it.
+            // The sealing filter stays attached after its file descriptor is closed, so the gateway must remove the filter.
             retained.push(Capability::NetAdmin);
         }
         if nix::unistd::geteuid().is_root() {
@@ -41,7 +42,8 @@ impl RetainedCapabilities {
         keep_only(&self.0).map_err(|error| Failure::failed(format!("dropping capabilities failed: {error}")))
     }
 
-    /// Runs a closure on a new thread that has dropped all other capabilities. Threads that the closure starts inherit the reduced set.
+    /// Runs a closure on a new thread that has dropped all other capabilities. Threads that the closure starts inherit the
+    /// reduced set.
     ///
     /// # Errors
     /// The kernel refuses the change.

@@ -39,7 +39,8 @@ pub struct RegistryArgs {
 }
 
 impl RegistryArgs {
-    /// Opens the registry, runs `work` and closes the registry, also after an error, so that no write-ahead log stays beside its file.
+    /// Opens the registry, runs `work`, and closes the registry also after an error. A registry that was not closed leaves a
+    /// write-ahead log beside its file.
     pub fn with<T>(&self, work: impl AsyncFnOnce(&Registry) -> Result<T, Failure>) -> Result<T, Failure> {
         block_on(async {
             let registry = self.open().await?;
@@ -62,7 +63,7 @@ impl RegistryArgs {
 
 impl LocationArgs {
     /// Whether an option names a registry.
-    pub fn is_given(&self) -> bool {
+    pub fn names_registry(&self) -> bool {
         self.config.is_some() || self.registry.is_some()
     }
 
@@ -99,8 +100,8 @@ fn registry_section(path: &Path) -> Result<RegistrySection, Failure> {
     })
 }
 
-/// Parses the location of a registry. Not parsed by clap: clap repeats invalid values in its messages, and an address may contain a
-/// password.
+/// Parses the location of a registry. The location is not parsed by clap, because clap repeats invalid values in its messages,
+/// and an address may contain a password.
 pub fn parse_location(text: &str) -> Result<Location, Failure> {
     text.parse().map_err(Failure::input)
 }
@@ -119,7 +120,7 @@ pub async fn open(section: &RegistrySection) -> Result<Registry, Failure> {
     Ok(Registry::open(&section.path, &key).await?)
 }
 
-/// Checks whether the registry of a configuration can be opened, without changing it.
+/// Checks whether the registry of a configuration can be opened, without changing the registry.
 ///
 /// # Errors
 /// The field that is wrong, and the reason.
@@ -135,7 +136,7 @@ pub async fn check(section: &RegistrySection) -> Result<(), (&'static str, Failu
     result.map_err(|error| ("path", error.into()))
 }
 
-/// Runs the asynchronous part of a command.
+/// Runs the asynchronous part of a command to its end, on a new runtime.
 pub fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

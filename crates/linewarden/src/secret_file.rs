@@ -9,7 +9,7 @@ use linewarden_evidence::inband::MasterKey;
 use linewarden_files::{PrivateFileError, create_private, read_private};
 use zeroize::Zeroizing;
 
-/// Size of a packet key file: hexadecimal digits and a line break.
+/// Maximum size of a packet key file, bytes: 32 hexadecimal digits and a line break.
 const PACKET_KEY_BYTES_MAX: usize = 33;
 /// Maximum size of a signing key file, bytes.
 const SIGNING_KEY_BYTES_MAX: usize = 16_384;
@@ -25,7 +25,7 @@ pub fn read(path: &Path, bytes_max: usize) -> Result<Zeroizing<Vec<u8>>, Failure
     })
 }
 
-/// Reads the secret of the tags of in-packet evidence: 32 hexadecimal digits.
+/// Reads the secret for the tags of in-packet evidence: 32 hexadecimal digits.
 ///
 /// # Errors
 /// As [`read()`], or the file has other content.

@@ -24,7 +24,8 @@ pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<TelemetryOptio
     })
 }
 
-/// Checks the section without reading files. A section that names a CA is not checked.
+/// Returns the first error of the section, without reading files. A section with a CA is not checked, because the check needs
+/// the content of the CA file.
 pub fn field_error(section: &TelemetrySection) -> Option<(&'static str, String)> {
     if section.ca.is_some() {
         return None;

@@ -94,7 +94,7 @@ pub fn read_certificates(path: &Path) -> Result<Vec<u8>, Failure> {
         .map_err(|error| Failure::input(format_args!("{}: {error}", path.display())))
 }
 
-/// An error in the content of a file, with its path.
+/// Converts an error in the content of a file to a failure that names the path of the file.
 pub fn file_failure(path: &Path, error: &TlsError) -> Failure {
     Failure::input(format_args!("{}: {}", path.display(), error.reason))
 }

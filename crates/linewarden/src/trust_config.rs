@@ -55,7 +55,7 @@ fn expected_switch(
     let id = match kind {
         // A P4 switch has its own ID, which only the reference values contain.
         DataPlaneKind::P4 => reference.switch,
-        // If two gateways share a key, the statement of one must not be accepted for the other.
+        // The statement of a gateway must not be accepted for another gateway, even if the two gateways share a key.
         DataPlaneKind::Xdp => Some(SwitchId(gateway.0.into())),
     };
     let text = |switch: Option<SwitchId>| switch.map_or("any".to_owned(), |switch| switch.to_string());

@@ -1,4 +1,4 @@
-//! `linewarden appraise` and `evidence key`, on statements of both kinds of data planes.
+//! `linewarden appraise` and `evidence key`, with statements of an `xdp` and a `p4` data plane.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,9 +21,9 @@ use support::linewarden;
 
 const NONCE: [u8; 32] = [0x5a; 32];
 
-/// Writes a statement and its inventory, signed by the key in a file.
-fn state(at: &Path, name: &str, kind: DataPlaneKind, measured: &mut MeasuredState) {
-    let key = std::fs::read_to_string(at.join("signer.key")).unwrap();
+/// Writes a statement, signed with the key in `signer.key`, and its inventory.
+fn write_statement(path: &Path, name: &str, kind: DataPlaneKind, measured: &mut MeasuredState) {
+    let key = std::fs::read_to_string(path.join("signer.key")).unwrap();
     let statement = Statement {
         kind,
         snapshot: measured.snapshot(),
@@ -33,13 +33,13 @@ fn state(at: &Path, name: &str, kind: DataPlaneKind, measured: &mut MeasuredStat
     };
     let mut signer = Ed25519Signer::from_pem(&key).unwrap();
     let signed = statement.sign(Nonce(NONCE), &mut signer).unwrap();
-    std::fs::write(at.join(format!("{name}.cose")), signed).unwrap();
+    std::fs::write(path.join(format!("{name}.cose")), signed).unwrap();
     let entries: Vec<_> = measured.entries().map(|entry| entry.to_bytes()).collect();
     let inventory = Inventory::new(entries.iter().map(Vec::as_slice)).unwrap();
-    std::fs::write(at.join(format!("{name}.inventory")), inventory.to_bytes()).unwrap();
+    std::fs::write(path.join(format!("{name}.inventory")), inventory.to_bytes()).unwrap();
 }
 
-fn forwards_to(port: u64) -> Entry {
+fn route_to_port(port: u64) -> Entry {
     let data = vec![Bits::from_u64(9, port).unwrap()];
     let name = "forward".to_owned();
     TableEntry {
@@ -57,7 +57,7 @@ fn forwards_to(port: u64) -> Entry {
 
 fn switch() -> MeasuredState {
     let mut measured = MeasuredState::new(SwitchId(7), BootCount(1), program_digest(b"a program"));
-    measured.put(&forwards_to(1)).unwrap();
+    measured.put(&route_to_port(1)).unwrap();
     let table = "ingress.routes".to_owned();
     let default = DefaultAction {
         table,
@@ -78,9 +78,9 @@ fn gateway() -> MeasuredState {
     measured
 }
 
-/// Exit code, standard output and standard error.
-fn run(at: &Path, arguments: &str) -> (i32, String, String) {
-    let output = linewarden(at, arguments).output().unwrap();
+/// Runs `linewarden`. Returns the exit code, standard output and standard error.
+fn run(path: &Path, arguments: &str) -> (i32, String, String) {
+    let output = linewarden(path, arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (
         output.status.code().unwrap(),
@@ -92,29 +92,29 @@ fn run(at: &Path, arguments: &str) -> (i32, String, String) {
 /// A directory with a key, and reference values of a switch and of a gateway.
 fn site() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
+    let path = directory.path();
     for name in ["signer", "other"] {
-        let (code, public, _) = run(at, &format!("evidence key --out {name}.key"));
+        let (code, public, _) = run(path, &format!("evidence key --out {name}.key"));
         assert_eq!(code, 0);
         assert!(public.starts_with("-----BEGIN PUBLIC KEY"), "{public}");
-        let (_, printed, _) = run(at, &format!("evidence key --show {name}.key"));
+        let (_, printed, _) = run(path, &format!("evidence key --show {name}.key"));
         assert_eq!(printed, public);
-        std::fs::write(at.join(format!("{name}.pub")), public).unwrap();
+        std::fs::write(path.join(format!("{name}.pub")), public).unwrap();
     }
-    state(at, "p4", DataPlaneKind::P4, &mut switch());
-    state(at, "xdp", DataPlaneKind::Xdp, &mut gateway());
+    write_statement(path, "p4", DataPlaneKind::P4, &mut switch());
+    write_statement(path, "xdp", DataPlaneKind::Xdp, &mut gateway());
     for name in ["p4", "xdp"] {
         let arguments = format!(
             "appraise {name}.cose --key signer.pub --inventory {name}.inventory --make-reference {name}.reference \
              --signing-key other.key"
         );
-        let (code, output, error) = run(at, &arguments);
+        let (code, output, error) = run(path, &arguments);
         assert_eq!(code, 0, "{output}{error}");
     }
     directory
 }
 
-fn words(name: &str, reference: &str) -> String {
+fn appraise_arguments(name: &str, reference: &str) -> String {
     let nonce = hex::encode(NONCE);
     format!(
         "appraise {name}.cose --key signer.pub --nonce {nonce} --inventory {name}.inventory --reference {reference}"
@@ -124,20 +124,20 @@ fn words(name: &str, reference: &str) -> String {
 #[test]
 fn a_matching_statement_is_affirmed_for_either_kind() {
     let directory = site();
-    let at = directory.path();
+    let path = directory.path();
     for name in ["p4", "xdp"] {
-        let words = words(
+        let appraise_arguments = appraise_arguments(
             name,
             &format!("{name}.reference --reference-key other.pub --ear {name}.ear"),
         );
-        let (code, output, error) = run(at, &words);
+        let (code, output, error) = run(path, &appraise_arguments);
         assert_eq!((code, error.as_str()), (0, ""), "{output}");
         assert!(output.contains("no differences"), "{output}");
         let ear: serde_json::Value =
-            serde_json::from_slice(&std::fs::read(at.join(format!("{name}.ear"))).unwrap()).unwrap();
+            serde_json::from_slice(&std::fs::read(path.join(format!("{name}.ear"))).unwrap()).unwrap();
         let submods = ear["submods"].as_object().unwrap();
         assert!(
-            submods.values().all(|part| part["ear_status"] == "affirming"),
+            submods.values().all(|submod| submod["ear_status"] == "affirming"),
             "{ear}"
         );
     }
@@ -146,11 +146,11 @@ fn a_matching_statement_is_affirmed_for_either_kind() {
 #[test]
 fn differences_are_named_by_table_and_entry() {
     let directory = site();
-    let at = directory.path();
+    let path = directory.path();
     let mut measured = switch();
-    measured.put(&forwards_to(2)).unwrap();
-    state(at, "p4", DataPlaneKind::P4, &mut measured);
-    let (code, output, error) = run(at, &words("p4", "p4.reference"));
+    measured.put(&route_to_port(2)).unwrap();
+    write_statement(path, "p4", DataPlaneKind::P4, &mut measured);
+    let (code, output, error) = run(path, &appraise_arguments("p4", "p4.reference"));
     assert_eq!(code, 1, "{output}{error}");
     assert!(output.contains("table ingress.routes: differs"), "{output}");
     assert!(
@@ -166,8 +166,11 @@ fn differences_are_named_by_table_and_entry() {
         value: vec![9],
     };
     measured.put(&entry.into()).unwrap();
-    state(at, "xdp", DataPlaneKind::Xdp, &mut measured);
-    let (code, output, _) = run(at, &format!("{} --json", words("xdp", "xdp.reference")));
+    write_statement(path, "xdp", DataPlaneKind::Xdp, &mut measured);
+    let (code, output, _) = run(
+        path,
+        &format!("{} --json", appraise_arguments("xdp", "xdp.reference")),
+    );
     let report: serde_json::Value = serde_json::from_str(&output).unwrap();
     assert_eq!((code, &report["affirmed"]), (1, &false.into()));
     assert!(
@@ -175,7 +178,7 @@ fn differences_are_named_by_table_and_entry() {
         "{output}"
     );
     // Reference values of one data plane do not match another data plane.
-    let (code, output, _) = run(at, &words("xdp", "p4.reference"));
+    let (code, output, _) = run(path, &appraise_arguments("xdp", "p4.reference"));
     assert_eq!(code, 1);
     assert!(
         output.contains("data plane 5, not 7") && output.contains("kind xdp, not p4"),
@@ -186,16 +189,16 @@ fn differences_are_named_by_table_and_entry() {
 #[test]
 fn forged_or_old_statements_are_rejected() {
     let directory = site();
-    let at = directory.path();
-    let valid = words("p4", "p4.reference");
-    for (words, cause) in [
+    let path = directory.path();
+    let valid = appraise_arguments("p4", "p4.reference");
+    for (appraise_arguments, cause) in [
         (
             valid.replace("signer.pub", "other.pub"),
             "signature does not verify",
         ),
         (valid.replace("5a5a", "5a5b"), "its nonce differs"),
     ] {
-        let (code, _, error) = run(at, &words);
+        let (code, _, error) = run(path, &appraise_arguments);
         assert_eq!(code, 1, "{error}");
         assert!(
             error.contains("statement is not authentic") && error.contains(cause),
@@ -203,7 +206,7 @@ fn forged_or_old_statements_are_rejected() {
         );
     }
     let (code, _, error) = run(
-        at,
+        path,
         &valid.replace(&format!("--nonce {} ", hex::encode(NONCE)), ""),
     );
     assert_eq!(code, 0, "{error}");
@@ -213,11 +216,11 @@ fn forged_or_old_statements_are_rejected() {
 #[test]
 fn damaged_files_are_rejected_with_the_cause() {
     let directory = site();
-    let at = directory.path();
-    let reference = std::fs::read_to_string(at.join("p4.reference")).unwrap();
+    let path = directory.path();
+    let reference = std::fs::read_to_string(path.join("p4.reference")).unwrap();
     let write_damaged = |from: &str, to: &str| {
         assert!(reference.contains(from));
-        std::fs::write(at.join("bad.reference"), reference.replacen(from, to, 1)).unwrap();
+        std::fs::write(path.join("bad.reference"), reference.replacen(from, to, 1)).unwrap();
     };
     for (from, to, cause) in [
         ("\"kind\": \"p4\"", "\"kind\": \"p5\"", "unknown variant `p5`"),
@@ -225,22 +228,25 @@ fn damaged_files_are_rejected_with_the_cause() {
         ("\"tables\"", "\"tabels\"", "tabels"),
     ] {
         write_damaged(from, to);
-        let (code, _, error) = run(at, &words("p4", "bad.reference"));
+        let (code, _, error) = run(path, &appraise_arguments("p4", "bad.reference"));
         assert_eq!(code, 2, "{error}");
         assert!(
             error.contains("bad.reference") && error.contains(cause),
             "{error}"
         );
     }
-    let (code, _, error) = run(at, &words("p4", "p4.reference --reference-key signer.pub"));
+    let (code, _, error) = run(
+        path,
+        &appraise_arguments("p4", "p4.reference --reference-key signer.pub"),
+    );
     assert_eq!(code, 2);
     assert!(error.contains("they were signed by another key"), "{error}");
     std::fs::write(
-        at.join("p4.inventory"),
-        std::fs::read(at.join("xdp.inventory")).unwrap(),
+        path.join("p4.inventory"),
+        std::fs::read(path.join("xdp.inventory")).unwrap(),
     )
     .unwrap();
-    let (code, _, error) = run(at, &words("p4", "p4.reference"));
+    let (code, _, error) = run(path, &appraise_arguments("p4", "p4.reference"));
     assert_eq!(code, 2);
     assert!(error.contains("p4.inventory"), "{error}");
 }
@@ -248,14 +254,14 @@ fn damaged_files_are_rejected_with_the_cause() {
 #[test]
 fn only_a_data_plane_that_can_be_measured_can_be_trusted() {
     let directory = site();
-    let at = directory.path();
+    let path = directory.path();
     let configuration = |data_plane: &str, evidence: &str| {
         let text = format!(
             "[gateway]\nid = 5\n{data_plane}\naddresses = [\"127.0.0.1\"]\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n\
              {evidence}[trust]\nreference = \"xdp.reference\"\nkey = \"signer.pub\"\nevery_s = 0\n"
         );
-        std::fs::write(at.join("gateway.toml"), text).unwrap();
-        run(at, "check gateway.toml")
+        std::fs::write(path.join("gateway.toml"), text).unwrap();
+        run(path, "check gateway.toml")
     };
     let evidence = "[evidence]\nkey = \"signer.key\"\nboot_count = \"count\"\n";
     let (code, _, error) = configuration("dataplane = \"host\"", evidence);

@@ -43,12 +43,14 @@ struct CommandOutput {
 }
 
 impl CommandOutput {
+    /// Asserts that the exit code is 0; returns the standard output.
     #[track_caller]
     fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}{}", self.out, self.err);
         self.out
     }
 
+    /// Asserts that the command failed with this exit code; returns the standard error.
     #[track_caller]
     fn refused(self, code: i32) -> String {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
@@ -73,7 +75,7 @@ impl Site {
         }
     }
 
-    /// With a registry and its key.
+    /// A site with a registry and the registry's master key.
     fn new() -> Self {
         let site = Self::empty();
         site.run("registry create --registry fleet.registry --key-file master.key")
@@ -194,7 +196,7 @@ fn a_fleet_is_enrolled_listed_shown_moved_and_revoked() {
 }
 
 #[test]
-fn revoking_an_unknown_device_revokes_none() {
+fn a_revocation_of_several_devices_with_an_unknown_device_revokes_no_device() {
     let site = Site::new();
     site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
         .ok();
@@ -225,7 +227,7 @@ fn new_credentials_continue_after_the_old_rows() {
         (device["epoch"].as_u64(), device["rows_total"].as_u64()),
         (Some(1), Some(3))
     );
-    // Helper data identify a device: an enrollment of another registry never overwrites them.
+    // An enrollment in another registry never overwrites the helper data of an enrolled device.
     site.run("registry create --registry other.registry --key-file other.key")
         .ok();
     let other = "--registry other.registry --key-file other.key";
@@ -269,7 +271,7 @@ fn key_files_that_others_can_read_are_refused() {
     }
 }
 
-/// A killed enrollment does not prevent the next one, and a failed one leaves no files.
+/// A killed enrollment does not prevent the next enrollment, and a failed enrollment creates no files.
 #[test]
 fn interrupted_enrollments_can_be_repeated() {
     let site = Site::new();
@@ -291,7 +293,7 @@ fn interrupted_enrollments_can_be_repeated() {
     assert_eq!(count(), 2);
 }
 
-/// Responds to every challenge with bits of which 62 % are one. In each readout, 2 % of the bits flip.
+/// A program that simulates a biased PUF: 62 % of the response bits are ones, and 2 % of the bits flip in each readout.
 const BIASED_PUF: &str = r#"#!/bin/sh
 read challenge bits
 awk -v seed="$((0x${challenge%????????????}))" -v noise="$(date +%N | sed 's/^0*//')" -v digits="$(((bits + 7) / 8 * 2))" '
@@ -320,9 +322,9 @@ fn a_puf_with_too_little_entropy_is_refused() {
     assert_eq!(fs::read_dir(site.path("devices")).unwrap().count(), 0);
 }
 
-/// If a simulated chip is too biased, another chip of the same seed is enrolled as the device.
+/// If a simulated chip is too biased, the command simulates another chip from the same seed and enrolls that chip.
 #[test]
-fn another_chip_takes_the_place_of_one_that_is_refused() {
+fn a_refused_simulated_chip_is_replaced_by_another_chip() {
     use linewarden_agent::source::{FleetSeed, SimulatedPuf};
     use linewarden_protocol::ids::DeviceId;
     use linewarden_puf::Challenge;
@@ -348,7 +350,7 @@ fn another_chip_takes_the_place_of_one_that_is_refused() {
     assert!(output.contains("1 chip"), "{output}");
     let config = fs::read_to_string(site.path(&format!("devices/{device}.toml"))).unwrap();
     assert!(config.contains("chip = 1\n"), "{config}");
-    // The device keeps its configuration with the new chip.
+    // The second enrollment reads chip 1, because the device's configuration file names this chip.
     let output = site.on_registry(&format!("{arguments} --replace")).ok();
     assert!(!output.contains("refused"), "{output}");
 }
@@ -364,7 +366,7 @@ fn an_unsuitable_puf_is_rejected() {
     };
     for cells in ["64", "1000"] {
         let error = enroll(&format!("simulated --model sram --cells {cells}"));
-        // So few noisy cells may also give the same readout twice.
+        // Two readouts of so few cells can also be identical.
         let causes = ["cells", "bits", "identical"];
         assert!(causes.iter().any(|cause| error.contains(cause)), "{error}");
     }
@@ -421,7 +423,7 @@ fn write_dumps(directory: &Path, count: u64) {
 }
 
 #[test]
-fn a_broken_dump_is_reported_with_file_line_and_field_and_nothing_is_imported() {
+fn a_damaged_export_is_reported_with_file_line_and_field_and_nothing_is_imported() {
     let site = Site::new();
     site.on_registry("device enroll simulated --count 2 --rows 1 --out devices")
         .ok();
@@ -493,7 +495,7 @@ fn every_command_has_help_with_examples() {
     assert!(checked > 40, "{checked} commands");
 }
 
-/// Prose fills its lines; a command is on one line, or its lines end with a continuation mark.
+/// Checks that prose is wrapped at the maximum width, and that each line of an example, except the last line, ends with `\`.
 fn check_lines(command: &str, help: &str) {
     const COLUMNS: usize = 100;
     let lines: Vec<&str> = help.lines().collect();
@@ -505,11 +507,14 @@ fn check_lines(command: &str, help: &str) {
         }
     }
     let examples = lines.iter().skip_while(|line| **line != "Examples:").skip(1);
-    let mut continues = false;
+    let mut is_continued = false;
     for line in examples.take_while(|line| !line.is_empty()) {
-        assert!(continues || line.starts_with("  linewarden"), "{command}: {line}");
+        assert!(
+            is_continued || line.starts_with("  linewarden"),
+            "{command}: {line}"
+        );
         assert!(line.chars().count() <= COLUMNS, "{command}: {line}");
-        continues = line.ends_with('\\');
+        is_continued = line.ends_with('\\');
     }
 }
 
@@ -537,9 +542,9 @@ fn output_without_a_terminal_has_no_color_and_a_closed_pipe_is_no_failure() {
     );
 }
 
-/// The result of a command is the same if the reader of its output has gone.
+/// A command has the same effect and exit code if the reader of its output has closed the pipe.
 #[test]
-fn a_closed_reader_stops_no_work_and_hides_no_failure() {
+fn a_closed_output_pipe_stops_no_command_and_hides_no_failure() {
     let site = Site::new();
     site.on_registry("device enroll simulated --count 3 --rows 2 --out devices")
         .ok();
@@ -565,7 +570,8 @@ fn a_closed_reader_stops_no_work_and_hides_no_failure() {
     assert_eq!(run_unread("device show 00000000000000ff"), 2, "no such device");
 }
 
-/// Every command line in the documents' shell blocks is valid: with `--help` appended, it is parsed and not run.
+/// Every command line in the documents' shell blocks is valid. The test appends `--help`: the command line is parsed, but the
+/// command is not run.
 #[test]
 fn the_command_lines_in_the_documents_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -587,7 +593,7 @@ fn the_command_lines_in_the_documents_exist() {
             else {
                 continue;
             };
-            // Shell syntax: comments, redirections, quotes round a word, continued lines.
+            // Removes shell syntax: comments, redirections, line continuations and quotes.
             let command = command.split(['#', '>', '\\']).next().unwrap();
             let arguments: Vec<String> = command
                 .split_whitespace()
@@ -617,9 +623,9 @@ fn shell_lines(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// A size that exceeds all memory is rejected, for every PUF source.
+/// A size that no memory can hold is rejected for every PUF source.
 #[test]
-fn sizes_beyond_all_bounds_are_refused() {
+fn excessive_sizes_are_refused() {
     let site = Site::new();
     let output = site.run(&format!(
         "serve --config gateway.toml --status-interval {}",
@@ -644,7 +650,7 @@ fn sizes_beyond_all_bounds_are_refused() {
     }
 }
 
-/// Names and files of other parties may contain control characters: none is printed.
+/// Names and files of other parties can contain control characters. The program prints no control character.
 #[test]
 fn no_terminal_control_sequence_is_printed() {
     let site = Site::new();

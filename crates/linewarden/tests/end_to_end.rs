@@ -1,4 +1,4 @@
-//! A gateway and a device as their users run them: `serve` and `agent` as processes, and `device revoke` from a third.
+//! A gateway and devices as their users run them: `serve`, `agent` and `device revoke` as processes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -39,14 +39,14 @@ struct Environment<'a> {
 
 impl Environment<'_> {
     fn command(&self, arguments: &str) -> Command {
-        let mut all = self
+        let mut words = self
             .wrapper
             .iter()
             .map(String::as_str)
             .chain([PROGRAM])
             .chain(arguments.split_whitespace());
-        let mut command = Command::new(all.next().unwrap());
-        command.args(all).current_dir(self.directory);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).current_dir(self.directory);
         command
     }
 
@@ -60,7 +60,7 @@ impl Environment<'_> {
     }
 }
 
-/// The scenario on one data plane: two devices renew their sessions, one is revoked, all processes are stopped.
+/// The scenario on one data plane: two devices renew their sessions, one device is revoked, all processes are stopped.
 fn scenario(environment: &Environment<'_>, dataplane: &str) {
     let port = free_udp_port();
     std::fs::write(
@@ -128,7 +128,7 @@ fn scenario(environment: &Environment<'_>, dataplane: &str) {
 }
 
 #[test]
-fn a_device_keeps_its_session_until_it_is_revoked_on_host() {
+fn on_host_a_device_keeps_its_session_until_its_revocation() {
     let directory = tempfile::tempdir().unwrap();
     let environment = Environment {
         directory: directory.path(),
@@ -152,16 +152,14 @@ fn in_private_namespace(scenario: impl Fn(&Environment<'_>)) {
 }
 
 #[test]
-fn a_device_keeps_its_session_until_it_is_revoked_on_xdp() {
+fn on_xdp_a_device_keeps_its_session_until_its_revocation() {
     in_private_namespace(|environment| scenario(environment, "xdp"));
 }
 
 #[test]
 fn the_error_of_xdp_without_privileges_names_capabilities_and_alternatives() {
     if !nix::unistd::geteuid().is_root() {
-        println!(
-            "SKIPPED: no root, so there is no privilege to drop; the message is that of every xdp start"
-        );
+        println!("SKIPPED: no root, so there is no privilege to drop");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -178,11 +176,11 @@ fn the_error_of_xdp_without_privileges_names_capabilities_and_alternatives() {
         "[gateway]\nid = 5\ninterfaces = [\"lo\"]\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n",
     )
     .unwrap();
-    let bare = Environment {
+    let outer_environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    bare.run("registry create --registry r --key-file k");
+    outer_environment.run("registry create --registry r --key-file k");
     let output = environment
         .command("serve --config gateway.toml")
         .output()

@@ -1,10 +1,15 @@
-//! Three gateways, two controllers, PostgreSQL and nats-server as processes in network namespaces, under the load of devices that roam
-//! between gateways: each process is killed in turn and restarted, and the network is partitioned and reconnected.
+//! Three gateways, two controllers, PostgreSQL and nats-server as processes in network namespaces, under the load of devices
+//! that roam between gateways. The test kills and restarts each process, one after another, and partitions and reconnects the
+//! network.
 //!
-//! Invariants, checked in the messages of devices, in the gateway audit logs and in the registry: no row is accepted twice, by any
-//! gateway; no row is leased to two gateways; a permitted device authenticates at every gateway that reaches a controller, and at a
-//! gateway without a controller while rows below its marks remain; a revoked device gets no session from a gateway that knows of the
-//! revocation, nor from a disconnected gateway after its offline limit; every event is published once, in order.
+//! The test checks these invariants in the messages of devices, in the gateway audit logs and in the registry:
+//! * No row is accepted twice.
+//! * No row is leased to two gateways.
+//! * A permitted device authenticates at every gateway that reaches a controller. At a gateway without a controller, the device
+//!   authenticates while unused rows below the mark remain.
+//! * A revoked device gets no session from a gateway that knows of the revocation, and no session from a disconnected gateway
+//!   after the gateway's offline limit.
+//! * Every event is published once, in order.
 //!
 //! `LINEWARDEN_CHAOS_SEED` repeats a schedule of faults; the order of packets still differs.
 #![allow(
@@ -18,10 +23,10 @@ mod support;
 
 #[path = "fleet_chaos/chaos.rs"]
 mod chaos;
+#[path = "fleet_chaos/devices.rs"]
+mod devices;
 #[path = "fleet_chaos/events.rs"]
 mod events;
-#[path = "fleet_chaos/field.rs"]
-mod field;
 #[path = "fleet_chaos/ledger.rs"]
 mod ledger;
 #[path = "fleet_chaos/network.rs"]
@@ -48,7 +53,7 @@ fn rows_are_used_once_and_devices_authenticate_during_crashes_and_partitions() {
         }
     };
     let mut faults = Fault::all();
-    faults.shuffle(&mut chaos.field.rng);
+    faults.shuffle(&mut chaos.fleet.rng);
     for fault in faults {
         chaos.inject(fault);
     }

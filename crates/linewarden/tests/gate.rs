@@ -1,5 +1,5 @@
-//! A bound or sealed gate whose gateway is killed, terminated or restarted, and the removal of the gate. The interface to the
-//! devices is the loopback interface of a network namespace that the test creates.
+//! A bound or sealed gate after its gateway was killed, terminated or restarted, and the removal of the gate. The interface to
+//! the devices is the loopback interface of a network namespace that the test creates.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,14 +25,14 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
 struct BpfFilesystem(PathBuf);
 
 impl BpfFilesystem {
-    fn mount(at: PathBuf) -> Self {
-        std::fs::create_dir(&at).unwrap();
-        let mounted = Command::new("mount")
+    fn mount(path: PathBuf) -> Self {
+        std::fs::create_dir(&path).unwrap();
+        let status = Command::new("mount")
             .args(["-t", "bpf", "-o", "mode=0700", "bpf"])
-            .arg(&at)
+            .arg(&path)
             .status();
-        assert!(mounted.unwrap().success());
-        Self(at)
+        assert!(status.unwrap().success());
+        Self(path)
     }
 }
 
@@ -70,6 +70,7 @@ impl Site {
         assert!(self.namespace.run(run).unwrap().unwrap().success(), "{arguments}");
     }
 
+    /// Runs a command that must fail, and returns its standard error.
     #[track_caller]
     fn refused(&self, arguments: &str) -> String {
         let output = self.run(arguments);
@@ -98,14 +99,14 @@ impl Site {
         String::from_utf8(filters.stdout).unwrap().contains("linewarden")
     }
 
-    /// Whether a datagram without a session arrives.
+    /// Whether a datagram from a sender without a session arrives at the service.
     fn passes(&self) -> bool {
-        let to = self.service.local_addr().unwrap();
+        let service_address = self.service.local_addr().unwrap();
         let sender = self
             .namespace
             .run(|| UdpSocket::bind("127.0.0.1:0").unwrap())
             .unwrap();
-        sender.send_to(b"probe", to).unwrap();
+        sender.send_to(b"probe", service_address).unwrap();
         self.service.recv(&mut [0; 16]).is_ok()
     }
 }
@@ -127,10 +128,10 @@ impl Drop for Gateway {
 }
 
 fn site(directory: &Path, settings: &str) -> Site {
-    site_of("bound", directory, settings)
+    site_with_gate("bound", directory, settings)
 }
 
-fn site_of(gate: &str, directory: &Path, settings: &str) -> Site {
+fn site_with_gate(gate: &str, directory: &Path, settings: &str) -> Site {
     let namespace = NetNs::new().unwrap();
     let service = namespace
         .run(|| {
@@ -193,12 +194,12 @@ fn a_gate_stays_closed_without_its_gateway_until_it_is_removed() {
         assert!(error.contains("another gateway"), "{error}");
     }
     gateway.end(Signal::SIGKILL);
-    assert!(!site.passes(), "killed");
+    assert!(!site.passes(), "after SIGKILL");
 
     let gateway = site.serve();
-    assert!(!site.passes(), "the next gate has replaced it");
+    assert!(!site.passes(), "the next process has replaced the gate");
     gateway.end(Signal::SIGTERM);
-    assert!(!site.passes(), "stopped");
+    assert!(!site.passes(), "after SIGTERM");
 
     let removed = site.run("serve --config gateway.toml --remove-gate");
     assert!(removed.status.success());
@@ -221,7 +222,7 @@ fn a_gate_opens_at_the_end_of_its_gateway_if_configured() {
     assert!(site.passes());
 }
 
-/// A sealed gate also has an egress filter. It stays after the end of the gateway, and is removed with the gate.
+/// A sealed gate also has an egress filter. The filter remains after the end of the gateway, and is removed with the gate.
 #[test]
 fn a_sealed_gate_stays_closed_in_both_directions_until_it_is_removed() {
     if skipped() {
@@ -230,14 +231,14 @@ fn a_sealed_gate_stays_closed_in_both_directions_until_it_is_removed() {
     let directory = tempfile::tempdir().unwrap();
     let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
     let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
-    let site = site_of("sealed", directory.path(), &pins);
+    let site = site_with_gate("sealed", directory.path(), &pins);
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
         let gateway = site.serve();
         assert!(!site.passes() && site.is_filtered());
         gateway.end(signal);
         assert!(!site.passes() && site.is_filtered(), "{signal}");
     }
-    // A bound gate in its place removes the filter.
+    // A bound gate that replaces the sealed gate removes the egress filter.
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("sealed", "bound")).unwrap();
@@ -259,7 +260,7 @@ fn a_sealed_gate_opens_at_the_end_of_its_gateway_if_configured() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let site = site_of("sealed", directory.path(), "gate_on_exit = \"remove\"");
+    let site = site_with_gate("sealed", directory.path(), "gate_on_exit = \"remove\"");
     let gateway = site.serve();
     assert!(!site.passes());
     gateway.end(Signal::SIGTERM);
@@ -267,28 +268,28 @@ fn a_sealed_gate_opens_at_the_end_of_its_gateway_if_configured() {
     let gateway = site.serve();
     gateway.end(Signal::SIGKILL);
     assert!(site.is_filtered(), "no process has removed the filter");
-    // The filter passes traffic once the freshness value is older than 16 s.
+    // The filter passes traffic when the freshness value is older than 16 s.
     let deadline = Instant::now() + Duration::from_secs(60);
     while !site.passes() {
         assert!(Instant::now() < deadline);
     }
     let gateway = site.serve();
-    assert!(!site.passes(), "the next gate replaces it");
+    assert!(!site.passes(), "the next process replaces the gate");
     gateway.end(Signal::SIGTERM);
     assert!(site.passes() && !site.is_filtered());
 }
 
-/// A gate that the new configuration does not replace: the check and the start report its gateway and the remedy,
-/// and the removal works with the present configuration.
+/// If a new configuration does not replace a closed gate, `check` and `serve` report the gate's gateway and the remedy. The
+/// removal works with the new configuration.
 #[test]
-fn a_closed_gate_is_reported_when_the_configuration_has_none() {
+fn a_closed_gate_is_reported_if_the_configuration_does_not_replace_the_gate() {
     if skipped() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
     let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
-    let site = site_of("bound", directory.path(), &pins);
+    let site = site_with_gate("bound", directory.path(), &pins);
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     for (field, line) in [
@@ -301,7 +302,7 @@ fn a_closed_gate_is_reported_when_the_configuration_has_none() {
         let gateway = site.serve();
         std::fs::write(&path, &changed_text).unwrap();
         let output = site.run("check --machine gateway.toml");
-        assert!(output.status.success(), "while it runs: {output:?}");
+        assert!(output.status.success(), "while the gateway runs: {output:?}");
         gateway.end(Signal::SIGKILL);
         for arguments in ["check --machine gateway.toml", "serve --config gateway.toml"] {
             let error = site.refused(arguments);
@@ -334,14 +335,14 @@ fn a_replaced_gate_of_another_gateway_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
     let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
-    let site = site_of("bound", directory.path(), &pins);
+    let site = site_with_gate("bound", directory.path(), &pins);
     site.serve().end(Signal::SIGKILL);
     let check_warnings = || {
         let checked = site.run("check --machine gateway.toml");
         assert!(checked.status.success());
         String::from_utf8(checked.stderr).unwrap()
     };
-    assert_eq!(check_warnings(), "", "the gate of gateway 5 itself");
+    assert_eq!(check_warnings(), "", "no warning about the own gate of gateway 5");
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("id = 5", "id = 6")).unwrap();
@@ -351,7 +352,7 @@ fn a_replaced_gate_of_another_gateway_is_reported() {
             && warnings.contains("gateway 6 replaces the gate"),
         "{warnings}"
     );
-    // The memory of gateway 5 can be removed although gateway 6 now has its interface.
+    // The pinned memory of gateway 5 can be removed, although gateway 6 now uses the interface of gateway 5.
     let memories = || {
         let entries = std::fs::read_dir(filesystem.0.join("gates")).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -370,7 +371,7 @@ fn a_replaced_gate_of_another_gateway_is_reported() {
     assert_ne!(memories(), memories_before, "the memory of gateway 6 remains");
     std::fs::write(&path, text.replace("id = 5", "id = 6")).unwrap();
     gateway.end(Signal::SIGKILL);
-    assert_eq!(check_warnings(), "", "the gate is now of gateway 6");
+    assert_eq!(check_warnings(), "", "the gate now belongs to gateway 6");
 }
 
 /// A gateway without an interface does not start beside a closed gate either.
@@ -382,14 +383,14 @@ fn a_gate_on_an_interface_outside_the_configuration_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
     let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
-    let site = site_of("bound", directory.path(), &pins);
+    let site = site_with_gate("bound", directory.path(), &pins);
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     site.serve().end(Signal::SIGKILL);
-    let host = text
+    let host_configuration = text
         .replace("interfaces = [\"lo\"]\n", "")
         .replace("gate = \"bound\"", "gate = \"off\"\ndataplane = \"host\"");
-    std::fs::write(&path, host).unwrap();
+    std::fs::write(&path, host_configuration).unwrap();
     for arguments in ["check --machine gateway.toml", "serve --config gateway.toml"] {
         let error = site.refused(arguments);
         assert!(
@@ -407,16 +408,16 @@ fn a_gate_on_an_interface_outside_the_configuration_is_reported() {
     assert!(site.passes());
 }
 
-/// Frames that XDP_TX sends into a veth are lost unless the other end has a program: the check warns, with the remedy.
+/// If the peer of a veth has no XDP program, frames that XDP_TX sends into the veth are lost. `check` warns and names the remedy.
 #[test]
-fn veths_are_warned_of() {
+fn check_warns_of_veth_interfaces() {
     if skipped() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let filesystem = BpfFilesystem::mount(directory.path().join("bpf"));
     let pins = format!("pin_directory = \"{}/gates\"", filesystem.0.display());
-    let site = site_of("sealed", directory.path(), &pins);
+    let site = site_with_gate("sealed", directory.path(), &pins);
     let link = || {
         let arguments = "link add inner0 type veth peer name inner1";
         Command::new("ip").args(arguments.split_whitespace()).status()
@@ -424,14 +425,14 @@ fn veths_are_warned_of() {
     assert!(site.namespace.run(link).unwrap().unwrap().success());
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    let named = "[\"lo\", \"inner0\"]\nforward_to = [\"inner1\"]";
-    std::fs::write(&path, text.replace("[\"lo\"]", named)).unwrap();
+    let interface_fields = "[\"lo\", \"inner0\"]\nforward_to = [\"inner1\"]";
+    std::fs::write(&path, text.replace("[\"lo\"]", interface_fields)).unwrap();
     let output = site.run("check --machine gateway.toml");
     assert!(output.status.success());
     let warnings = String::from_utf8(output.stderr).unwrap();
     let lines: Vec<&str> = warnings.lines().collect();
     assert_eq!(lines.len(), 2, "{warnings}");
-    for (line, starts, needs) in [
+    for (line, problem, requirement) in [
         (
             lines[0],
             "gateway.interfaces: inner0 is a veth",
@@ -440,7 +441,7 @@ fn veths_are_warned_of() {
         (lines[1], "gateway.forward_to: inner1 is a veth", "or GRO;"),
     ] {
         assert!(
-            line.contains(starts) && line.contains(needs) && line.contains("xdpdrv obj pass.o"),
+            line.contains(problem) && line.contains(requirement) && line.contains("xdpdrv obj pass.o"),
             "{line}"
         );
     }
@@ -461,7 +462,7 @@ fn the_error_without_a_bpf_filesystem_names_the_remedy() {
         error.contains("mount -t bpf -o mode=0700") && error.contains("gate_on_exit"),
         "{error}"
     );
-    assert!(site.passes(), "the interface has no gate left");
+    assert!(site.passes(), "no gate remains on the interface");
 }
 
 /// A user with write access to the pin directory could plant a gate that the next start would use.
@@ -481,7 +482,7 @@ fn a_pin_directory_that_others_own_or_may_write_is_refused() {
         std::os::unix::fs::chown(path, Some(uid), None).unwrap();
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     };
-    let refused = |cause: &str, chmod: &str| {
+    let assert_refused = |cause: &str, chmod: &str| {
         for arguments in ["check --machine gateway.toml", "serve --config gateway.toml"] {
             let error = site.refused(arguments);
             assert!(
@@ -491,24 +492,24 @@ fn a_pin_directory_that_others_own_or_may_write_is_refused() {
         }
         assert!(site.passes(), "no program is attached");
     };
-    // As `mount -t bpf bpf` creates it: all users can add names, in spite of the sticky bit.
+    // `mount -t bpf bpf` sets this mode: all users can add names, despite the sticky bit.
     set_owner_and_mode(&filesystem.0, 0, 0o1777);
-    refused("with mode 1777", "mode=0700");
+    assert_refused("with mode 1777", "mode=0700");
     set_owner_and_mode(&filesystem.0, 0, 0o700);
     std::fs::create_dir(&gates).unwrap();
     set_owner_and_mode(&gates, 1234, 0o700);
-    refused("user 1234 owns it", "chown root");
+    assert_refused("user 1234 owns it", "chown root");
     for mode in [0o770, 0o702] {
         set_owner_and_mode(&gates, 0, mode);
-        refused(&format!("with mode {mode:04o}"), "chmod go-w");
+        assert_refused(&format!("with mode {mode:04o}"), "chmod go-w");
     }
-    // Root has made one user the owner of the directory, as the package does.
+    // One user other than root owns both directories, as after an installation of the package.
     set_owner_and_mode(&filesystem.0, 1234, 0o700);
     set_owner_and_mode(&gates, 1234, 0o700);
     assert!(site.run("check --machine gateway.toml").status.success());
     site.serve().end(Signal::SIGKILL);
     assert!(!site.passes(), "the gate stays closed");
-    // A removal neither runs nor trusts the objects that it removes: it also works if other users may write to the directory.
+    // A removal neither runs nor trusts the removed objects, so the removal works even if other users can write to the directory.
     set_owner_and_mode(&filesystem.0, 1234, 0o1777);
     let error = site.refused("serve --config gateway.toml");
     assert!(error.contains("with mode 1777"), "{error}");
@@ -516,7 +517,7 @@ fn a_pin_directory_that_others_own_or_may_write_is_refused() {
     assert!(removed.status.success() && site.passes(), "{removed:?}");
 }
 
-/// A changed configuration, or one of another version, must not keep a gate closed.
+/// A changed configuration, or a configuration of another version, must not prevent the removal of a gate.
 #[test]
 fn a_gate_is_removed_by_a_configuration_that_cannot_start() {
     if skipped() {
@@ -528,13 +529,13 @@ fn a_gate_is_removed_by_a_configuration_that_cannot_start() {
     let site = site(directory.path(), &pins);
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    let five_interfaces = (1..=5)
+    let five_addresses = (1..=5)
         .map(|host| format!("\"127.0.0.{host}\""))
         .collect::<Vec<_>>();
     let invalid = text
         .replace("[\"127.0.0.0/8\"]", "[]\nunknown = true")
         .replace("slots = 16", "slots = 0")
-        .replace("[\"127.0.0.1\"]", &format!("[{}]", five_interfaces.join(", ")))
+        .replace("[\"127.0.0.1\"]", &format!("[{}]", five_addresses.join(", ")))
         .replace("[registry]", "[log]\nlevel = \"loud\"\n[unknown]")
         .replace("gate = \"bound\"", "gate = 7");
     site.serve().end(Signal::SIGKILL);
@@ -544,8 +545,8 @@ fn a_gate_is_removed_by_a_configuration_that_cannot_start() {
     let removed = site.run("serve --config gateway.toml --remove-gate");
     assert!(removed.status.success() && site.passes(), "{removed:?}");
     // The removal does not guess a missing setting.
-    for (required, instead) in [("id = 5\n", ""), ("interfaces = [\"lo\"]", "interfaces = 1")] {
-        std::fs::write(&path, invalid.replace(required, instead)).unwrap();
+    for (required, replacement) in [("id = 5\n", ""), ("interfaces = [\"lo\"]", "interfaces = 1")] {
+        std::fs::write(&path, invalid.replace(required, replacement)).unwrap();
         site.refused("serve --config gateway.toml --remove-gate");
     }
 }
@@ -573,7 +574,7 @@ fn an_interface_without_a_subnet_requires_device_prefixes() {
     assert!(site.run("check --machine gateway.toml").status.success());
     let text = text.replace("device_prefixes = [\"127.0.0.0/8\"]\n", "");
     std::fs::write(&path, &text).unwrap();
-    let missing_prefixes = |arguments: &str| {
+    let assert_missing_prefixes = |arguments: &str| {
         let error = site.refused(arguments);
         let is_reported = error.contains("device_prefixes is missing: interface port0");
         assert!(
@@ -581,19 +582,19 @@ fn an_interface_without_a_subnet_requires_device_prefixes() {
             "{error}"
         );
     };
-    missing_prefixes("check --machine gateway.toml");
-    // The subnet has no room for another host.
+    assert_missing_prefixes("check --machine gateway.toml");
+    // Subnets of 32 bits have no room for other hosts.
     site.ip("address add 10.9.0.1/32 dev bridge0");
     site.ip("address add 10.9.0.2/32 dev port0");
-    missing_prefixes("check --machine gateway.toml");
+    assert_missing_prefixes("check --machine gateway.toml");
     std::fs::write(&path, text.replace("addresses = [\"127.0.0.1\"]\n", "")).unwrap();
-    missing_prefixes("serve --config gateway.toml");
+    assert_missing_prefixes("serve --config gateway.toml");
     std::fs::write(&path, &text).unwrap();
     site.ip("address add fd66::1/128 dev port0");
     site.ip("address add 10.9.0.3/24 dev bridge0");
-    missing_prefixes("check --machine gateway.toml");
+    assert_missing_prefixes("check --machine gateway.toml");
     site.ip("address add fd66::2/64 dev bridge0");
-    // Services can be on another port of the bridge.
+    // Now `check` only warns, because services can be on another port of the bridge.
     let output = site.run("check --machine gateway.toml");
     let warnings = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{warnings}");
@@ -607,12 +608,13 @@ fn an_interface_without_a_subnet_requires_device_prefixes() {
     site.ip("link set port2 master bridge0");
     let sealed = "gate = \"sealed\"\nforward_to = [\"port2\"]";
     std::fs::write(&path, text.replace("gate = \"bound\"", sealed)).unwrap();
-    missing_prefixes("check --machine gateway.toml");
+    assert_missing_prefixes("check --machine gateway.toml");
 }
 
-/// A gateway that ended with exit code 2 would not be started again after a slow DHCP server.
+/// A missing address, for example because of a slow DHCP server, must not end the gateway with exit code 2: the service manager
+/// does not restart a gateway after this exit code.
 #[test]
-fn a_gateway_starts_before_its_interface_has_an_address_and_follows_it() {
+fn a_gateway_starts_before_its_interface_has_an_address_and_follows_address_changes() {
     if skipped() {
         return;
     }
@@ -637,24 +639,24 @@ fn a_gateway_starts_before_its_interface_has_an_address_and_follows_it() {
     };
     read_log_until("interface port0, its bridge or bond, VLANs and macvlans have no address with a subnet");
     site.ip("address add 10.9.0.1/24 dev port0");
-    let log_lines = read_log_until("device_prefixes=\"10.9.0.0/24\" refused_addresses=2");
+    let log_lines = read_log_until("device_prefixes=\"10.9.0.0/24\" excluded_addresses=2");
     assert!(
         !log_lines.iter().any(|line| line.contains("no subnet")),
         "the message is logged once: {log_lines:?}"
     );
-    // Subnets of a macvlan on the interface, and one that the first subnet contains.
+    // The subnet of a macvlan on the interface, and a subnet within the first subnet.
     site.ip("link add link port0 name over0 type macvlan");
     site.ip("address add 10.9.7.1/24 dev over0");
-    read_log_until("device_prefixes=\"10.9.0.0/24 10.9.7.0/24\" refused_addresses=4");
+    read_log_until("device_prefixes=\"10.9.0.0/24 10.9.7.0/24\" excluded_addresses=4");
     site.ip("address add 10.9.0.77/25 dev port0");
-    read_log_until("device_prefixes=\"10.9.0.0/24 10.9.7.0/24\" refused_addresses=6");
+    read_log_until("device_prefixes=\"10.9.0.0/24 10.9.7.0/24\" excluded_addresses=6");
     site.ip("address flush dev port0");
-    read_log_until("device_prefixes=\"10.9.7.0/24\" refused_addresses=2");
+    read_log_until("device_prefixes=\"10.9.7.0/24\" excluded_addresses=2");
     gateway.end(Signal::SIGTERM);
 }
 
-/// The kernel splits frames of 9,000 bytes into several buffers. A bound gate accepts them; a sealed gate needs whole packets,
-/// and the error names the MTU.
+/// The kernel splits frames of 9,000 bytes into several buffers. A bound gate accepts these frames. A sealed gate needs
+/// whole packets, and its error names the MTU.
 #[test]
 fn an_interface_with_jumbo_frames_is_served_by_a_bound_gate() {
     if skipped() {
@@ -673,7 +675,7 @@ fn an_interface_with_jumbo_frames_is_served_by_a_bound_gate() {
     assert!(error.contains("9000"), "{error}");
 }
 
-/// A data plane that ends by itself ends the gateway, so that a service manager notices.
+/// If the data plane ends by itself, the gateway ends too, so that a service manager can restart the gateway.
 #[test]
 fn an_interface_that_goes_away_ends_the_gateway() {
     if skipped() {

@@ -31,9 +31,9 @@ use linewarden_protocol::wire::LAP_PORT;
 use nix::sys::signal::Signal;
 use support::{PROGRAM, Process, TEST_TIMEOUT, assert_echoed, key_file, linewarden};
 
-/// Where the service is.
+/// UDP and TCP port of the service.
 const PORT: u16 = 5683;
-/// Many packets: the stream meets the size limit repeatedly.
+/// Length of a TCP stream that needs many packets of the maximum size.
 const STREAM_BYTES: usize = 300_000;
 const PACKET_KEY: &str = "000102030405060708090a0b0c0d0e0f";
 
@@ -41,14 +41,14 @@ const PACKET_KEY: &str = "000102030405060708090a0b0c0d0e0f";
 struct BpfFilesystem(PathBuf);
 
 impl BpfFilesystem {
-    fn mount(at: PathBuf) -> Self {
-        std::fs::create_dir(&at).unwrap();
-        let mounted = Command::new("mount")
+    fn mount(path: PathBuf) -> Self {
+        std::fs::create_dir(&path).unwrap();
+        let status = Command::new("mount")
             .args(["-t", "bpf", "-o", "mode=0700", "bpf"])
-            .arg(&at)
+            .arg(&path)
             .status();
-        assert!(mounted.unwrap().success());
-        Self(at)
+        assert!(status.unwrap().success());
+        Self(path)
     }
 }
 
@@ -70,8 +70,8 @@ struct Site {
 }
 
 fn socket(namespace: &NetNs, ip: impl Into<IpAddr>, port: u16) -> UdpSocket {
-    let at = SocketAddr::new(ip.into(), port);
-    namespace.run(|| UdpSocket::bind(at).unwrap()).unwrap()
+    let address = SocketAddr::new(ip.into(), port);
+    namespace.run(|| UdpSocket::bind(address).unwrap()).unwrap()
 }
 
 fn run(namespace: &NetNs, directory: &Path, arguments: &str) -> String {
@@ -90,8 +90,8 @@ impl Site {
     fn new() -> Self {
         let lab = Lab::build(&Topology::default()).unwrap();
         let directory = tempfile::tempdir().unwrap();
-        let at = directory.path();
-        let filesystem = BpfFilesystem::mount(at.join("bpf"));
+        let directory_path = directory.path();
+        let filesystem = BpfFilesystem::mount(directory_path.join("bpf"));
         let text = format!(
             "[gateway]\nid = 5\ninterfaces = [\"{}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"bound\"\nslots = 16\n\
              pin_directory = \"bpf/gates\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
@@ -99,23 +99,27 @@ impl Site {
              in_packets = \"option\"\npacket_key_file = \"packet.key\"\n",
             lab.gateway_devices_end.name, GATEWAY.v4, GATEWAY.v6
         );
-        std::fs::write(at.join("gateway.toml"), text).unwrap();
-        key_file(at, "packet", &format!("{PACKET_KEY}\n"), 0o600);
-        let public = run(&lab.gateway, at, "evidence key --out gateway.evidence-key");
+        std::fs::write(directory_path.join("gateway.toml"), text).unwrap();
+        key_file(directory_path, "packet", &format!("{PACKET_KEY}\n"), 0o600);
+        let public = run(
+            &lab.gateway,
+            directory_path,
+            "evidence key --out gateway.evidence-key",
+        );
         run(
             &lab.gateway,
-            at,
+            directory_path,
             "registry create --registry fleet.registry --key-file master.key",
         );
         run(
             &lab.gateway,
-            at,
+            directory_path,
             "device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml",
         );
-        run(&lab.gateway, at, "check --machine gateway.toml");
+        run(&lab.gateway, directory_path, "check --machine gateway.toml");
         let gateway = start(
             &lab.gateway,
-            at,
+            directory_path,
             "serve --config gateway.toml --json --status-interval 1",
         );
         gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
@@ -123,7 +127,7 @@ impl Site {
             "agent --config devices/00000000000000d1.toml --gateway [{}]:{LAP_PORT} --interface {} --json",
             GATEWAY.v6, lab.devices_end.name
         );
-        let agent = start(&lab.devices, at, &arguments);
+        let agent = start(&lab.devices, directory_path, &arguments);
         agent.wait_for("session", |line| line["event"] == "authenticated");
         for ip in [IpAddr::from(SERVICE.v6), SERVICE.v4.into()] {
             let echo = socket(&lab.service, ip, PORT);
@@ -149,17 +153,17 @@ impl Site {
         }
     }
 
-    /// The gateway's signed statement.
-    fn statement(&self) -> Snapshot {
-        let at = self.directory.path();
+    /// Exports the gateway's statement, verifies its signature, and returns the signed state.
+    fn signed_state(&self) -> Snapshot {
+        let directory_path = self.directory.path();
         let arguments = "evidence export --socket evidence.sock --out s.cose --inventory s.inventory --force";
-        run(&self.lab.gateway, at, arguments);
-        let statement = std::fs::read(at.join("s.cose")).unwrap();
+        run(&self.lab.gateway, directory_path, arguments);
+        let statement = std::fs::read(directory_path.join("s.cose")).unwrap();
         *verify_recorded(&statement, &self.key).unwrap().snapshot()
     }
 
-    /// The device's IPv6 packets as received by the service.
-    fn arrived(&mut self) -> Vec<Vec<u8>> {
+    /// Removes all frames from the service's receive queue, and returns the frames with IPv6 packets of the device.
+    fn take_frames(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         self.service_frames.receive(usize::MAX, |received| {
             let frame = received.frame;
@@ -170,16 +174,16 @@ impl Site {
         frames
     }
 
-    /// Sends a datagram to the service and back; returns the evidence that it carried to the service.
-    fn carried(&mut self) -> Vec<Option<DefaultContent>> {
+    /// Sends a datagram to the service, which sends the datagram back. Returns the evidence in each packet to the service.
+    fn evidence_in_datagram(&mut self) -> Vec<Option<DefaultContent>> {
         let device = socket(&self.lab.devices, DEVICE_HOST.v6, 0);
-        self.arrived();
+        self.take_frames();
         assert_echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
         let content = |frame: &Vec<u8>| match read_option(frame).unwrap()?.content {
             Content::Default(content) => Some(content),
             Content::Classic { .. } => panic!("classic content was not requested"),
         };
-        self.arrived().iter().map(content).collect()
+        self.take_frames().iter().map(content).collect()
     }
 
     fn appraise(
@@ -191,7 +195,7 @@ impl Site {
         self.appraiser.appraise(&carried, &signed_state.digests)
     }
 
-    /// Changes a setting in its map, as any privileged process can.
+    /// Changes a setting in the gateway's map `control`, as any privileged process can.
     fn change_settings(&self) {
         let directory = std::fs::read_dir(format!("/proc/{}/fdinfo", self.gateway.id())).unwrap();
         let map_id = |text: String| {
@@ -204,7 +208,7 @@ impl Site {
         let control = maps.into_iter().find(|map| map.name() == "control").unwrap();
         let key = 0u32.to_ne_bytes();
         let mut value = control.lookup(&key, MapFlags::ANY).unwrap().unwrap();
-        // The highest byte of the NAK limit, behind the session lifetime and two more numbers.
+        // The highest byte of `nak_per_s`, the sixth field of `struct lw_live`, which is at offset 64 of `struct lw_control`.
         value[64 + 5 * 4 + 3] ^= 1;
         control.update(&key, &value, MapFlags::ANY).unwrap();
     }
@@ -226,19 +230,19 @@ fn a_service_receives_evidence_of_the_gateway() {
         return;
     }
     let mut site = Site::new();
-    let signed_state = site.statement();
+    let signed_state = site.signed_state();
     // Before the first measurement, packets pass without evidence.
     let deadline = Instant::now() + TEST_TIMEOUT;
-    while site.carried().iter().all(Option::is_none) {
+    while site.evidence_in_datagram().iter().all(Option::is_none) {
         assert!(Instant::now() < deadline, "no packet carries evidence");
     }
-    let sequence = datagrams(&mut site, &signed_state);
-    a_stream_finds_its_size(&mut site, &signed_state);
+    let sequence = check_datagrams(&mut site, &signed_state);
+    check_stream(&mut site, &signed_state);
 
     // Another process changes the gateway's memory: the next packets show the change without a request.
     site.change_settings();
     let later = loop {
-        let carried = site.carried();
+        let carried = site.evidence_in_datagram();
         let later = carried
             .iter()
             .flatten()
@@ -251,15 +255,15 @@ fn a_service_receives_evidence_of_the_gateway() {
             "no packet shows the change"
         );
     };
-    let changed_statement = site.statement();
+    let changed_statement = site.signed_state();
     assert_eq!(changed_statement.sequence, later.sequence);
     assert_ne!(changed_statement.digests.tables, signed_state.digests.tables);
     assert_eq!(later.fields[16..32], changed_statement.digests.tables.0[..16]);
-    datagrams(&mut site, &changed_statement);
-    site.carried();
+    check_datagrams(&mut site, &changed_statement);
+    site.evidence_in_datagram();
     let device = socket(&site.lab.devices, DEVICE_HOST.v6, 0);
     assert_echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
-    let frame = site.arrived().remove(0);
+    let frame = site.take_frames().remove(0);
     assert!(matches!(
         site.appraise(&frame, &signed_state),
         Err(PacketEvidenceError::DigestMismatch {
@@ -276,14 +280,14 @@ fn a_service_receives_evidence_of_the_gateway() {
         line["packet_evidence"]["not_ipv6"].as_u64() >= Some(1)
     });
     assert!(line["packet_evidence"]["stamped"].as_u64() > Some(100), "{line}");
-    // Some are group reports of a network stack, behind a hop-by-hop header; a gate that treated its own packets as forged
-    // would have dropped the stream.
+    // The dropped packets are multicast group reports with a hop-by-hop header. If the gate dropped packets with its own
+    // evidence, it would have dropped the stream as well.
     let dropped = line["counters"]["drop_gate_extension"].as_u64();
     assert!(dropped < Some(10), "{line}");
 
-    // The gate continues without its gateway, but sends no evidence.
+    // The gate continues without its gateway, but adds no evidence to packets.
     site.gateway.end_with_signal(Signal::SIGKILL);
-    let carried = site.carried();
+    let carried = site.evidence_in_datagram();
     assert!(!carried.is_empty() && carried.iter().all(Option::is_none));
     run(
         &site.lab.gateway,
@@ -292,14 +296,14 @@ fn a_service_receives_evidence_of_the_gateway() {
     );
 }
 
-/// Checks that every datagram carries the gateway's signed state; returns its sequence number.
-fn datagrams(site: &mut Site, signed_state: &Snapshot) -> linewarden_evidence::Sequence {
+/// Checks that every datagram carries evidence of the signed state; returns the sequence number of this state.
+fn check_datagrams(site: &mut Site, signed_state: &Snapshot) -> linewarden_evidence::Sequence {
     let device = socket(&site.lab.devices, DEVICE_HOST.v6, 0);
-    site.arrived();
+    site.take_frames();
     for _ in 0..10 {
         assert_echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
     }
-    let frames = site.arrived();
+    let frames = site.take_frames();
     assert!(frames.len() >= 10);
     for frame in &frames {
         let evidence = site.appraise(frame, signed_state).unwrap();
@@ -312,10 +316,15 @@ fn datagrams(site: &mut Site, signed_state: &Snapshot) -> linewarden_evidence::S
     signed_state.sequence
 }
 
-/// Segments that are too long are reported to the sender, and the stream continues with smaller ones, all with evidence.
-fn a_stream_finds_its_size(site: &mut Site, signed_state: &Snapshot) {
-    let at = SocketAddr::new(SERVICE.v6.into(), PORT);
-    let listener = site.lab.service.run(|| TcpListener::bind(at).unwrap()).unwrap();
+/// Checks that the gate reports segments that are too long to the sender. The stream continues with smaller segments, and all
+/// packets carry evidence.
+fn check_stream(site: &mut Site, signed_state: &Snapshot) {
+    let address = SocketAddr::new(SERVICE.v6.into(), PORT);
+    let listener = site
+        .lab
+        .service
+        .run(|| TcpListener::bind(address).unwrap())
+        .unwrap();
     let receiver = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let (mut stream, _) = listener.accept().unwrap();
@@ -323,18 +332,18 @@ fn a_stream_finds_its_size(site: &mut Site, signed_state: &Snapshot) {
         stream.read_to_end(&mut bytes).unwrap();
         bytes
     });
-    site.arrived();
+    site.take_frames();
     let mut stream = site
         .lab
         .devices
-        .run(|| TcpStream::connect_timeout(&at, TEST_TIMEOUT).unwrap())
+        .run(|| TcpStream::connect_timeout(&address, TEST_TIMEOUT).unwrap())
         .unwrap();
     stream.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
-    let sent: Vec<u8> = (0..STREAM_BYTES).map(|at| (at / 7) as u8).collect();
+    let sent: Vec<u8> = (0..STREAM_BYTES).map(|index| (index / 7) as u8).collect();
     stream.write_all(&sent).unwrap();
     drop(stream);
     assert!(receiver.join().unwrap() == sent, "the received stream differs");
-    let frames = site.arrived();
+    let frames = site.take_frames();
     for frame in &frames {
         assert_eq!(
             site.appraise(frame, signed_state).unwrap().snapshot(),
@@ -346,23 +355,23 @@ fn a_stream_finds_its_size(site: &mut Site, signed_state: &Snapshot) {
     site.gateway.wait_for_count("drop_too_big", 1);
 }
 
-/// Unsupported settings are rejected by field, before any change.
+/// `check` rejects unsupported settings and names the field.
 #[test]
-fn payloads_that_do_not_fit_are_rejected() {
+fn unsupported_settings_of_packet_evidence_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
+    let directory_path = directory.path();
     let config = |gate: &str, evidence: &str| {
         format!(
             "[gateway]\nid = 5\ninterfaces = [\"lo\"]\n{gate}\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n\
              [evidence]\nkey = \"e\"\nboot_count = \"b\"\n{evidence}\n"
         )
     };
-    let open = "gate = \"bound\"";
+    let bound_gate = "gate = \"bound\"";
     let key = "packet_key_file = \"p\"";
     let option = "in_packets = \"option\"";
     for (gate, evidence, cause) in [
         (
-            open,
+            bound_gate,
             format!("in_packets = \"clone\"\n{key}"),
             "evidence.in_packets: \"clone\"",
         ),
@@ -371,23 +380,27 @@ fn payloads_that_do_not_fit_are_rejected() {
             format!("{option}\n{key}"),
             "evidence.in_packets: without a gate",
         ),
-        (open, option.to_owned(), "packet_key_file is missing"),
+        (bound_gate, option.to_owned(), "packet_key_file is missing"),
         (
-            open,
+            bound_gate,
             key.to_owned(),
             "evidence.packet_key_file: packets carry no evidence",
         ),
         (
-            open,
+            bound_gate,
             "packet_content = \"classic\"".to_owned(),
             "evidence.packet_content: packets carry no evidence",
         ),
-        (open, format!("in_packets = \"header\"\n{key}"), "in_packets"),
+        (
+            bound_gate,
+            format!("in_packets = \"header\"\n{key}"),
+            "in_packets",
+        ),
     ] {
-        std::fs::write(at.join("gateway.toml"), config(gate, &evidence)).unwrap();
+        std::fs::write(directory_path.join("gateway.toml"), config(gate, &evidence)).unwrap();
         let output = Command::new(PROGRAM)
             .args(["check", "gateway.toml"])
-            .current_dir(at)
+            .current_dir(directory_path)
             .output()
             .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
@@ -398,7 +411,7 @@ fn payloads_that_do_not_fit_are_rejected() {
         format!("{option}\n{key}"),
         format!("{option}\npacket_content = \"classic\""),
     ] {
-        std::fs::write(at.join("gateway.toml"), config(open, &evidence)).unwrap();
-        support::run(linewarden(at, "check gateway.toml"));
+        std::fs::write(directory_path.join("gateway.toml"), config(bound_gate, &evidence)).unwrap();
+        support::run(linewarden(directory_path, "check gateway.toml"));
     }
 }

@@ -1,4 +1,4 @@
-//! Repeated `kill -9` of a running gateway while devices authenticate there.
+//! Repeated `kill -9` of a running gateway while devices authenticate at this gateway.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,10 +25,10 @@ use support::{TEST_TIMEOUT, free_udp_port, linewarden};
 
 const KILLS: u32 = 40;
 const ROWS: u32 = 800;
-/// The gateway's default.
+/// Default value of the setting `mark_block`.
 const MARK_BLOCK: u32 = 4;
-/// Rows that a device with several handshakes at one gateway process may lose when the process is killed: each handshake
-/// moves the mark, and a row may be used whose ACK was never sent.
+/// Maximum number of rows that a device with several handshakes at one gateway process loses when the process is killed. The
+/// mark is at most 14 rows ahead, because handshakes move the mark. One more row can be used without an ACK.
 const BUSY_LOSS: u32 = 14 + 1;
 
 /// A device with its own socket, and a record of the rows and sessions that the gateway accepted.
@@ -36,8 +36,8 @@ struct Station {
     device: StatelessDevice,
     address: Ipv4Addr,
     socket: UdpSocket,
-    /// By row, in key mode by session: number of the gateway process that accepted it.
-    accepted: HashMap<(u32, [u8; 8]), u32>,
+    /// Number of the gateway process that accepted a row (pool mode) or a session (key mode).
+    acceptances: HashMap<(u32, [u8; 8]), u32>,
     /// Handshakes with the running gateway process.
     handshakes: u32,
 }
@@ -52,7 +52,7 @@ impl Station {
             device: StatelessDevice::new(DeviceId(0xd0 + u64::from(number)), mode, ROWS),
             address,
             socket,
-            accepted: HashMap::new(),
+            acceptances: HashMap::new(),
             handshakes: 0,
         }
     }
@@ -75,7 +75,7 @@ impl Station {
                 Err(error) => panic!("{error}"),
             };
             let payload = &payload[..length];
-            self.note(payload, process);
+            self.record_ack(payload, process);
             let local = self.address.to_ipv6_mapped().octets();
             let send_reply = |message: &[u8; 64]| send(&self.socket, message);
             self.device.receive(payload, &local, now_ms, send_reply);
@@ -83,17 +83,17 @@ impl Station {
         self.device.poll(now_ms, |message| send(&self.socket, message));
     }
 
-    /// An ACK proves that a row is used: only one process of the gateway may send it for a row.
-    fn note(&mut self, payload: &[u8], process: u32) {
+    /// Records an ACK, which proves that a row is used. Asserts that no other gateway process has sent an ACK for this row.
+    fn record_ack(&mut self, payload: &[u8], process: u32) {
         let Ok(Message::Ack(ack)) = wire::parse(payload) else {
             return;
         };
-        // In pool mode, each row is accepted once; in key mode, each RESPONSE, which the session ID identifies.
+        // In pool mode, a row is accepted once. In key mode, a RESPONSE is accepted once; the session ID identifies the RESPONSE.
         let (idx, session) = match self.device.mode {
             Mode::Pool => (ack.idx.get(), [0; 8]),
             Mode::Key => (0, ack.session_id),
         };
-        let first_process = *self.accepted.entry((idx, session)).or_insert(process);
+        let first_process = *self.acceptances.entry((idx, session)).or_insert(process);
         assert_eq!(
             first_process, process,
             "row {idx} of device {} was accepted by processes {first_process} and {process}",
@@ -116,7 +116,7 @@ fn serve(directory: &Path) -> Child {
 }
 
 #[test]
-fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
+fn a_gateway_that_is_killed_at_any_moment_accepts_no_row_twice_and_empties_no_pool() {
     let seed: u64 = std::env::var("LINEWARDEN_KILL_SEED").map_or_else(
         |_| getrandom::u64().unwrap(),
         |text| text.parse().expect("LINEWARDEN_KILL_SEED is a number"),
@@ -160,7 +160,7 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
         let mut gateway = serve(directory.path());
         let started = Instant::now();
         for station in &mut stations {
-            // In most cases the device starts a new handshake; otherwise it continues to repeat the message without a reply.
+            // In most cases the device starts a new handshake. Otherwise the device continues to repeat its unanswered message.
             station.device.is_idle |= process == KILLS || rng.random_ratio(3, 4);
             station.handshakes = u32::from(!station.device.is_idle);
             // An eavesdropper replays messages that earlier processes received.
@@ -173,8 +173,8 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
         if !is_last {
             lost_max += if handshakes == 1 { MARK_BLOCK } else { BUSY_LOSS };
         }
-        let before: Vec<u32> = stations.iter().map(|station| station.device.sessions).collect();
-        // The kill may come before the gateway listens, or long after every device has authenticated.
+        let sessions_before: Vec<u32> = stations.iter().map(|station| station.device.sessions).collect();
+        // The kill can come before the gateway listens, or long after every device has authenticated.
         let runtime_ms = rng.random_range(0..700);
         loop {
             for station in &mut stations {
@@ -187,7 +187,7 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
             let all_authenticated = || {
                 stations
                     .iter()
-                    .zip(&before)
+                    .zip(&sessions_before)
                     .all(|(station, before)| station.device.sessions > *before)
             };
             match is_last {
@@ -206,29 +206,29 @@ fn killed_at_any_moment_it_accepts_no_row_twice_and_empties_no_pool() {
             .for_each(|station| station.poll(process, now_ms()));
     }
 
-    let mut accepted = 0;
+    let mut accepted_rows = 0;
     for station in stations
         .iter()
         .filter(|station| station.device.mode == Mode::Pool)
     {
-        let rows: Vec<u32> = station.accepted.keys().map(|(idx, _)| *idx).collect();
-        let used = rows.iter().max().unwrap() + 1;
-        let lost = used - u32::try_from(rows.len()).unwrap();
+        let rows: Vec<u32> = station.acceptances.keys().map(|(idx, _)| *idx).collect();
+        let used_count = rows.iter().max().unwrap() + 1;
+        let lost = used_count - u32::try_from(rows.len()).unwrap();
         assert!(
             lost <= lost_max,
-            "device {} lost {lost} rows, not {lost_max} at most",
+            "device {} lost {lost} rows; at most {lost_max} are permitted",
             station.device.id
         );
         println!(
-            "device {}: {} rows accepted, {lost} lost of {lost_max} that may be",
+            "device {}: {} rows accepted, {lost} rows lost, at most {lost_max} permitted",
             station.device.id,
             rows.len()
         );
-        accepted += rows.len();
+        accepted_rows += rows.len();
     }
     assert!(
-        accepted > stations.len(),
-        "too few handshakes were accepted: {accepted}"
+        accepted_rows > stations.len(),
+        "too few handshakes were accepted: {accepted_rows}"
     );
     let registry = runtime.block_on(Registry::open(&path, &key)).unwrap();
     for station in &stations {

@@ -1,5 +1,5 @@
-//! Devices that change their IP or MAC address at one gateway, and hosts that take over the old addresses: the gate passes packets as
-//! LAP/1 1.4.9 and 1.4.15 specify. Two hosts on one segment, a gateway on `xdp`, and a service behind it.
+//! Devices change their IP or MAC address at one gateway, and hosts take over the old addresses: the gate passes packets as
+//! LAP/1 1.4.9 and 1.4.15 specify. The site has two hosts on one segment, a gateway on `xdp`, and a service behind the gateway.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,8 +17,8 @@ use linewarden_lab::xdp_pass::XdpPass;
 use support::{Namespace, PROGRAM, Process, TEST_TIMEOUT, assert_echoed};
 
 const SERVICE_PORT: u16 = 5683;
-/// After this time the kernel has dropped packets that wait for a neighbor's address (three solicitations, one a second), and the
-/// gateway, which reports its counters every second, has reported the packets that arrived.
+/// Time after which a sent datagram is either lost or in the gateway's counters. The kernel drops packets that wait for neighbor
+/// resolution after three solicitations, one per second. The gateway reports its counters every second.
 const NEIGHBOR_WAIT_S: u32 = 5;
 const MACS: [&str; 3] = ["02:00:00:00:00:d1", "02:00:00:00:00:d2", "02:00:00:00:00:d3"];
 
@@ -41,20 +41,20 @@ fn service(v6: bool) -> SocketAddr {
 
 struct Host {
     namespace: Namespace,
-    at: std::path::PathBuf,
+    directory_path: std::path::PathBuf,
     v6: bool,
 }
 
 impl Host {
     fn run(&self, arguments: &str) {
-        self.namespace.run(&self.at, arguments);
+        self.namespace.run(&self.directory_path, arguments);
     }
 
     fn family(&self) -> &'static str {
         if self.v6 { "-6" } else { "-4" }
     }
 
-    /// Adds this address and sends from it.
+    /// Adds this address to the host. The host then sends from this address.
     fn move_to(&self, host: u8) {
         let (local_address, bits) = (address(self.v6, host), if self.v6 { 64 } else { 24 });
         let (family, gateway) = (self.family(), address(self.v6, 1));
@@ -91,7 +91,7 @@ impl Host {
 }
 
 struct Site {
-    serving: Process,
+    gateway_process: Process,
     gateway: Namespace,
     _switch: Namespace,
     _program: XdpPass,
@@ -100,62 +100,68 @@ struct Site {
     v6: bool,
 }
 
-fn build(gateway: &Namespace, switch: &Namespace, hosts: &[Host; 2], at: &Path) -> XdpPass {
-    switch.run(at, "ip link add br0 type bridge mcast_snooping 0");
-    switch.run(at, "ip link set br0 up");
-    let ends = [
+/// Connects the namespaces of the gateway and the hosts by a bridge. Returns the XDP program at the gateway's port of the bridge.
+fn build_network(
+    gateway: &Namespace,
+    switch: &Namespace,
+    hosts: &[Host; 2],
+    directory_path: &Path,
+) -> XdpPass {
+    switch.run(directory_path, "ip link add br0 type bridge mcast_snooping 0");
+    switch.run(directory_path, "ip link set br0 up");
+    let interfaces = [
         (gateway, "v"),
         (&hosts[0].namespace, "h0"),
         (&hosts[1].namespace, "h0"),
     ];
-    for (n, (namespace, name)) in ends.into_iter().enumerate() {
+    for (n, (namespace, name)) in interfaces.into_iter().enumerate() {
         let peer = switch.pid();
         namespace.run(
-            at,
+            directory_path,
             &format!("ip link add dev {name} type veth peer name s{n} netns {peer}"),
         );
-        switch.run(at, &format!("ip link set s{n} master br0 up"));
-        switch.run(at, &format!("ethtool -K s{n} tx off gro on"));
+        switch.run(directory_path, &format!("ip link set s{n} master br0 up"));
+        switch.run(directory_path, &format!("ethtool -K s{n} tx off gro on"));
     }
     for (host, mac) in hosts.iter().zip(MACS) {
         host.run("ethtool -K h0 tx off");
-        // The removal of the first address would also remove the second.
+        // Without this setting, the removal of the first address would also remove the second address.
         host.run("sysctl -q -w net.ipv4.conf.all.promote_secondaries=1");
         host.set_mac(mac);
         host.run("ip link set h0 up");
     }
-    gateway.run(at, "ip link set v up");
+    gateway.run(directory_path, "ip link set v up");
     for v6 in [false, true] {
         let (bits, host, nodad) = if v6 { (64, 128, "nodad") } else { (24, 32, "") };
         gateway.run(
-            at,
+            directory_path,
             &format!("ip addr add {}/{bits} dev v {nodad}", address(v6, 1)),
         );
         gateway.run(
-            at,
+            directory_path,
             &format!("ip addr add {}/{host} dev lo {nodad}", service(v6).ip()),
         );
     }
-    switch.accept_xdp(at, "s0")
+    switch.accept_xdp(directory_path, "s0")
 }
 
 impl Site {
     fn new(gate: &str, v6: bool) -> Option<Self> {
         let (gateway, switch) = (Namespace::new()?, Namespace::new()?);
         let directory = tempfile::tempdir().unwrap();
-        let at = directory.path();
+        let directory_path = directory.path();
         let host = || {
             Some(Host {
                 namespace: Namespace::new()?,
-                at: at.to_owned(),
+                directory_path: directory_path.to_owned(),
                 v6,
             })
         };
         let hosts = [host()?, host()?];
-        let program = build(&gateway, &switch, &hosts, at);
+        let program = build_network(&gateway, &switch, &hosts, directory_path);
         let gateway_addresses = [false, true].map(|v6| address(v6, 1));
         std::fs::write(
-            at.join("gateway.toml"),
+            directory_path.join("gateway.toml"),
             format!(
                 "[gateway]\nid = 5\ninterfaces = [\"v\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"{gate}\"\nslots = 16\n\
                  gate_on_exit = \"remove\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
@@ -163,7 +169,7 @@ impl Site {
             ),
         )
         .unwrap();
-        let lw = |arguments: &str| gateway.run(at, &format!("{PROGRAM} {arguments}"));
+        let lw = |arguments: &str| gateway.run(directory_path, &format!("{PROGRAM} {arguments}"));
         lw("registry create --registry fleet.registry --key-file master.key");
         for id in ["d1", "d2"] {
             lw(&format!(
@@ -171,10 +177,13 @@ impl Site {
             ));
         }
         gateway.echo(service(v6));
-        let serving = gateway.start(at, "serve --config gateway.toml --json --status-interval 1");
-        serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+        let gateway_process = gateway.start(
+            directory_path,
+            "serve --config gateway.toml --json --status-interval 1",
+        );
+        gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
         Some(Self {
-            serving,
+            gateway_process,
             gateway,
             _switch: switch,
             _program: program,
@@ -184,8 +193,8 @@ impl Site {
         })
     }
 
-    /// Configures tunnels from the device's port `port` to the service.
-    fn tunnel(&self, file: &str, port: u16) {
+    /// Writes a configuration of device d1 with a tunnel from UDP port `port` of the device to the service.
+    fn write_tunnel_configuration(&self, file: &str, port: u16) {
         let path = self.directory.path().join("devices");
         let config = std::fs::read_to_string(path.join("00000000000000d1.toml")).unwrap();
         let tunnel = format!(
@@ -195,7 +204,7 @@ impl Site {
         std::fs::write(path.join(file), config + &tunnel).unwrap();
     }
 
-    fn start(&self, host: usize, file: &str) -> Process {
+    fn start_agent(&self, host: usize, file: &str) -> Process {
         let arguments = format!(
             "agent --config devices/{file} --gateway {} --interface h0 --json",
             address(self.v6, 1)
@@ -206,28 +215,28 @@ impl Site {
     }
 
     fn authenticate(&self, host: usize, file: &str) -> Process {
-        let agent = self.start(host, file);
+        let agent = self.start_agent(host, file);
         agent.event("authenticated");
         agent
     }
 
-    /// Asserts that the gate counts this verdict for a datagram to the service. On a new segment the datagram may be lost before it
-    /// reaches the gate; it is sent again after neighbor resolution.
+    /// Asserts that the gate counts this verdict for a datagram to the service. On a new segment, a datagram can be lost before
+    /// neighbor resolution, so this function sends the datagram repeatedly.
     #[track_caller]
     fn assert_verdict(&self, from: &UdpSocket, verdict: &str) {
-        let count_before = self.serving.count(verdict);
+        let count_before = self.gateway_process.count(verdict);
         let deadline = Instant::now() + TEST_TIMEOUT;
-        while self.serving.count(verdict) == count_before {
+        while self.gateway_process.count(verdict) == count_before {
             assert!(
                 Instant::now() < deadline,
                 "no {verdict}: {:#?}",
-                self.serving.printed_lines()
+                self.gateway_process.printed_lines()
             );
             from.send_to(b"a measurement", service(self.v6)).unwrap();
             for _ in 0..NEIGHBOR_WAIT_S {
-                self.serving
-                    .wait_for("state", |line| line["counters"].is_object());
-                if self.serving.count(verdict) > count_before {
+                self.gateway_process
+                    .wait_for("a status report", |line| line["counters"].is_object());
+                if self.gateway_process.count(verdict) > count_before {
                     break;
                 }
             }
@@ -256,44 +265,44 @@ fn bound_gate(v6: bool) {
     let Some(site) = site("bound", v6) else {
         return;
     };
-    let [one, two] = &site.hosts;
-    one.move_to(2);
-    site.assert_verdict(&one.socket(2), "drop_gate");
+    let [device_host, other_host] = &site.hosts;
+    device_host.move_to(2);
+    site.assert_verdict(&device_host.socket(2), "drop_gate");
     let agent = site.authenticate(0, D1);
-    assert_echoed(&one.socket(2), service(v6));
+    assert_echoed(&device_host.socket(2), service(v6));
 
-    one.move_to(3);
-    one.remove_address(2);
-    assert_echoed(&one.socket(3), service(v6));
+    device_host.move_to(3);
+    device_host.remove_address(2);
+    assert_echoed(&device_host.socket(3), service(v6));
     // A host with another MAC address does not pass with the old IP address.
-    two.move_to(2);
-    site.assert_verdict(&two.socket(2), "drop_gate");
+    other_host.move_to(2);
+    site.assert_verdict(&other_host.socket(2), "drop_gate");
     // The host also gets no session at this address before the gateway has learned that the device has moved.
-    let agent_before_move = site.start(1, D2);
-    site.serving.wait_for_count("drop_address_owned", 1);
+    let agent_before_move = site.start_agent(1, D2);
+    site.gateway_process.wait_for_count("drop_address_owned", 1);
     drop(agent_before_move);
     drop(agent);
     let agent = site.authenticate(0, D1);
-    let other = site.authenticate(1, D2);
+    let other_agent = site.authenticate(1, D2);
     site.forget_neighbors();
-    assert_echoed(&two.socket(2), service(v6));
-    assert_echoed(&one.socket(3), service(v6));
+    assert_echoed(&other_host.socket(2), service(v6));
+    assert_echoed(&device_host.socket(3), service(v6));
 
     // With another MAC address the device does not pass until it has authenticated.
-    one.set_mac(MACS[2]);
-    site.assert_verdict(&one.socket(3), "drop_gate");
+    device_host.set_mac(MACS[2]);
+    site.assert_verdict(&device_host.socket(3), "drop_gate");
     drop(agent);
     let _agent = site.authenticate(0, D1);
     site.forget_neighbors();
-    assert_echoed(&one.socket(3), service(v6));
-    // The old address no longer passes for another host.
-    drop(other);
-    two.set_mac(MACS[0]);
-    site.assert_verdict(&two.socket(2), "drop_gate");
+    assert_echoed(&device_host.socket(3), service(v6));
+    // The device's old MAC address does not pass if another host uses it.
+    drop(other_agent);
+    other_host.set_mac(MACS[0]);
+    site.assert_verdict(&other_host.socket(2), "drop_gate");
     // A host with the device's present MAC address passes: a bound gate trusts MAC addresses (threat model).
-    one.run("ip link set h0 down");
-    two.set_mac(MACS[2]);
-    site.assert_verdict(&two.socket(2), "pass_session");
+    device_host.run("ip link set h0 down");
+    other_host.set_mac(MACS[2]);
+    site.assert_verdict(&other_host.socket(2), "pass_session");
 }
 
 /// A sealed gate identifies a session by its IP address and ignores MAC addresses.
@@ -301,53 +310,55 @@ fn sealed_gate(v6: bool) {
     let Some(site) = site("sealed", v6) else {
         return;
     };
-    let [one, two] = &site.hosts;
-    site.tunnel("before.toml", 6001);
-    site.tunnel("after.toml", 6002);
-    let program = one.namespace.socket("127.0.0.1:0".parse().unwrap());
-    let through = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-    one.move_to(2);
+    let [device_host, other_host] = &site.hosts;
+    site.write_tunnel_configuration("before.toml", 6001);
+    site.write_tunnel_configuration("after.toml", 6002);
+    let program = device_host.namespace.socket("127.0.0.1:0".parse().unwrap());
+    let tunnel_address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+    device_host.move_to(2);
     let _before = site.authenticate(0, "before.toml");
-    assert_echoed(&program, through(6001));
+    assert_echoed(&program, tunnel_address(6001));
 
     // Another MAC address changes nothing.
-    one.set_mac(MACS[2]);
+    device_host.set_mac(MACS[2]);
     site.forget_neighbors();
-    assert_echoed(&program, through(6001));
-    // A host with its old MAC address has no key.
-    two.set_mac(MACS[0]);
-    two.move_to(4);
-    site.assert_verdict(&two.socket(4), "drop_gate");
+    assert_echoed(&program, tunnel_address(6001));
+    // A host with the device's old MAC address has no session key.
+    other_host.set_mac(MACS[0]);
+    other_host.move_to(4);
+    site.assert_verdict(&other_host.socket(4), "drop_gate");
 
     // From another IP address the device has another session; the previous session is closed, even for datagrams from the old
     // address.
-    one.move_to(3);
+    device_host.move_to(3);
     let _after = site.authenticate(0, "after.toml");
-    assert_echoed(&program, through(6002));
-    let dropped_before = site.serving.count("drop_session");
-    program.send_to(b"no receiver", through(6001)).unwrap();
-    site.serving.wait_for_count("drop_session", dropped_before + 1);
-    assert_echoed(&program, through(6002));
+    assert_echoed(&program, tunnel_address(6002));
+    let dropped_before = site.gateway_process.count("drop_session");
+    program.send_to(b"no receiver", tunnel_address(6001)).unwrap();
+    site.gateway_process
+        .wait_for_count("drop_session", dropped_before + 1);
+    assert_echoed(&program, tunnel_address(6002));
 
-    // A host that takes the old IP address receives none of the device's packets: it has no session there.
-    one.remove_address(2);
-    two.move_to(2);
-    site.assert_verdict(&two.socket(2), "drop_gate");
+    // A host that takes the old IP address receives none of the device's packets, because the host has no session there.
+    device_host.remove_address(2);
+    other_host.move_to(2);
+    site.assert_verdict(&other_host.socket(2), "drop_gate");
     let service_end = site.gateway.socket(SocketAddr::new(service(v6).ip(), 0));
-    let dropped_before = site.serving.count("drop_session");
-    let old = SocketAddr::new(address(v6, 2), 9);
-    service_end.send_to(b"to the old address", old).unwrap();
-    site.serving.wait_for_count("drop_session", dropped_before + 1);
+    let dropped_before = site.gateway_process.count("drop_session");
+    let old_address = SocketAddr::new(address(v6, 2), 9);
+    service_end.send_to(b"to the old address", old_address).unwrap();
+    site.gateway_process
+        .wait_for_count("drop_session", dropped_before + 1);
     // The host receives its own packets after it has authenticated at this address.
     let _other = site.authenticate(1, D2);
 }
 
 #[test]
-fn at_a_bound_gate_the_mac_address_counts() {
+fn a_bound_gate_identifies_devices_by_mac_address() {
     [false, true].into_iter().for_each(bound_gate);
 }
 
 #[test]
-fn at_a_sealed_gate_session_and_ip_address_count() {
+fn a_sealed_gate_identifies_sessions_by_ip_address() {
     [false, true].into_iter().for_each(sealed_gate);
 }

@@ -1,6 +1,6 @@
-//! A gateway whose data plane is a P4 switch: a device behind the switch's port 0 reaches a service behind port 1 after it has
-//! authenticated, and the controller grants rows only while the switch proves its reference configuration. Switch and gateway, device
-//! and service are in network namespaces of their own.
+//! A gateway with a P4 switch as its data plane. A device behind the switch's port 0 reaches a service behind port 1 after the
+//! device has authenticated. The controller grants rows only while the switch proves its reference configuration. The switch and
+//! the gateway, the device, and the service are in separate network namespaces.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ use serde_json::Value;
 use support::{Namespace, PROGRAM, Process, assert_echoed, authority};
 use tonic::transport::Endpoint;
 
-/// The service, at whose address the switch receives LAP messages.
+/// IP address of the service. The switch receives LAP messages at the same address.
 const SERVICE: &str = "10.9.1.1";
 const SERVICE_MAC: &str = "02:00:00:00:00:51";
 const SWITCH: &str = "switch run --no-p4 --cpu-port 510 --grpc-server-addr 127.0.0.1:9559 -i 0@p0 -i 1@p1";
@@ -68,49 +68,60 @@ impl Site {
             service: Namespace::new()?,
             directory: tempfile::tempdir().unwrap(),
         };
-        let at = site.at();
-        for (port, end, far, host) in [("p0", "far0", &site.device, 2), ("p1", "far1", &site.service, 1)] {
-            let pid = far.pid();
+        let directory_path = site.directory_path();
+        for (port, interface, namespace, host) in
+            [("p0", "far0", &site.device, 2), ("p1", "far1", &site.service, 1)]
+        {
+            let pid = namespace.pid();
             site.switch.run(
-                at,
-                &format!("ip link add {port} type veth peer name {end} netns {pid}"),
+                directory_path,
+                &format!("ip link add {port} type veth peer name {interface} netns {pid}"),
             );
-            site.switch.run(at, &format!("ip link set {port} up"));
+            site.switch.run(directory_path, &format!("ip link set {port} up"));
             if host == 1 {
-                far.run(at, &format!("ip link set {end} address {SERVICE_MAC}"));
+                namespace.run(
+                    directory_path,
+                    &format!("ip link set {interface} address {SERVICE_MAC}"),
+                );
             }
-            far.run(at, &format!("ip addr add 10.9.1.{host}/24 dev {end}"));
-            far.run(at, &format!("ip link set {end} up"));
+            namespace.run(
+                directory_path,
+                &format!("ip addr add 10.9.1.{host}/24 dev {interface}"),
+            );
+            namespace.run(directory_path, &format!("ip link set {interface} up"));
         }
-        std::fs::write(at.join("gateway.toml"), CONFIGURATION).unwrap();
+        std::fs::write(directory_path.join("gateway.toml"), CONFIGURATION).unwrap();
         site.run("registry create --registry fleet.registry --key-file master.key");
         site.run("device enroll simulated --device d1 --rows 60 --out devices --config gateway.toml");
         Some(site)
     }
 
-    fn at(&self) -> &Path {
+    fn directory_path(&self) -> &Path {
         self.directory.path()
     }
 
     #[track_caller]
     fn run(&self, arguments: &str) -> String {
-        self.switch.run(self.at(), &format!("{PROGRAM} {arguments}"))
+        self.switch
+            .run(self.directory_path(), &format!("{PROGRAM} {arguments}"))
     }
 
-    fn start_switch(&self, more: &str) -> Process {
-        let switch = self.switch.start(self.at(), &format!("{SWITCH} --json {more}"));
+    fn start_switch(&self, options: &str) -> Process {
+        let switch = self
+            .switch
+            .start(self.directory_path(), &format!("{SWITCH} --json {options}"));
         switch.wait_for("the server", |line| line["p4runtime"].is_string());
         switch
     }
 
     fn serve(&self) -> Process {
         self.switch.start(
-            self.at(),
+            self.directory_path(),
             "serve --config gateway.toml --json --status-interval 1",
         )
     }
 
-    /// Whether the device gets a session within this number of seconds.
+    /// Whether device d1 gets a session within this number of seconds.
     fn authenticates(&self, seconds: u32) -> bool {
         self.device_authenticates("d1", seconds)
     }
@@ -119,13 +130,16 @@ impl Site {
         let arguments = format!(
             "agent --config devices/00000000000000{device}.toml --gateway {SERVICE} --interface far0 --once --timeout {seconds} --json"
         );
-        let (code, lines) = self.device.start(self.at(), &arguments).wait_for_exit();
+        let (code, lines) = self
+            .device
+            .start(self.directory_path(), &arguments)
+            .wait_for_exit();
         assert!(code == 0 || code == 5, "{lines:#?}");
         code == 0
     }
 
-    /// One of the device's sockets, and the service's port.
-    fn client(&self) -> UdpSocket {
+    /// Starts the echo service and returns a socket of the device.
+    fn start_echo(&self) -> UdpSocket {
         self.service.echo(format!("{SERVICE}:9000").parse().unwrap());
         self.device.socket("10.9.1.2:9001".parse().unwrap())
     }
@@ -138,7 +152,7 @@ impl Site {
         );
     }
 
-    /// Adds a station to the bridge, or removes it, as any client of the switch's server can.
+    /// Adds a station to the bridge, or removes it, as any client of the switch's P4Runtime server can.
     fn change_bridge(&self, change: impl FnOnce(TableEntry) -> Change<TableEntry, EntryKey> + Send) {
         let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled");
         let info = std::fs::read_to_string(compiled.join("lap.p4info.txtpb")).unwrap();
@@ -178,13 +192,13 @@ fn has_trust(state: &'static str) -> impl Fn(&Value) -> bool {
 
 /// Only an authenticated device receives an echo through the gate. Gateway and switch authenticate each other with certificates.
 #[test]
-fn a_device_gets_through_the_switch_once_it_has_authenticated() {
+fn a_device_reaches_the_service_through_the_switch_after_its_authentication() {
     let Some(site) = Site::new() else {
         println!("SKIPPED: no root, or no unshare and ip");
         return;
     };
     authority(
-        site.at(),
+        site.directory_path(),
         "ca",
         &[("switch", "switch.example"), ("gateway", "gateway")],
     );
@@ -193,71 +207,79 @@ fn a_device_gets_through_the_switch_once_it_has_authenticated() {
     );
     let tls =
         "[p4]\nca = \"ca.crt\"\ncert = \"gateway.crt\"\nkey = \"gateway.key\"\ndomain = \"switch.example\"";
-    std::fs::write(site.at().join("gateway.toml"), CONFIGURATION.replace("[p4]", tls)).unwrap();
+    std::fs::write(
+        site.directory_path().join("gateway.toml"),
+        CONFIGURATION.replace("[p4]", tls),
+    )
+    .unwrap();
     site.run("check --machine gateway.toml");
-    let serving = site.serve();
-    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
-    let socket = site.client();
+    let gateway_process = site.serve();
+    gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
+    let socket = site.start_echo();
     let service = format!("{SERVICE}:9000").parse().unwrap();
     socket.send_to(b"no session", service).unwrap();
-    serving.wait_for_count("drop_gate", 1);
-    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
+    gateway_process.wait_for_count("drop_gate", 1);
+    assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
     assert_echoed(&socket, service);
-    serving.wait_for("the session", |line| line["sessions_opened"] == 1);
+    gateway_process.wait_for("the session", |line| line["sessions_opened"] == 1);
     site.run("device revoke d1 --config gateway.toml");
-    serving.wait_for("the revocation", |line| line["revoked"] == 1);
+    gateway_process.wait_for("the revocation", |line| line["revoked"] == 1);
     assert!(!site.authenticates(2));
-    serving.wait_for_count("drop_revoked", 1);
+    gateway_process.wait_for_count("drop_revoked", 1);
 
     // Without its switch the gateway ends, so that a service manager restarts it.
     switch.end_with_signal(Signal::SIGKILL);
-    let (code, lines) = serving.wait_for_exit();
+    let (code, lines) = gateway_process.wait_for_exit();
     assert_eq!(code, 1, "{lines:#?}");
 }
 
 #[test]
-fn a_switch_that_is_changed_behind_its_gateway_s_back_gets_no_rows_until_it_is_restored() {
+fn a_gateway_gets_no_rows_while_its_switch_differs_from_the_reference_value() {
     let Some(site) = Site::new() else {
         println!("SKIPPED: no root, or no unshare and ip");
         return;
     };
     let public = site.run("evidence key --out switch.evidence-key");
-    std::fs::write(site.at().join("switch.pub"), public).unwrap();
+    std::fs::write(site.directory_path().join("switch.pub"), public).unwrap();
     let evidence = "--switch-id 9 --boot-count boots --evidence-key switch.evidence-key";
     let _switch = site.start_switch(evidence);
-    let serving = site.serve();
-    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+    let gateway_process = site.serve();
+    gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
-    serving.terminate();
+    gateway_process.terminate();
 
-    std::fs::write(site.at().join("gateway.toml"), format!("{CONFIGURATION}{TRUST}")).unwrap();
+    std::fs::write(
+        site.directory_path().join("gateway.toml"),
+        format!("{CONFIGURATION}{TRUST}"),
+    )
+    .unwrap();
     site.run("check --machine gateway.toml");
-    let serving = site.serve();
-    serving.wait_for("trust", has_trust("trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
-    let socket = site.client();
+    let gateway_process = site.serve();
+    gateway_process.wait_for("trust", has_trust("trusted"));
+    assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
+    let socket = site.start_echo();
     let service = format!("{SERVICE}:9000").parse().unwrap();
     assert_echoed(&socket, service);
 
     site.change_bridge(Change::Insert);
-    let line = serving.wait_for("distrust", has_trust("untrusted"));
+    let line = gateway_process.wait_for("distrust", has_trust("untrusted"));
     let reason = line["trust"]["reason"].as_str().unwrap().to_owned();
     assert!(
         reason.contains("table LapIngress.bridge: differs") && reason.contains("added"),
         "{reason}"
     );
-    serving.wait_for("the loss", |line| line["devices"] == 0);
-    let dropped = serving.count("drop_gate");
+    gateway_process.wait_for("the loss of all rows", |line| line["devices"] == 0);
+    let dropped = gateway_process.count("drop_gate");
     socket.send_to(b"of an open session", service).unwrap();
-    serving.wait_for_count("drop_gate", dropped + 1);
+    gateway_process.wait_for_count("drop_gate", dropped + 1);
     socket.set_nonblocking(true).unwrap();
     assert!(socket.recv(&mut [0; 32]).is_err());
     assert!(!site.authenticates(2), "an untrusted gateway has no rows");
 
     site.change_bridge(|entry| Change::Delete(entry.key));
-    serving.wait_for("trust again", has_trust("trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
-    serving.terminate();
+    gateway_process.wait_for("trust again", has_trust("trusted"));
+    assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
+    gateway_process.terminate();
 }
 
 /// The switch continues when its gateway ends, and must not pass traffic of a session that cannot be revoked.
@@ -269,24 +291,25 @@ fn key_mode_sessions_also_end_with_the_gateway() {
     };
     site.run("device enroll simulated --model sram --device d2 --out devices --config gateway.toml");
     let switch = site.start_switch("");
-    let serving = site.serve();
-    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+    let gateway_process = site.serve();
+    gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     assert!(
         site.device_authenticates("d2", 60),
         "{:#?}",
-        serving.printed_lines()
+        gateway_process.printed_lines()
     );
-    let socket = site.client();
+    let socket = site.start_echo();
     assert_echoed(&socket, format!("{SERVICE}:9000").parse().unwrap());
-    serving.terminate();
+    gateway_process.terminate();
 
     let [data, dhcp] = [9002, 67].map(|port| (SERVICE, port));
     let [data_socket, dhcp_server] = [data, dhcp].map(|(ip, port)| {
-        let at = format!("{ip}:{port}").parse().unwrap();
-        site.service.socket(at)
+        let address = format!("{ip}:{port}").parse().unwrap();
+        site.service.socket(address)
     });
     socket.send_to(b"of an open session", data).unwrap();
-    // DHCP passes without a session, on the same path: when it has arrived, the datagram of the session would have arrived before.
+    // DHCP passes without a session, on the same path. If the gate had passed the datagram of the session, this datagram would
+    // have arrived before the DHCP request.
     let client = site.device.socket("10.9.1.2:68".parse().unwrap());
     client.send_to(b"request", dhcp).unwrap();
     assert_eq!(dhcp_server.recv(&mut [0; 32]).unwrap(), 7);

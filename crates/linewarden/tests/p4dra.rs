@@ -1,5 +1,5 @@
-//! `p4dra-classic` as its users run it: a gateway with `[p4dra_classic]`, and on a veth provers that answer raw frames with Forró
-//! proofs: one that does not respond, one with another configuration, and an unknown one.
+//! `p4dra-classic` as its users run it: a gateway with `[p4dra_classic]`, and provers on a veth that answer raw frames with Forró
+//! proofs. One prover does not respond, one prover has another configuration, and one prover is unknown to the gateway.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,17 +27,17 @@ use support::{Namespace, PROGRAM, linewarden};
 /// The reference value.
 const H: [u8; 32] = [0x77; 32];
 /// Numbers of the provers that send correct proofs.
-const LEGITIMATE: [u8; 2] = [1, 2];
-const UNRESPONSIVE: u8 = 3;
-const TAMPERED: u8 = 4;
-const UNKNOWN: u8 = 5;
+const LEGITIMATE_PROVERS: [u8; 2] = [1, 2];
+const UNRESPONSIVE_PROVER: u8 = 3;
+const TAMPERED_PROVER: u8 = 4;
+const UNKNOWN_PROVER: u8 = 5;
 
 fn id(number: u8) -> ProverId {
     ProverId([number; 16])
 }
 
 fn prover(number: u8) -> Prover {
-    let h = if number == TAMPERED { [0x78; 32] } else { H };
+    let h = if number == TAMPERED_PROVER { [0x78; 32] } else { H };
     let key = AttestationKey::from_bytes([0xa0 + number; 32]);
     Prover::new(&key, id(number), &ConfigurationHash(h))
 }
@@ -47,27 +47,27 @@ fn provers_file() -> String {
         let key = hex::encode([0xa0 + number; 32]);
         format!("{} {key} {}\n", id(number), hex::encode(H))
     };
-    format!("# d k h\n{}", (1..=TAMPERED).map(line).collect::<String>())
+    format!("# d k h\n{}", (1..=TAMPERED_PROVER).map(line).collect::<String>())
 }
 
-/// Frames received at the provers' side.
+/// Contents of the frames that the provers' interface has received.
 #[derive(Default)]
-struct Observed {
+struct ObservedFrames {
     requests: Vec<Round>,
     /// Rounds and provers that were reported to the controller.
     verified: Vec<(Round, ProverId)>,
 }
 
-/// Provers, and the controller, on one interface.
+/// The provers and the controller, which share one interface.
 struct Segment {
     socket: PacketSocket,
     batch: TxBatch,
-    observed: Observed,
+    observed: ObservedFrames,
     gateway: [u8; 6],
 }
 
 impl Segment {
-    fn run(mut self, stop: &AtomicBool) -> Observed {
+    fn run(mut self, stop: &AtomicBool) -> ObservedFrames {
         while !stop.load(Ordering::Acquire) {
             if !self.socket.wait(Duration::from_millis(50)).unwrap() {
                 continue;
@@ -79,24 +79,28 @@ impl Segment {
             frames
                 .iter()
                 .filter(|frame| is_p4dra(frame))
-                .for_each(|frame| self.take(frame));
+                .for_each(|frame| self.handle_frame(frame));
             self.socket.send(&mut self.batch).unwrap();
         }
         self.observed
     }
 
-    fn take(&mut self, frame: &[u8]) {
-        assert_eq!(frame[6..12], self.gateway, "from the gateway");
+    fn handle_frame(&mut self, frame: &[u8]) {
+        assert_eq!(frame[6..12], self.gateway, "the sender is the gateway");
         match Message::parse(&frame[14..]) {
             Some(Message::Request(round)) => {
                 assert_eq!((&frame[..6], frame.len()), (&[0xff; 6][..], 60));
                 self.observed.requests.push(round);
-                for number in LEGITIMATE.into_iter().chain([TAMPERED, UNKNOWN]) {
+                for number in LEGITIMATE_PROVERS
+                    .into_iter()
+                    .chain([TAMPERED_PROVER, UNKNOWN_PROVER])
+                {
                     let reply = prover(number).reply(&frame[14..]).unwrap();
                     let mac = [0x52, 0x54, 0, 0, 0, number];
                     let frame = [&self.gateway[..], &mac, &ETHER_TYPE.to_be_bytes(), &reply].concat();
-                    // The first proof is sent twice: each prover gets one verdict per round.
-                    (0..=usize::from(number == LEGITIMATE[0])).for_each(|_| assert!(self.batch.push(&frame)));
+                    // The first prover sends its proof twice, but gets only one verdict per round.
+                    (0..=usize::from(number == LEGITIMATE_PROVERS[0]))
+                        .for_each(|_| assert!(self.batch.push(&frame)));
                 }
             }
             Some(Message::Verified(round, id, block, proof)) => {
@@ -109,10 +113,10 @@ impl Segment {
     }
 }
 
-fn configure(at: &Path, dataplane: &str) {
+fn configure(directory_path: &Path, dataplane: &str) {
     let write = |name: &str, text: &str, mode| {
-        std::fs::write(at.join(name), text).unwrap();
-        std::fs::set_permissions(at.join(name), Permissions::from_mode(mode)).unwrap();
+        std::fs::write(directory_path.join(name), text).unwrap();
+        std::fs::set_permissions(directory_path.join(name), Permissions::from_mode(mode)).unwrap();
     };
     write("provers", &provers_file(), 0o600);
     let gateway = format!(
@@ -123,8 +127,8 @@ fn configure(at: &Path, dataplane: &str) {
     write("gateway.toml", &gateway, 0o644);
 }
 
-fn gateway_mac(gateway: &Namespace, at: &Path) -> [u8; 6] {
-    let text = gateway.run(at, "ip -o link show dev v");
+fn gateway_mac(gateway: &Namespace, directory_path: &Path) -> [u8; 6] {
+    let text = gateway.run(directory_path, "ip -o link show dev v");
     let (_, rest) = text.split_once("link/ether ").unwrap();
     let pairs = rest[..17].split(':');
     let bytes: Vec<u8> = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
@@ -138,64 +142,70 @@ fn scenario(dataplane: &str) {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    configure(at, dataplane);
+    let directory_path = directory.path();
+    configure(directory_path, dataplane);
     let peer = provers.pid();
-    gateway.run(at, &format!("ip link add v type veth peer name p4 netns {peer}"));
-    gateway.run(at, "ip addr add 10.9.1.1/24 dev v");
-    gateway.run(at, "ip link set v up");
-    provers.run(at, "ip link set dev p4 up");
     gateway.run(
-        at,
+        directory_path,
+        &format!("ip link add v type veth peer name p4 netns {peer}"),
+    );
+    gateway.run(directory_path, "ip addr add 10.9.1.1/24 dev v");
+    gateway.run(directory_path, "ip link set v up");
+    provers.run(directory_path, "ip link set dev p4 up");
+    gateway.run(
+        directory_path,
         &format!("{PROGRAM} registry create --registry fleet.registry --key-file master.key"),
     );
-    let _program = provers.accept_xdp(at, "p4");
+    let _program = provers.accept_xdp(directory_path, "p4");
     let segment = Segment {
-        socket: provers.packet_socket(at, "p4"),
+        socket: provers.packet_socket(directory_path, "p4"),
         batch: TxBatch::new(1024),
-        observed: Observed::default(),
-        gateway: gateway_mac(&gateway, at),
+        observed: ObservedFrames::default(),
+        gateway: gateway_mac(&gateway, directory_path),
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let listening = std::thread::spawn({
+    let segment_thread = std::thread::spawn({
         let stop = Arc::clone(&stop);
         move || segment.run(&stop)
     });
-    let mut command = linewarden(at, "serve --config gateway.toml --json --status-interval 1");
-    command.stderr(File::create(at.join("log")).unwrap());
-    let serving = gateway.start_command(command);
-    let expected =
-        |line: &Value| line["p4dra"]["verified"] == LEGITIMATE.len() && line["p4dra"]["missed"] == 2;
-    serving.wait_for("round with all verified", expected);
+    let mut command = linewarden(
+        directory_path,
+        "serve --config gateway.toml --json --status-interval 1",
+    );
+    command.stderr(File::create(directory_path.join("log")).unwrap());
+    let gateway_process = gateway.start_command(command);
+    let all_verified =
+        |line: &Value| line["p4dra"]["verified"] == LEGITIMATE_PROVERS.len() && line["p4dra"]["missed"] == 2;
+    gateway_process.wait_for("a round with all correct proofs verified", all_verified);
     for verdict in ["drop_p4dra_proof", "drop_p4dra_prover", "drop_p4dra_proved"] {
-        serving.wait_for_count(verdict, 1);
+        gateway_process.wait_for_count(verdict, 1);
     }
-    // Requests on an interface that is down reach no prover: the failure is reported, and ends when the interface is up.
-    gateway.run(at, "ip link set v down");
-    let unsent = serving.wait_for("round that is not sent", |line| {
+    // Requests on an interface that is down reach no prover. The gateway reports this failure until the interface is up again.
+    gateway.run(directory_path, "ip link set v down");
+    let unsent_round = gateway_process.wait_for("round that is not sent", |line| {
         line["p4dra"]["incomplete"]
             .as_u64()
-            .is_some_and(|unsent| unsent > 0)
+            .is_some_and(|unsent_round| unsent_round > 0)
     });
-    gateway.run(at, "ip link set v up");
+    gateway.run(directory_path, "ip link set v up");
     let rounds = |line: &Value| line["p4dra"]["rounds"].as_u64();
-    serving.wait_for("round with all verified again", |line| {
-        expected(line) && rounds(line) > rounds(&unsent)
+    gateway_process.wait_for("another round with all correct proofs verified", |line| {
+        all_verified(line) && rounds(line) > rounds(&unsent_round)
     });
-    let lines = serving.terminate();
+    let lines = gateway_process.terminate();
     stop.store(true, Ordering::Release);
-    let observed = listening.join().unwrap();
+    let observed = segment_thread.join().unwrap();
     for line in lines.iter().filter(|line| line["p4dra"].is_object()) {
         assert_eq!(line["p4dra"]["provers"], 4);
         assert!(
-            line["p4dra"]["verified"].as_u64().unwrap() <= LEGITIMATE.len() as u64,
+            line["p4dra"]["verified"].as_u64().unwrap() <= LEGITIMATE_PROVERS.len() as u64,
             "{line}"
         );
         assert_eq!(line["attest"]["quarantined"], 0);
     }
     check_reports(&observed);
-    recorded(at);
-    let log = std::fs::read_to_string(at.join("log")).unwrap();
+    check_audit_log(directory_path);
+    let log = std::fs::read_to_string(directory_path.join("log")).unwrap();
     assert!(log.contains("p4dra-classic is enabled; it is insecure"), "{log}");
     assert!(log.contains("round of p4dra-classic ended"), "{log}");
     assert!(log.contains("sending a request of p4dra-classic failed"), "{log}");
@@ -208,16 +218,17 @@ fn scenario(dataplane: &str) {
         "{log}"
     );
     assert!(
-        !log.contains(&hex::encode([0xa0 + LEGITIMATE[0]; 32])),
+        !log.contains(&hex::encode([0xa0 + LEGITIMATE_PROVERS[0]; 32])),
         "no key is logged"
     );
 }
 
-/// Only legitimate provers are reported, once per round, for requested rounds, which are all different.
-fn check_reports(observed: &Observed) {
+/// Checks that all requested rounds differ, and that each report is about a legitimate prover in a requested round. No report
+/// is repeated.
+fn check_reports(observed: &ObservedFrames) {
     let rounds: BTreeSet<_> = observed.requests.iter().map(|round| (round.r, round.n)).collect();
     assert_eq!(rounds.len(), observed.requests.len());
-    assert!(rounds.len() >= 2, "a completed round, and the next one");
+    assert!(rounds.len() >= 2, "a completed round and the next round");
     let reported: BTreeSet<_> = observed
         .verified
         .iter()
@@ -226,25 +237,30 @@ fn check_reports(observed: &Observed) {
     assert_eq!(reported.len(), observed.verified.len());
     assert!(reported.iter().all(|(r, n, _)| rounds.contains(&(*r, *n))));
     let ids: BTreeSet<_> = reported.iter().map(|(.., id)| *id).collect();
-    assert_eq!(ids, BTreeSet::from(LEGITIMATE.map(id)));
+    assert_eq!(ids, BTreeSet::from(LEGITIMATE_PROVERS.map(id)));
 }
 
-/// The gateway audit log names the round and the provers that missed it.
-fn recorded(at: &Path) {
-    let text = std::fs::read_to_string(at.join("audit.jsonl")).unwrap();
+/// Checks that the gateway audit log names the round and the provers that missed the round.
+fn check_audit_log(directory_path: &Path) {
+    let text = std::fs::read_to_string(directory_path.join("audit.jsonl")).unwrap();
     let lines = text
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
     let rounds: Vec<Value> = lines.filter(|line| line["event"] == "p4dra_round").collect();
-    let record = rounds.iter().find(|line| line["verified"] == LEGITIMATE.len());
+    let record = rounds
+        .iter()
+        .find(|line| line["verified"] == LEGITIMATE_PROVERS.len());
     let record = record.unwrap_or_else(|| panic!("{text}"));
     assert_eq!((&record["requested"], &record["missed"]), (&json!(4), &json!(2)));
     assert_eq!(record["is_incomplete"], false);
-    let expected_missed = [UNRESPONSIVE, TAMPERED].map(|number| id(number).to_string());
+    let expected_missed = [UNRESPONSIVE_PROVER, TAMPERED_PROVER].map(|number| id(number).to_string());
     assert_eq!(record["missed_ids"], json!(expected_missed));
-    let unsent = rounds.iter().find(|line| line["is_incomplete"] == true);
-    let unsent = unsent.unwrap_or_else(|| panic!("{text}"));
-    assert_eq!((&unsent["verified"], &unsent["missed"]), (&json!(0), &json!(4)));
+    let unsent_round = rounds.iter().find(|line| line["is_incomplete"] == true);
+    let unsent_round = unsent_round.unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(
+        (&unsent_round["verified"], &unsent_round["missed"]),
+        (&json!(0), &json!(4))
+    );
     let numbers: Vec<u64> = rounds
         .iter()
         .map(|line| line["round"].as_u64().unwrap())

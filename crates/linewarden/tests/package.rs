@@ -23,10 +23,10 @@ use self::machine::Machine;
 use self::support::{Namespace, PROGRAM, Process, linewarden, run};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_BPF.
-const OF_THE_GATEWAY: u64 = (1 << 12) | (1 << 13) | (1 << 38) | (1 << 39);
+/// Capability bounding set of the gateway's unit: CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_BPF.
+const GATEWAY_CAPABILITIES: u64 = (1 << 12) | (1 << 13) | (1 << 38) | (1 << 39);
 
-/// Builds the package from the program that is tested.
+/// Builds a package that contains the tested program; returns the package's path.
 fn build(version: &str, out: &Path) -> PathBuf {
     let mut command = Command::new(format!("{ROOT}/scripts/deb"));
     command.args(["--quick", "--program", PROGRAM, "--version", version, "--out"]);
@@ -34,15 +34,15 @@ fn build(version: &str, out: &Path) -> PathBuf {
     PathBuf::from(run(command).trim())
 }
 
-fn output_of(program: &str, arguments: &[&str], package: &Path) -> String {
+fn run_on_package(program: &str, arguments: &[&str], package: &Path) -> String {
     let mut command = Command::new(program);
     command.args(arguments).arg(package);
     run(command)
 }
 
-/// Relevant checks of lintian.
-fn inspect(package: &Path, at: &Path) {
-    let control = output_of("dpkg-deb", &["--field"], package);
+/// Performs the relevant checks of lintian.
+fn inspect(package: &Path, directory_path: &Path) {
+    let control = run_on_package("dpkg-deb", &["--field"], package);
     for field in ["Package: linewarden\n", "Version: 0.1.0-1\n", "Section: net\n"] {
         assert!(control.contains(field), "{control}");
     }
@@ -53,7 +53,7 @@ fn inspect(package: &Path, at: &Path) {
     for library in ["libc6 (>= ", "libelf1", "zlib1g", "libtss2-esys", "adduser"] {
         assert!(depends.contains(library), "{depends}");
     }
-    let contents = output_of("dpkg-deb", &["--contents"], package);
+    let contents = run_on_package("dpkg-deb", &["--contents"], package);
     for line in contents.lines() {
         assert!(line[10..].starts_with(" root/root "), "{line}");
         let mode = &line[1..10];
@@ -79,7 +79,7 @@ fn inspect(package: &Path, at: &Path) {
     ] {
         assert!(contents.contains(&format!(".{file}\n")), "no {file}:\n{contents}");
     }
-    let tree = at.join("tree");
+    let tree = directory_path.join("tree");
     run({
         let mut command = Command::new("dpkg-deb");
         command.arg("--raw-extract").arg(package).arg(&tree);
@@ -104,24 +104,24 @@ fn inspect(package: &Path, at: &Path) {
 }
 
 #[test]
-fn the_examples_are_configurations() {
+fn the_examples_are_valid_configurations() {
     let directory = format!("{ROOT}/deploy/examples");
-    let mut units = 0;
+    let mut example_count = 0;
     for entry in std::fs::read_dir(&directory).unwrap() {
         let path = entry.unwrap().path();
         let mut command = Command::new(PROGRAM);
         command.arg("check").arg(&path);
         assert!(run(command).contains(": valid"), "{}", path.display());
-        units += 1;
+        example_count += 1;
     }
-    assert_eq!(units, 4);
+    assert_eq!(example_count, 4);
 }
 
-/// The highest exposure that a unit may have by the measure of systemd-analyze, 0 to 10.
+/// Maximum exposure level of each unit by `systemd-analyze security`, from 0 (best) to 10.
 const EXPOSURE_MAX: [(&str, f64); 3] = [("controller", 1.5), ("gateway", 2.5), ("agent", 2.0)];
 
 #[test]
-fn the_units_are_in_order_and_hardened() {
+fn the_exposure_levels_of_the_units_are_low() {
     if !Path::new("/usr/bin/systemd-analyze").exists() {
         println!("SKIPPED: no systemd-analyze");
         return;
@@ -147,16 +147,17 @@ fn the_units_are_in_order_and_hardened() {
     }
 }
 
-/// A set of capabilities of every thread of a process, as `/proc` shows it.
-fn sets(status: &str, name: &str) -> Vec<u64> {
+/// The capability set `name` of each thread, from the threads' status files in `/proc`.
+fn capability_sets(status: &str, name: &str) -> Vec<u64> {
     let sets = status.lines().filter_map(|line| line.strip_prefix(name));
     sets.map(|set| u64::from_str_radix(set.trim(), 16).unwrap())
         .collect()
 }
 
+/// Asserts that `status` contains at least `threads_min` threads, and that their capability set `name` is `expected`.
 #[track_caller]
-fn all_are(status: &str, name: &str, expected: u64, threads_min: usize) {
-    let sets = sets(status, name);
+fn assert_all_sets(status: &str, name: &str, expected: u64, threads_min: usize) {
+    let sets = capability_sets(status, name);
     assert!(sets.len() >= threads_min, "{status}");
     assert!(
         sets.iter().all(|set| *set == expected),
@@ -164,7 +165,7 @@ fn all_are(status: &str, name: &str, expected: u64, threads_min: usize) {
     );
 }
 
-/// The controller's unencrypted health page.
+/// The controller's response to an unencrypted health check.
 fn health(machine: &Machine) -> String {
     let request_health = || {
         let mut stream = TcpStream::connect("127.0.0.1:20561").unwrap();
@@ -180,7 +181,7 @@ fn health(machine: &Machine) -> String {
     machine.network().run(request_health).unwrap()
 }
 
-/// The steps of `docs/operations/first-fleet.md`.
+/// Carries out the steps of `docs/operations/first-fleet.md`.
 fn first_fleet(machine: &Machine) {
     machine.run("cp /usr/share/doc/linewarden/examples/controller.toml /etc/linewarden/controller.toml");
     machine.run(
@@ -205,20 +206,21 @@ fn first_fleet(machine: &Machine) {
     machine.systemctl("start linewarden-gateway");
 }
 
-/// The kernel's status of a service's process and all of its threads.
-fn status(machine: &Machine, unit: &str) -> String {
+/// The status files in `/proc` of all threads of a service.
+fn thread_status(machine: &Machine, unit: &str) -> String {
     let pid = machine.main_pid(unit);
     machine.run(&format!("cat /proc/{pid}/task/*/status"))
 }
 
-fn is_confined(machine: &Machine, unit: &str, bounds: u64) {
-    let status = status(machine, unit);
-    // The agent has one thread besides its first.
+/// Asserts that the threads of a service have no capabilities, this bounding set, the service's user, and a system call filter.
+fn assert_confined(machine: &Machine, unit: &str, bounds: u64) {
+    let status = thread_status(machine, unit);
+    // The agent has one thread in addition to its main thread.
     let threads_min = if unit == "linewarden-agent" { 2 } else { 4 };
     for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
-        all_are(&status, set, 0, threads_min);
+        assert_all_sets(&status, set, 0, threads_min);
     }
-    all_are(&status, "CapBnd:", bounds, threads_min);
+    assert_all_sets(&status, "CapBnd:", bounds, threads_min);
     let user = machine.run("id -u linewarden");
     for (line, value) in [("NoNewPrivs:", "1"), ("Seccomp:", "2"), ("Uid:", user.trim())] {
         let mut lines = status.lines().filter_map(|shown| shown.strip_prefix(line));
@@ -229,7 +231,7 @@ fn is_confined(machine: &Machine, unit: &str, bounds: u64) {
     }
 }
 
-/// Runs wherever the package can be built, also without a private machine to install it.
+/// This test needs no private machine, because it does not install the package.
 #[test]
 fn a_package_contains_the_expected_files() {
     let directory = tempfile::tempdir().unwrap();
@@ -238,10 +240,10 @@ fn a_package_contains_the_expected_files() {
 }
 
 #[test]
-fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
+fn a_package_is_installed_runs_is_upgraded_and_is_purged_completely() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    let (machine, device) = match (Machine::start(at), Namespace::new()) {
+    let directory_path = directory.path();
+    let (machine, device) = match (Machine::start(directory_path), Namespace::new()) {
         (Ok(machine), Some(device)) => (machine, device),
         (Err(reason), _) => return println!("SKIPPED: {reason}"),
         (_, None) => return println!("SKIPPED: no network namespaces"),
@@ -249,8 +251,8 @@ fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
     if let Err(missing) = capability::require(FOR_LOAD_GENERATOR) {
         return println!("SKIPPED: {missing}");
     }
-    build("0.0.9-1", at);
-    build("0.1.0-1", at);
+    build("0.0.9-1", directory_path);
+    build("0.1.0-1", directory_path);
 
     machine.run("dpkg --install /mnt/linewarden_0.0.9-1_*.deb");
     machine.run("linewarden --version");
@@ -258,7 +260,7 @@ fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
         machine.run("stat -c '%U %G %a' /etc/linewarden /var/lib/linewarden"),
         "root linewarden 750\nlinewarden linewarden 700\n"
     );
-    // Without a configuration no unit starts, also by command.
+    // Without a configuration, no unit starts, not even by `systemctl start`.
     for unit in ["controller", "gateway", "agent"] {
         machine.systemctl(&format!("start linewarden-{unit}"));
         let state = machine.try_run(&format!("systemctl is-active linewarden-{unit}"));
@@ -283,25 +285,34 @@ fn a_package_is_installed_works_is_upgraded_and_leaves_nothing() {
         command
     });
     machine.run("ip address add 10.7.0.1/24 dev eth1; ip link set eth1 up");
-    device.run(at, "ip address add 10.7.0.2/24 dev eth0");
-    device.run(at, "ip link set eth0 up");
-    let _pass = device.accept_xdp(at, "eth0");
+    device.run(directory_path, "ip address add 10.7.0.2/24 dev eth0");
+    device.run(directory_path, "ip link set eth0 up");
+    let _pass = device.accept_xdp(directory_path, "eth0");
     first_fleet(&machine);
-    is_confined(&machine, "linewarden-controller", 0);
-    is_confined(&machine, "linewarden-gateway", OF_THE_GATEWAY);
-    // Packet threads of the data plane `host` have a CPU each; a controller has none.
-    let pinned = "/usr/bin/taskset -c 0 /bin/true";
-    assert!(ends_well_as(&machine, "linewarden-gateway", pinned));
-    assert!(!ends_well_as(&machine, "linewarden-controller", pinned));
+    assert_confined(&machine, "linewarden-controller", 0);
+    assert_confined(&machine, "linewarden-gateway", GATEWAY_CAPABILITIES);
+    // The gateway's unit permits `taskset`, because the data plane `host` pins each packet thread to a CPU. The controller's unit
+    // does not permit `taskset`.
+    let taskset_command = "/usr/bin/taskset -c 0 /bin/true";
+    assert!(succeeds_in_unit(&machine, "linewarden-gateway", taskset_command));
+    assert!(!succeeds_in_unit(
+        &machine,
+        "linewarden-controller",
+        taskset_command
+    ));
 
-    // Without its start capabilities, a reload applies, new devices authenticate, and sessions continue.
+    // The gateway has dropped the capabilities of its start. A reload still takes effect, new devices authenticate, and sessions
+    // continue.
     machine.run("sed -i 's/^gate = .*/&\\nsession_lifetime_s = 2/' /etc/linewarden/gateway.toml");
     machine.systemctl("reload linewarden-gateway");
     machine.run(
         r#"exec bash -c 'exec 3< <(exec tail -n +1 -F /var/log/linewarden/gateway.jsonl); timeout 60 grep -q -m 1 \"reloaded\" <&3; s=$?; kill $!; exit $s'"#,
     );
     machine.run("cp -r /var/lib/linewarden/devices /mnt/devices; chown -R root: /mnt/devices");
-    let agent = device.start(&at.join("devices"), "agent --config 00000000000000d1.toml --json");
+    let agent = device.start(
+        &directory_path.join("devices"),
+        "agent --config 00000000000000d1.toml --json",
+    );
     for _ in 0..3 {
         agent.event("authenticated");
     }
@@ -333,7 +344,7 @@ fn upgrade(machine: &Machine, agent: &Process) {
         machine.systemctl(&format!("is-active {unit}"));
     }
     assert_ne!(machine.main_pid("linewarden-gateway"), before.1);
-    is_confined(machine, "linewarden-gateway", OF_THE_GATEWAY);
+    assert_confined(machine, "linewarden-gateway", GATEWAY_CAPABILITIES);
     for _ in 0..2 {
         agent.event("authenticated");
     }
@@ -341,8 +352,8 @@ fn upgrade(machine: &Machine, agent: &Process) {
     assert_eq!(state.stdout, b"inactive\n");
 }
 
-/// Whether a command succeeds under all settings of a unit of the package except those of its start.
-fn ends_well_as(machine: &Machine, unit: &str, command: &str) -> bool {
+/// Whether a command succeeds with all settings of a unit of the package, except the settings of the unit's start.
+fn succeeds_in_unit(machine: &Machine, unit: &str, command: &str) -> bool {
     let start =
         "-e 's/^Type=.*/Type=oneshot/' -e '/^ExecStartPre=/d' -e '/^Restart/d' -e '/^RuntimeDirectory/d'";
     machine.run(&format!(
@@ -355,8 +366,9 @@ fn ends_well_as(machine: &Machine, unit: &str, command: &str) -> bool {
 
 /// A user's directory on the test's machine.
 const HOME: &str = concat!("/home", "/sensor");
-/// Paths that the agent measures: through a link, in a home, among the kernel's modules, a link, and a missing file.
-const MEASURED: [&str; 5] = [
+/// Paths that the agent measures: a path through a link, a home directory, a directory of kernel modules, a link, and a missing
+/// file.
+const MEASURED_PATHS: [&str; 5] = [
     "/bin/linewarden",
     HOME,
     "/usr/lib/modules/test",
@@ -364,8 +376,8 @@ const MEASURED: [&str; 5] = [
     "/srv/absent",
 ];
 
-/// The agent as the package's unit runs it, with all of the unit's settings: it measures the same in that sandbox as outside, and
-/// proves it to the gateway. Only the network differs: the device's.
+/// Runs the agent with all settings of the package's unit, but in the device's network. In this sandbox, the agent measures the
+/// same configuration as outside, and proves the configuration to the gateway.
 fn attest(machine: &Machine, device: &Namespace) {
     let registry = "--registry fleet.registry --key-file master.key";
     machine.run(&format!("install -D -m 755 /bin/true {HOME}/bin/sensord"));
@@ -373,7 +385,7 @@ fn attest(machine: &Machine, device: &Namespace) {
     machine.run("mkdir -p /etc/sensor.d; ln -s /proc/self/mounts /etc/sensor.d/link");
     machine.run("cp /var/lib/linewarden/devices/00000000000000d1.toml /etc/linewarden/agent.toml");
     machine.run(r#"sed -i -E 's#^((helper|seed_file) = ")#\1/var/lib/linewarden/devices/#' /etc/linewarden/agent.toml"#);
-    let files = MEASURED.map(|path| format!("\"{path}\"")).join(", ");
+    let files = MEASURED_PATHS.map(|path| format!("\"{path}\"")).join(", ");
     machine.run(&format!(
         "printf '%s\n' '[attest]' 'key = \"/var/lib/linewarden/d1.attest-key\"' 'files = [{files}]' >>/etc/linewarden/agent.toml"
     ));
@@ -392,14 +404,14 @@ fn attest(machine: &Machine, device: &Namespace) {
     machine.linewarden(&format!(
         "attest enroll d1 --group pumps --software --key-out d1.attest-key {registry}"
     ));
-    machine.bind_network_of(device.pid(), "/run/device.net");
+    machine.bind_network_namespace(device.pid(), "/run/device.net");
     machine.run("mkdir -p /etc/systemd/system/linewarden-agent.service.d");
     machine.run(r"printf '[Service]\nNetworkNamespacePath=/run/device.net\n' >/etc/systemd/system/linewarden-agent.service.d/network.conf");
     machine.run("cp -r /etc/systemd/system/linewarden-agent.service.d /etc/systemd/system/probe.service.d");
     let check = "/usr/bin/linewarden check --machine /etc/linewarden/agent.toml";
-    assert!(ends_well_as(machine, "linewarden-agent", check));
+    assert!(succeeds_in_unit(machine, "linewarden-agent", check));
     machine.systemctl("start linewarden-agent");
-    is_confined(machine, "linewarden-agent", 0);
+    assert_confined(machine, "linewarden-agent", 0);
     let h = measured.lines().find_map(|line| line.strip_prefix("h ")).unwrap();
     machine.wait_for_output(&format!(
         "attested to gateway 7 in period [0-9]*: configuration {h}"
@@ -423,7 +435,7 @@ fn attest(machine: &Machine, device: &Namespace) {
     let status = machine.run("systemctl show --property StatusText --value linewarden-agent");
     let denied = format!("attestation failed: {HOME}/bin cannot be read: Permission denied");
     assert!(status.starts_with(&denied), "{status}");
-    assert!(!ends_well_as(machine, "linewarden-agent", check));
+    assert!(!succeeds_in_unit(machine, "linewarden-agent", check));
     machine.run("rm -r /etc/systemd/system/probe.service*");
     machine.systemctl("stop linewarden-agent");
     machine.run(&format!(
@@ -431,8 +443,8 @@ fn attest(machine: &Machine, device: &Namespace) {
     ));
 }
 
-/// The gateway as the package's unit runs it, with the additional capability that `[evidence]` needs: it measures its data plane in
-/// that sandbox, and serves evidence at the socket in the unit's directory.
+/// Runs the gateway with all settings of the package's unit, and with the additional capability that `[evidence]` needs. In this
+/// sandbox, the gateway measures its data plane, and serves evidence at the socket in the unit's directory.
 fn show_evidence(machine: &Machine) {
     let drop_in = "/etc/systemd/system/linewarden-gateway.service.d";
     machine.linewarden("evidence key --out gateway.evidence-key");
@@ -461,7 +473,7 @@ fn remove(machine: &Machine) {
     assert_eq!(String::from_utf8(running.stdout).unwrap(), "");
     machine.run("test ! -e /usr/bin/linewarden && test -e /etc/linewarden/gateway.toml && test -e /var/lib/linewarden/master.key");
     machine.run("dpkg --purge linewarden");
-    // Files of the test (its drop-in) and of dpkg.
+    // The directory that `-prune` skips belongs to the test.
     let remaining = machine.run(
         "find /etc /usr /var /run -path /etc/systemd/system/linewarden-.service.d -prune -o -cnewer /mnt/ready -name '*linewarden*' -print",
     );
@@ -474,19 +486,22 @@ fn remove(machine: &Machine) {
     );
 }
 
-/// A gateway started by root without a unit, in a namespace with the devices on its loopback interface.
-fn started_by_root(namespace: &Namespace, at: &Path, section: &str) -> Process {
+/// Starts a gateway as root without a unit. The loopback interface of the namespace is the interface to the devices.
+fn start_as_root(namespace: &Namespace, directory_path: &Path, section: &str) -> Process {
     let text = format!(
         "[gateway]\nid = 3\naddresses = [\"127.0.0.1\"]\nslots = 100\nsession_lifetime_s = 2\n{section}\n\
          [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n[audit]\npath = \"audit.jsonl\"\n"
     );
-    std::fs::write(at.join("gateway.toml"), text).unwrap();
-    let gateway = namespace.start(at, "serve --config gateway.toml --json --status-interval 1");
+    std::fs::write(directory_path.join("gateway.toml"), text).unwrap();
+    let gateway = namespace.start(
+        directory_path,
+        "serve --config gateway.toml --json --status-interval 1",
+    );
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
     gateway
 }
 
-/// Root can use files of any owner.
+/// Capability to use files of any owner.
 const CAP_DAC_OVERRIDE: u64 = 1 << 1;
 const CAP_NET_ADMIN: u64 = 1 << 12;
 
@@ -496,41 +511,45 @@ fn a_gateway_drops_the_capabilities_of_its_start() {
         return println!("SKIPPED: {missing}");
     }
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
+    let directory_path = directory.path();
     let namespace = Namespace::new().unwrap();
     run(linewarden(
-        at,
+        directory_path,
         "registry create --registry fleet.registry --key-file master.key",
     ));
     let xdp = "dataplane = \"xdp\"\ninterfaces = [\"lo\"]";
-    let open = "gate = \"bound\"\ngate_on_exit = \"remove\"";
-    let sealed = "gate = \"sealed\"\ngate_on_exit = \"remove\"";
-    for (section, kept) in [
+    let bound_gate = "gate = \"bound\"\ngate_on_exit = \"remove\"";
+    let sealed_gate = "gate = \"sealed\"\ngate_on_exit = \"remove\"";
+    for (section, kept_capabilities) in [
         ("dataplane = \"host\"", CAP_DAC_OVERRIDE),
         (xdp, CAP_DAC_OVERRIDE),
-        (&format!("{xdp}\n{open}"), CAP_DAC_OVERRIDE),
-        // The gateway keeps the capability to remove its filter.
-        (&format!("{xdp}\n{sealed}"), CAP_DAC_OVERRIDE | CAP_NET_ADMIN),
+        (&format!("{xdp}\n{bound_gate}"), CAP_DAC_OVERRIDE),
+        // The gateway keeps CAP_NET_ADMIN to remove its egress filter at the end.
+        (&format!("{xdp}\n{sealed_gate}"), CAP_DAC_OVERRIDE | CAP_NET_ADMIN),
     ] {
-        let gateway = started_by_root(&namespace, at, section);
+        let gateway = start_as_root(&namespace, directory_path, section);
         let mut status = String::new();
         for thread in std::fs::read_dir(format!("/proc/{}/task", gateway.id())).unwrap() {
             let thread = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
             // Packet threads of the host data plane have no capabilities.
-            let is_packets = thread.starts_with("Name:\tlw-host");
-            let expected = if is_packets { 0 } else { kept };
+            let is_packet_thread = thread.starts_with("Name:\tlw-host");
+            let expected = if is_packet_thread { 0 } else { kept_capabilities };
             for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
-                assert_eq!(sets(&thread, set), [expected], "{section}: {set} {thread}");
+                assert_eq!(
+                    capability_sets(&thread, set),
+                    [expected],
+                    "{section}: {set} {thread}"
+                );
             }
             status.push_str(&thread);
         }
-        all_are(&status, "CapInh:", 0, 4);
+        assert_all_sets(&status, "CapInh:", 0, 4);
         gateway.signal(Signal::SIGHUP);
         gateway.event("reloaded");
         let lines = gateway.terminate();
-        assert_eq!(lines.last().unwrap()["marks_committed"], true, "{section}");
-        let remaining =
-            namespace.run(at, "ip link show lo") + &namespace.run(at, "tc filter show dev lo egress");
+        assert_eq!(lines.last().unwrap()["unused_rows_reported"], true, "{section}");
+        let remaining = namespace.run(directory_path, "ip link show lo")
+            + &namespace.run(directory_path, "tc filter show dev lo egress");
         assert!(
             !remaining.contains("xdp") && !remaining.contains("linewarden"),
             "{section}: {remaining}"

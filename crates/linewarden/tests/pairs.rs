@@ -14,40 +14,41 @@ use std::process::Command;
 
 use support::{Namespace, PROGRAM, Process};
 
-/// Sends requests to a program at the peer through the agent's listener until a response arrives.
+/// A Python program that sends requests through the agent's listener to a program at the peer, until a response arrives.
 const CLIENT: &str = "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.settimeout(1)\n\
     for n in range(60):\n  s.sendto(b'how do you do', ('127.0.0.1', 6000))\n  try:\n    print(s.recv(2000).decode())\n    \
     break\n  except socket.timeout: pass\n";
-/// Responds at UDP port 6001.
+/// A Python program that receives datagrams at UDP port 6001, and returns each datagram with its bytes reversed.
 const SERVER: &str = "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.bind(('127.0.0.1', 6001))\n\
     print('{}', flush=True)\nwhile True:\n  d,a=s.recvfrom(2000)\n  s.sendto(d[::-1],a)\n";
 
-/// The variant of the site.
+/// Properties of a site.
 #[derive(Clone, Copy, Default)]
-struct Plan {
+struct SiteOptions {
     v6: bool,
     /// Whether each device has its own gateway, with one registry; otherwise both devices share one gateway.
     two_gateways: bool,
+    /// Whether the gateways have a sealed gate; otherwise they have no gate.
     sealed: bool,
 }
 
-impl Plan {
-    /// Address of host `host` on segment `n`.
-    fn address(self, n: u32, host: u32) -> String {
+impl SiteOptions {
+    /// Address of host `host` on this segment.
+    fn address(self, segment: u32, host: u32) -> String {
         match self.v6 {
-            true => format!("fd09:{n}::{host}"),
-            false => format!("10.9.{n}.{host}"),
+            true => format!("fd09:{segment}::{host}"),
+            false => format!("10.9.{segment}.{host}"),
         }
     }
 
-    fn bits(self) -> u32 {
+    fn prefix_bits(self) -> u32 {
         if self.v6 { 64 } else { 24 }
     }
 
     fn configuration(self, id: u32, interfaces: &[&str], segments: &[u32]) -> String {
         let addresses: Vec<String> = segments
             .iter()
-            .map(|n| format!("\"{}\"", self.address(*n, 1)))
+            .map(|segment| format!("\"{}\"", self.address(*segment, 1)))
             .collect();
         let dataplane = match self.sealed {
             true => format!("interfaces = {interfaces:?}\ngate = \"sealed\""),
@@ -61,220 +62,235 @@ impl Plan {
     }
 }
 
-/// Gateway or gateways between segments 1 and 2, a device in each.
+/// One gateway or two gateways between segments 1 and 2, and a device on each segment.
 struct Site {
-    plan: Plan,
+    options: SiteOptions,
+    /// Agent of device d1, on segment 1.
     a: Process,
+    /// Agent of device d2, on segment 2.
     b: Process,
     _gateways: Vec<Process>,
     _responder: Process,
-    /// The router between the segments, where the gateways run, and the devices.
-    inside: [Namespace; 3],
+    /// Network namespaces of the router, of device d1 and of device d2. The gateways run on the router.
+    namespaces: [Namespace; 3],
     directory: tempfile::TempDir,
 }
 
 impl Site {
-    fn new(plan: Plan) -> Option<Self> {
-        let inside = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
+    fn new(options: SiteOptions) -> Option<Self> {
+        let namespaces = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
         let directory = tempfile::tempdir().unwrap();
-        let at = directory.path();
-        connect(plan, &inside, at);
-        let [router, a, b] = &inside;
-        let configurations = match plan.two_gateways {
-            false => vec![plan.configuration(5, &["v1", "v2"], &[1, 2])],
+        let directory_path = directory.path();
+        build_network(options, &namespaces, directory_path);
+        let [router, a, b] = &namespaces;
+        let configurations = match options.two_gateways {
+            false => vec![options.configuration(5, &["v1", "v2"], &[1, 2])],
             true => vec![
-                plan.configuration(5, &["v1"], &[1]),
-                plan.configuration(6, &["v2"], &[2]),
+                options.configuration(5, &["v1"], &[1]),
+                options.configuration(6, &["v2"], &[2]),
             ],
         };
         for (n, text) in (1..).zip(&configurations) {
-            std::fs::write(at.join(format!("gateway{n}.toml")), text).unwrap();
+            std::fs::write(directory_path.join(format!("gateway{n}.toml")), text).unwrap();
         }
-        let lw = |arguments: &str| router.run(at, &format!("{PROGRAM} {arguments}"));
+        let lw = |arguments: &str| router.run(directory_path, &format!("{PROGRAM} {arguments}"));
         lw("registry create --registry fleet.registry --key-file master.key");
-        enroll(plan, at, lw);
+        enroll(options, directory_path, lw);
         let serve = |n| {
             let gateway = router.start(
-                at,
+                directory_path,
                 &format!("serve --config gateway{n}.toml --json --status-interval 1"),
             );
             gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
             gateway
         };
         let gateways = (1..=configurations.len()).map(serve).collect();
-        let responder = Process::start(inside_of(b, at, &["python3", "-c", SERVER]));
+        let responder = Process::start(command_in(b, directory_path, &["python3", "-c", SERVER]));
         responder.wait_for("responder", |_| true);
         Some(Self {
-            plan,
-            a: agent(plan, 1, a, at),
-            b: agent(plan, 2, b, at),
+            options,
+            a: agent(options, 1, a, directory_path),
+            b: agent(options, 2, b, directory_path),
             _gateways: gateways,
             _responder: responder,
-            inside,
+            namespaces,
             directory,
         })
     }
 
     fn run(&self, arguments: &str) {
-        let [router, ..] = &self.inside;
+        let [router, ..] = &self.namespaces;
         router.run(self.directory.path(), &format!("{PROGRAM} {arguments}"));
     }
 
     /// Allows the pair, and waits until both agents have connected.
     #[track_caller]
-    fn allow(&self) {
+    fn allow_pair(&self) {
         self.run("device pair create d1 d2 --config gateway1.toml");
         for (agent, peer) in [(&self.a, "00000000000000d2"), (&self.b, "00000000000000d1")] {
             assert_eq!(agent.event("peer_connected")["peer"], peer);
         }
     }
 
-    /// A program at the first device sends a request to a program at the second, and receives its response.
+    /// A program at the first device sends a request to a program at the second device, and receives the response.
     #[track_caller]
     fn exchange_messages(&self) {
-        let [_, a, _] = &self.inside;
-        let text = support::run(inside_of(a, self.directory.path(), &["python3", "-c", CLIENT]));
+        let [_, a, _] = &self.namespaces;
+        let text = support::run(command_in(a, self.directory.path(), &["python3", "-c", CLIENT]));
         assert_eq!(text, "od uoy od woh\n");
     }
 
     /// Kills and restarts the second device's agent, without its session state.
     fn restart_b(&mut self) {
-        let [.., b] = &self.inside;
+        let [.., b] = &self.namespaces;
         self.b.end_with_signal(nix::sys::signal::Signal::SIGKILL);
-        self.b = agent(self.plan, 2, b, self.directory.path());
+        self.b = agent(self.options, 2, b, self.directory.path());
     }
 }
 
 /// Creates segments 1 and 2, and the route between them.
-fn connect(plan: Plan, inside: &[Namespace; 3], at: &Path) {
-    let [router, a, b] = inside;
-    let (family, bits) = (if plan.v6 { "-6" } else { "-4" }, plan.bits());
+fn build_network(options: SiteOptions, namespaces: &[Namespace; 3], directory_path: &Path) {
+    let [router, a, b] = namespaces;
+    let (family, bits) = (if options.v6 { "-6" } else { "-4" }, options.prefix_bits());
     for (n, device) in [(1, a), (2, b)] {
-        let end = |host| format!("{}/{bits}", plan.address(n, host));
-        let dad = if plan.v6 { "nodad" } else { "" };
+        let interface_address = |host| format!("{}/{bits}", options.address(n, host));
+        let dad = if options.v6 { "nodad" } else { "" };
         router.run(
-            at,
+            directory_path,
             &format!("ip link add v{n} type veth peer name dev netns {}", device.pid()),
         );
-        router.run(at, &format!("ip addr add {} dev v{n} {dad}", end(1)));
-        router.run(at, &format!("ip link set v{n} up"));
-        device.run(at, &format!("ip addr add {} dev dev {dad}", end(2)));
-        device.run(at, "ip link set dev dev up");
-        device.run(
-            at,
-            &format!("ip {family} route add default via {}", plan.address(n, 1)),
+        router.run(
+            directory_path,
+            &format!("ip addr add {} dev v{n} {dad}", interface_address(1)),
         );
-        device.run(at, "ethtool -K dev tx off");
+        router.run(directory_path, &format!("ip link set v{n} up"));
+        device.run(
+            directory_path,
+            &format!("ip addr add {} dev dev {dad}", interface_address(2)),
+        );
+        device.run(directory_path, "ip link set dev dev up");
+        device.run(
+            directory_path,
+            &format!("ip {family} route add default via {}", options.address(n, 1)),
+        );
+        device.run(directory_path, "ethtool -K dev tx off");
     }
     for setting in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
-        router.run(at, &format!("sysctl -q -w {setting}"));
+        router.run(directory_path, &format!("sysctl -q -w {setting}"));
     }
 }
 
-/// Enrolls both devices, each with the other as its peer.
-fn enroll(plan: Plan, at: &Path, lw: impl Fn(&str) -> String) {
+/// Enrolls both devices, each with the other device as its peer.
+fn enroll(options: SiteOptions, directory_path: &Path, lw: impl Fn(&str) -> String) {
     for (n, id, peer) in [(1, "d1", "d2"), (2, "d2", "d1")] {
         lw(&format!(
             "device enroll simulated --device {id} --rows 40 --out devices --config gateway1.toml"
         ));
-        let file = at.join(format!("devices/00000000000000{id}.toml"));
+        let file = directory_path.join(format!("devices/00000000000000{id}.toml"));
         let mut config = std::fs::read_to_string(&file).unwrap();
         config += &format!("\n[[peer]]\ndevice = \"{peer}\"\nlisten = \"127.0.0.1:6000\"\n");
         if n == 2 {
             config += "deliver = \"127.0.0.1:6001\"\n";
         }
-        if plan.two_gateways {
-            let address = plan.address(3 - n, 2);
-            let address = if plan.v6 { format!("[{address}]") } else { address };
+        if options.two_gateways {
+            let address = options.address(3 - n, 2);
+            let address = if options.v6 {
+                format!("[{address}]")
+            } else {
+                address
+            };
             config += &format!("address = \"{address}:20553\"\n");
         }
         std::fs::write(&file, config).unwrap();
     }
 }
 
-fn inside_of(namespace: &Namespace, at: &Path, arguments: &[&str]) -> Command {
+fn command_in(namespace: &Namespace, directory_path: &Path, arguments: &[&str]) -> Command {
     let wrapper = namespace.wrapper();
     let mut command = Command::new(&wrapper[0]);
-    command.args(&wrapper[1..]).args(arguments).current_dir(at);
+    command
+        .args(&wrapper[1..])
+        .args(arguments)
+        .current_dir(directory_path);
     command
 }
 
-fn agent(plan: Plan, n: u32, namespace: &Namespace, at: &Path) -> Process {
-    let gateway = plan.address(n, 1);
+fn agent(options: SiteOptions, n: u32, namespace: &Namespace, directory_path: &Path) -> Process {
+    let gateway = options.address(n, 1);
     let arguments = format!("agent --config devices/00000000000000d{n}.toml --gateway {gateway} --json");
-    let agent = namespace.start(at, &arguments);
+    let agent = namespace.start(directory_path, &arguments);
     agent.event("authenticated");
     agent
 }
 
-fn scenario(plan: Plan, close: &str) {
-    let Some(site) = Site::new(plan) else {
+fn scenario(options: SiteOptions, end_command: &str) {
+    let Some(site) = Site::new(options) else {
         println!("SKIPPED: no root, or no unshare, nsenter, ip and ethtool");
         return;
     };
-    site.allow();
+    site.allow_pair();
     site.exchange_messages();
-    site.run(close);
+    site.run(end_command);
     let closed = site.a.event("peer_disconnected");
     assert_eq!(closed["peer"], "00000000000000d2");
     assert_eq!(closed["reason"], "the pair does not exist at the controller");
 }
 
-const REVOKE: &str = "device revoke d2 --reason lost --config gateway1.toml";
-const CLOSE: &str = "device pair delete d2 d1 --config gateway1.toml";
+const REVOKE_COMMAND: &str = "device revoke d2 --reason lost --config gateway1.toml";
+const CLOSE_COMMAND: &str = "device pair delete d2 d1 --config gateway1.toml";
 
 #[test]
 fn a_pair_communicates_until_one_device_is_revoked() {
-    scenario(Plan::default(), REVOKE);
+    scenario(SiteOptions::default(), REVOKE_COMMAND);
 }
 
 #[test]
 fn a_pair_communicates_through_a_sealed_gate_until_it_is_closed() {
     let sealed = true;
     scenario(
-        Plan {
+        SiteOptions {
             sealed,
-            ..Plan::default()
+            ..SiteOptions::default()
         },
-        CLOSE,
+        CLOSE_COMMAND,
     );
 }
 
 #[test]
-fn a_pair_communicates_over_ipv6_past_no_gate_and_a_sealed_one() {
-    for (sealed, close) in [(false, REVOKE), (true, CLOSE)] {
+fn a_pair_communicates_over_ipv6_without_a_gate_and_through_a_sealed_gate() {
+    for (sealed, end_command) in [(false, REVOKE_COMMAND), (true, CLOSE_COMMAND)] {
         let v6 = true;
         scenario(
-            Plan {
+            SiteOptions {
                 v6,
                 sealed,
-                ..Plan::default()
+                ..SiteOptions::default()
             },
-            close,
+            end_command,
         );
     }
 }
 
-/// Each device is known to its own gateway only; the shared registry provides the key.
+/// Each gateway knows only its own device. The shared registry provides the pair's key.
 #[test]
 fn a_pair_communicates_across_two_gateways_of_one_registry() {
     let two_gateways = true;
     scenario(
-        Plan {
+        SiteOptions {
             two_gateways,
-            ..Plan::default()
+            ..SiteOptions::default()
         },
-        REVOKE,
+        REVOKE_COMMAND,
     );
 }
 
 #[test]
 fn a_restarted_peer_is_reachable_again() {
-    let Some(mut site) = Site::new(Plan::default()) else {
+    let Some(mut site) = Site::new(SiteOptions::default()) else {
         println!("SKIPPED: no root, or no unshare, nsenter, ip and ethtool");
         return;
     };
-    site.allow();
+    site.allow_pair();
     site.exchange_messages();
     site.restart_b();
     site.exchange_messages();

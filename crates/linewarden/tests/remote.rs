@@ -1,4 +1,5 @@
-//! Commands through a controller over TLS: same results, rejected users, a controller that is killed, and one that sends wrong responses.
+//! Commands through a controller over TLS: results that equal those of local commands, rejected users, a killed controller, and a
+//! server that sends wrong responses.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -58,11 +59,16 @@ fn remote_and_local_queries_give_the_same_results() {
         "audit --limit 1",
         "user list",
     ] {
-        for form in ["", " --json"] {
-            let local_output = controller.run_local(&format!("{command}{form}")).ok();
-            let remote_output = controller.as_user("ada", &format!("{command}{form}")).ok();
-            assert_eq!(local_output, remote_output, "{command}{form}");
-            assert!(!local_output.is_empty() || form == " --json", "{command}");
+        for output_option in ["", " --json"] {
+            let local_output = controller.run_local(&format!("{command}{output_option}")).ok();
+            let remote_output = controller
+                .as_user("ada", &format!("{command}{output_option}"))
+                .ok();
+            assert_eq!(local_output, remote_output, "{command}{output_option}");
+            assert!(
+                !local_output.is_empty() || output_option == " --json",
+                "{command}"
+            );
         }
     }
     // A list of several pages is complete.
@@ -137,7 +143,7 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
     let round = olga("policy round fans --reason now --json").ok();
     assert_eq!(json(&round)["rounds_requested"], 1);
     controller.run("signed keygen --scheme ed25519 --out truck8").ok();
-    let key = controller.public_key("truck8");
+    let key = controller.public_key_file("truck8");
     let signer = json(&ada(&format!("signer create {key} --name truck-8 --reason new --json")).ok());
     let id = signer["id"].as_str().unwrap();
     olga(&format!("signer revoke {id} --reason stolen")).ok();
@@ -150,7 +156,7 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
     assert_eq!(revoked["status"], "revoked");
 
     let token = ada("user create vera --reason night-shift").ok();
-    controller.token("vera", token.trim());
+    controller.write_token("vera", token.trim());
     controller.as_user("vera", "device list").ok();
     ada("user delete vera --reason over").ok();
     let error = ada("user delete vera --reason over").refused(2);
@@ -158,15 +164,17 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
 
     let records = ada("audit --json --limit 1000").ok();
     let records: Vec<Value> = records.lines().map(json).collect();
-    let count_of = |by: &str, action: &str, reason: &str| {
-        let matches = |act: &&Value| act["actor"] == by && act["action"] == action && act["reason"] == reason;
+    let count_of = |actor: &str, action: &str, reason: &str| {
+        let matches = |record: &&Value| {
+            record["actor"] == actor && record["action"] == action && record["reason"] == reason
+        };
         records
             .iter()
             .filter(matches)
-            .filter(|act| act["outcome"] == "ok")
+            .filter(|record| record["outcome"] == "ok")
             .count()
     };
-    for (by, action, reason, count) in [
+    for (actor, action, reason, count) in [
         ("olga", "enrolled", "new-hall", 2),
         ("olga", "enrolled", "worn-out", 1),
         ("olga", "quarantined", "odd", 1),
@@ -178,12 +186,19 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
         ("olga", "signer_changed", "stolen", 1),
         ("ada", "user_changed", "over", 1),
     ] {
-        assert_eq!(count_of(by, action, reason), count, "{by} {action} {reason}");
+        assert_eq!(
+            count_of(actor, action, reason),
+            count,
+            "{actor} {action} {reason}"
+        );
     }
-    assert!(records.iter().all(|act| act["authentic"] == true), "{records:?}");
+    assert!(
+        records.iter().all(|record| record["authentic"] == true),
+        "{records:?}"
+    );
 }
 
-/// The state of exported devices is imported, encrypted in the file, and sent over TLS.
+/// The import includes the state of the exported devices. The devices are encrypted in the file, and are sent over TLS.
 #[test]
 fn a_fleet_moves_to_a_registry_that_only_a_controller_reaches() {
     let controller = TestController::new();
@@ -215,7 +230,7 @@ fn a_fleet_moves_to_a_registry_that_only_a_controller_reaches() {
     assert_eq!(json(&imported)["imported"], 6);
     let source_list = run(&format!("device list --json {old_registry}")).ok();
     assert_eq!(source_list, controller.as_user("olga", "device list --json").ok());
-    // A second import is rejected without changes; replacing is allowed, but revoked devices stay revoked.
+    // A second import is rejected and changes nothing.
     let repeat_error = controller
         .as_user("olga", &format!("{import} --reason moved"))
         .refused(1);
@@ -230,7 +245,7 @@ fn a_fleet_moves_to_a_registry_that_only_a_controller_reaches() {
 }
 
 #[test]
-fn commands_that_need_the_registry_report_it() {
+fn commands_that_need_direct_access_to_the_registry_report_this() {
     let controller = TestController::new();
     for command in [
         "registry check",
@@ -262,9 +277,9 @@ fn commands_that_need_the_registry_report_it() {
     assert!(conflict_error.contains("cannot be used with"), "{conflict_error}");
 }
 
-/// Commands read the registry from a controller's configuration, as from a gateway's.
+/// Commands can read the registry's location from the configuration of a controller, as from the configuration of a gateway.
 #[test]
-fn commands_on_a_registry_take_the_controllers_configuration() {
+fn commands_on_a_registry_accept_the_controllers_configuration() {
     let controller = TestController::new();
     controller.prepare(2);
     for command in ["registry check", "device list", "attest group list", "user list"] {

@@ -1,5 +1,5 @@
-//! Devices that renew their rows and keys over their sessions, as their users run them, and processes that are killed at any
-//! moment of a renewal.
+//! Renewal of rows and keys over the sessions of devices, with the programs as users run them, and with processes that are killed
+//! at any moment of a renewal.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -83,11 +83,11 @@ impl Site {
         }
     }
 
-    fn agent(&self, id: &str, more: &str) -> Process {
+    fn agent(&self, id: &str, options: &str) -> Process {
         // No two live sessions may share an address.
         let address = if id == "d1" { "127.0.0.1" } else { "[::1]" };
         self.start(&format!(
-            "agent --config devices/00000000000000{id}.toml --gateway {address}:{} --json {more}",
+            "agent --config devices/00000000000000{id}.toml --gateway {address}:{} --json {options}",
             self.port
         ))
     }
@@ -97,19 +97,20 @@ impl Site {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn helper(&self, id: &str) -> std::path::PathBuf {
+    fn helper_path(&self, id: &str) -> std::path::PathBuf {
         self.path(&format!("devices/00000000000000{id}.helper"))
     }
 
-    fn helper_rows(&self, id: &str) -> u64 {
-        match Credential::read_from(&self.helper(id)).unwrap() {
+    /// Number of rows in the device's helper data, which is the number after the highest row.
+    fn helper_row_count(&self, id: &str) -> u64 {
+        match Credential::read_from(&self.helper_path(id)).unwrap() {
             Credential::Pool(helper) => helper.end_idx().into(),
             Credential::Key(_) => panic!("helper data are of key mode"),
         }
     }
 }
 
-fn events(lines: &[Value]) -> Vec<&str> {
+fn event_names(lines: &[Value]) -> Vec<&str> {
     lines.iter().filter_map(|line| line["event"].as_str()).collect()
 }
 
@@ -122,13 +123,13 @@ fn a_pool_is_renewed_ahead_of_need_and_never_runs_out() {
     std::fs::write(&file, config + "\n[renewal]\nbelow_rows = 3\nrows = 50\n").unwrap();
     let _gateway = site.gateway();
     let agent = site.agent("d1", "");
-    // The new rows take two messages; in the end a row number above the first pool is used.
+    // The new rows need two messages. Afterwards the device uses a row of the new rows.
     assert_eq!(agent.event("rows_renewed")["rows_end"], 54);
     agent.wait_for("a new row", |line| {
         line["event"] == "authenticated" && line["row"].as_u64() >= Some(5)
     });
     assert_eq!(site.device("d1")["rows_total"], 54);
-    assert_eq!(site.helper_rows("d1"), 54);
+    assert_eq!(site.helper_row_count("d1"), 54);
 }
 
 #[test]
@@ -136,46 +137,52 @@ fn a_pool_with_one_remaining_row_is_renewed() {
     let site = Site::new();
     site.enroll("--device d1 --rows 2");
     let _gateway = site.gateway();
-    let first = site.agent("d1", "--once").wait_for_success();
-    assert_eq!(events(&first), ["link_opened", "authenticated"]);
-    let renewed = site.agent("d1", "--once --renew").wait_for_success();
-    assert_eq!(events(&renewed), ["link_opened", "authenticated", "rows_renewed"]);
-    assert_eq!(renewed[1]["row"], 1, "the last row of the first pool");
-    let after = site.agent("d1", "--once").wait_for_success();
-    let session = after
+    let first_run = site.agent("d1", "--once").wait_for_success();
+    assert_eq!(event_names(&first_run), ["link_opened", "authenticated"]);
+    let renewal_run = site.agent("d1", "--once --renew").wait_for_success();
+    assert_eq!(
+        event_names(&renewal_run),
+        ["link_opened", "authenticated", "rows_renewed"]
+    );
+    assert_eq!(renewal_run[1]["row"], 1, "the last row of the first pool");
+    let later_run = site.agent("d1", "--once").wait_for_success();
+    let session = later_run
         .iter()
         .find(|line| line["event"] == "authenticated")
         .unwrap();
-    assert!(session["row"].as_u64() >= Some(2), "{after:#?}");
+    assert!(session["row"].as_u64() >= Some(2), "{later_run:#?}");
 }
 
 #[test]
-fn a_key_is_renewed_and_the_old_one_is_invalid() {
+fn a_key_is_renewed_and_the_old_key_is_invalid() {
     let site = Site::new();
     site.enroll("--device d2 --model sram");
     let gateway = site.gateway();
-    let old_helper = std::fs::read(site.helper("d2")).unwrap();
+    let old_helper = std::fs::read(site.helper_path("d2")).unwrap();
     let lines = site.agent("d2", "--once --renew").wait_for_success();
-    assert_eq!(events(&lines), ["link_opened", "authenticated", "key_renewed"]);
+    assert_eq!(
+        event_names(&lines),
+        ["link_opened", "authenticated", "key_renewed"]
+    );
     assert_eq!(site.device("d2")["epoch"], 1);
-    let new = std::fs::read(site.helper("d2")).unwrap();
-    assert_ne!(old_helper, new);
+    let new_helper = std::fs::read(site.helper_path("d2")).unwrap();
+    assert_ne!(old_helper, new_helper);
     assert!(!site.path("devices/00000000000000d2.helper.new").exists());
     site.agent("d2", "--once --timeout 50").wait_for_success();
 
     // As if the device was killed after the registry had stored the new key, and before the device received the confirmation: the
     // device tries the new key first.
-    std::fs::write(site.helper("d2"), &old_helper).unwrap();
-    std::fs::write(site.path("devices/00000000000000d2.helper.new"), &new).unwrap();
+    std::fs::write(site.helper_path("d2"), &old_helper).unwrap();
+    std::fs::write(site.path("devices/00000000000000d2.helper.new"), &new_helper).unwrap();
     let lines = site.agent("d2", "--once --timeout 50").wait_for_success();
-    assert!(events(&lines).contains(&"key_renewed"), "{lines:#?}");
-    assert_eq!(std::fs::read(site.helper("d2")).unwrap(), new);
+    assert!(event_names(&lines).contains(&"key_renewed"), "{lines:#?}");
+    assert_eq!(std::fs::read(site.helper_path("d2")).unwrap(), new_helper);
     // As if the device was killed before the registry had the new key: the device tries the old key, and completes the renewal.
     std::fs::write(site.path("devices/00000000000000d2.helper.new"), &old_helper).unwrap();
     site.agent("d2", "--once --timeout 50").wait_for_success();
-    assert_eq!(std::fs::read(site.helper("d2")).unwrap(), new);
+    assert_eq!(std::fs::read(site.helper_path("d2")).unwrap(), new_helper);
     let lines = site.agent("d2", "--once --renew --timeout 50").wait_for_success();
-    assert!(events(&lines).contains(&"key_renewed"), "{lines:#?}");
+    assert!(event_names(&lines).contains(&"key_renewed"), "{lines:#?}");
     assert_eq!(site.device("d2")["epoch"], 2);
     drop(gateway);
 }
@@ -197,26 +204,26 @@ fn a_renewal_without_a_response_fails() {
     let last = lines.last().unwrap();
     assert_eq!(last["event"], "renewal_failed");
     assert_eq!(last["reason"], "the controller did not respond");
-    // A renewal that was not requested does not fail the command.
+    // Without `--renew`, the command needs no response to a renewal, and succeeds.
     site.agent("d1", "--once").wait_for_success();
 }
 
-/// `kill -9` of the device after each line that it prints, and at moments in between that differ from run to run.
+/// Kills the device with SIGKILL after its authentication. The moment of the kill differs in each pass.
 #[test]
 fn a_device_killed_at_any_moment_of_a_renewal_continues() {
     let site = Site::new();
     site.enroll("--device d1 --rows 40");
     site.enroll("--device d2 --model sram");
     let mut gateway = site.gateway();
-    for round in 0..12u64 {
+    for pass in 0..12u64 {
         for id in ["d1", "d2"] {
             let agent = site.agent(id, "--renew");
             agent.event("authenticated");
-            // Not a wait for a condition: the moment of the kill within the renewal varies.
-            let _ = agent.next(Duration::from_millis(7 * round));
+            // Waits for the next line of the agent, but at most this time, so that the moment of the kill varies.
+            let _ = agent.next(Duration::from_millis(7 * pass));
             drop(agent);
         }
-        if round % 4 == 3 {
+        if pass % 4 == 3 {
             drop(gateway);
             gateway = site.gateway();
         }
@@ -225,14 +232,14 @@ fn a_device_killed_at_any_moment_of_a_renewal_continues() {
         let lines = site.agent(id, "--once --renew --timeout 55").wait_for_success();
         let renewed = ["rows_renewed", "key_renewed"];
         assert!(
-            events(&lines).iter().any(|event| renewed.contains(event)),
+            event_names(&lines).iter().any(|event| renewed.contains(event)),
             "{lines:#?}"
         );
         site.agent(id, "--once --timeout 55").wait_for_success();
     }
     assert_eq!(
         site.device("d1")["rows_total"].as_u64(),
-        Some(site.helper_rows("d1"))
+        Some(site.helper_row_count("d1"))
     );
     assert!(!Path::new(&site.path("devices/00000000000000d2.helper.new")).exists());
     // This command fails if a record is damaged.

@@ -1,5 +1,5 @@
 //! A sealed gate as its users run it: a device with its agent and a local program, a gateway on `xdp`, and a service,
-//! each in a network namespace of the test's own.
+//! each in its own network namespace.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,15 +27,15 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{PROGRAM, Process, TEST_TIMEOUT, linewarden};
 
-/// Where the echo service is, and where the agent listens.
+/// UDP port of the echo service, and of the agent's tunnel.
 const PORT: u16 = 5683;
 
 fn ip(station: &Station, v6: bool) -> IpAddr {
     if v6 { station.v6.into() } else { station.v4.into() }
 }
 
-fn socket(namespace: &NetNs, at: SocketAddr) -> UdpSocket {
-    let socket = namespace.run(|| UdpSocket::bind(at).unwrap()).unwrap();
+fn socket(namespace: &NetNs, address: SocketAddr) -> UdpSocket {
+    let socket = namespace.run(|| UdpSocket::bind(address).unwrap()).unwrap();
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     socket
 }
@@ -71,37 +71,37 @@ struct Site {
 
 impl Site {
     fn new(v6: bool) -> Self {
-        Self::with(v6, false, None)
+        Self::with_options(v6, false, None)
     }
 
     fn serve(&self) -> Process {
         serve(&self.lab, self.directory.path())
     }
 
-    /// Restarts the agent without its session state.
-    fn agent_again(&self) -> Process {
+    /// Starts an agent without session state.
+    fn start_new_agent(&self) -> Process {
         let address = SocketAddr::new(ip(&GATEWAY, self.v6), LAP_PORT);
         agent(&self.lab, self.directory.path(), address)
     }
 
-    /// `forwards`: opened datagrams bypass the gateway's network stack. `pins`: the pin directory, in which the gate outlives the
-    /// gateway.
-    fn with(v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
-        Self::of("sealed", 300, v6, forwards, pins)
+    /// `forwards`: unsealed datagrams bypass the gateway's network stack. `pins`: the pin directory, which keeps the gate after
+    /// the end of the gateway.
+    fn with_options(v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
+        Self::with_gate("sealed", 300, v6, forwards, pins)
     }
 
-    /// With a gate of this kind, and sessions of `session_lifetime_s` seconds.
-    fn of(gate: &str, session_lifetime_s: u32, v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
+    /// Same as [`Self::with_options`], with this kind of gate and this session lifetime.
+    fn with_gate(gate: &str, session_lifetime_s: u32, v6: bool, forwards: bool, pins: Option<&Path>) -> Self {
         let lab = Lab::build(&Topology::default()).unwrap();
         let directory = tempfile::tempdir().unwrap();
-        let at = directory.path();
+        let directory_path = directory.path();
         let interface = &lab.gateway_devices_end.name;
         let gate_action = match pins {
             Some(path) => format!("pin_directory = \"{}\"", path.display()),
             None => "gate_on_exit = \"remove\"".to_owned(),
         };
         std::fs::write(
-            at.join("gateway.toml"),
+            directory_path.join("gateway.toml"),
             format!(
                 "[gateway]\nid = 5\ninterfaces = [\"{interface}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"{gate}\"\n\
                  session_lifetime_s = {session_lifetime_s}\n{gate_action}\nslots = 16\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
@@ -110,29 +110,29 @@ impl Site {
         )
         .unwrap();
         if forwards {
-            let path = at.join("gateway.toml");
+            let path = directory_path.join("gateway.toml");
             let text = std::fs::read_to_string(&path).unwrap();
             let line = format!("forward_to = [\"{}\"]\n[registry]", lab.gateway_service_end.name);
             std::fs::write(&path, text.replace("[registry]", &line)).unwrap();
         }
         run(
             &lab.gateway,
-            at,
+            directory_path,
             PROGRAM,
             "registry create --registry fleet.registry --key-file master.key",
         );
         let enroll = "device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml";
-        run(&lab.gateway, at, PROGRAM, enroll);
-        let gateway = serve(&lab, at);
+        run(&lab.gateway, directory_path, PROGRAM, enroll);
+        let gateway = serve(&lab, directory_path);
 
         let service = SocketAddr::new(ip(&SERVICE, v6), PORT);
-        let file = at.join("devices/00000000000000d1.toml");
+        let file = directory_path.join("devices/00000000000000d1.toml");
         let config = std::fs::read_to_string(&file).unwrap();
         let is_sealed = gate == "sealed";
         let tunnel = format!("\n[[tunnel]]\nlisten = \"127.0.0.1:{PORT}\"\nservice = \"{service}\"\n");
         std::fs::write(&file, config + if is_sealed { &tunnel } else { "" }).unwrap();
         let gateway_address = SocketAddr::new(ip(&GATEWAY, v6), LAP_PORT);
-        let agent = agent(&lab, at, gateway_address);
+        let agent = agent(&lab, directory_path, gateway_address);
         agent.wait_for("session", |line| line["event"] == "authenticated");
         let echo = socket(&lab.service, service);
         let site = Self {
@@ -156,9 +156,10 @@ impl Site {
         site
     }
 
-    /// The socket of a local program on the device, which sends to the tunnel, or directly to the service without a seal.
+    /// The socket of a local program on the device. With a sealed gate, the program sends to the tunnel, otherwise directly to
+    /// the service.
     fn program(&self) -> UdpSocket {
-        let (local_address, to) = match self.is_sealed {
+        let (local_address, destination) = match self.is_sealed {
             true => (
                 "127.0.0.1".parse().unwrap(),
                 SocketAddr::from(([127, 0, 0, 1], PORT)),
@@ -166,11 +167,11 @@ impl Site {
             false => (ip(&DEVICE_HOST, self.v6), self.service),
         };
         let socket = socket(&self.lab.devices, SocketAddr::new(local_address, 0));
-        socket.connect(to).unwrap();
+        socket.connect(destination).unwrap();
         socket
     }
 
-    /// The longest payload that 1,500 bytes leave.
+    /// The longest payload of a sealed datagram in a packet of 1,500 bytes.
     fn payload_bytes_max(&self) -> usize {
         if self.v6 { 1396 } else { 1416 }
     }
@@ -221,7 +222,7 @@ fn scenario(v6: bool) {
     );
     let mut listener = listener.unwrap();
 
-    // Datagrams of all sizes, of two programs at a time; too long datagrams are not fragmented.
+    // Two programs send datagrams of all sizes. Datagrams that are too long are dropped, not fragmented.
     let programs = [site.program(), site.program()];
     for bytes in [1, 2, 7, 8, 9, 100, 1000, site.payload_bytes_max()] {
         for (program, fill) in programs.iter().zip([0x11, 0x22]) {
@@ -231,12 +232,12 @@ fn scenario(v6: bool) {
     programs[0]
         .send(&vec![0x33; site.payload_bytes_max() + 1])
         .unwrap();
-    assert_echoed(&programs[0], b"after it");
-    both_checksums(&site, &programs[0]);
+    assert_echoed(&programs[0], b"after the long datagram");
+    check_checksums(&site, &programs[0]);
 
-    unsealed_is_dropped(&site);
-    replays_are_dropped(&site, &mut listener);
-    the_service_learns_the_largest_size(&site, &programs[0]);
+    check_unsealed_packets(&site);
+    check_replays(&site, &mut listener);
+    check_path_mtu(&site, &programs[0]);
 
     let revoke = "device revoke d1 --reason lost --config gateway.toml";
     run(&site.lab.gateway, site.directory.path(), PROGRAM, revoke);
@@ -262,26 +263,26 @@ fn scenario(v6: bool) {
     assert_eq!(sender.recv(&mut [0; 64]).unwrap(), 7, "all traffic passes");
 }
 
-/// Packets are sealed both with complete checksums and with checksums that the service leaves to its network card, whether the
-/// card toward the devices would complete these or the kernel does.
-fn both_checksums(site: &Site, program: &UdpSocket) {
+/// Checks that packets are sealed, whether the service completes checksums or leaves checksums to its network card. The kernel or
+/// the network card toward the devices can then complete the checksums.
+fn check_checksums(site: &Site, program: &UdpSocket) {
     let set_checksums = |namespace: &NetNs, name: &str, on| {
         namespace
             .run(|| ethtool::set(name, Offload::TransmitChecksum, on).unwrap())
             .unwrap();
     };
-    let (lab, far) = (&site.lab, &site.lab.service_end.name);
-    for (service, gateway) in [(true, false), (true, true), (false, true), (false, false)] {
-        set_checksums(&lab.service, far, service);
-        set_checksums(&lab.gateway, &lab.gateway_devices_end.name, gateway);
+    let (lab, service_interface) = (&site.lab, &site.lab.service_end.name);
+    for (service_offload, gateway_offload) in [(true, false), (true, true), (false, true), (false, false)] {
+        set_checksums(&lab.service, service_interface, service_offload);
+        set_checksums(&lab.gateway, &lab.gateway_devices_end.name, gateway_offload);
         for bytes in [1, 8, 777] {
             assert_echoed(program, &vec![0x5a; bytes]);
         }
     }
 }
 
-/// No traffic in either direction, although the session is open.
-fn unsealed_is_dropped(site: &Site) {
+/// Checks that no unsealed packet passes in either direction, although the session is open.
+fn check_unsealed_packets(site: &Site) {
     let (lab, device) = (&site.lab, ip(&DEVICE_HOST, site.v6));
     let plain = socket(&lab.devices, SocketAddr::new(device, 0));
     plain.send_to(b"plainly", site.service).unwrap();
@@ -295,15 +296,15 @@ fn unsealed_is_dropped(site: &Site) {
     for verdict in ["drop_gate", "drop_gate_port", "drop_unsealed"] {
         site.gateway.wait_for_count(verdict, 1);
     }
-    // The packet arrived as DATA_DOWN, which a program without the agent cannot read.
+    // The service's packet arrived as DATA_DOWN, which a program without the agent cannot read.
     let mut buffer = [0; 256];
     let bytes = plain.recv(&mut buffer).unwrap();
     assert_eq!(buffer[..4], [0x4c, 0x57, 1, 7]);
     assert_eq!(bytes, 56 + 20);
 }
 
-/// Replays frames that were recorded on the devices' network, on the same network.
-fn replays_are_dropped(site: &Site, listener: &mut PacketSocket) {
+/// Checks that replays of frames from the devices' network are dropped.
+fn check_replays(site: &Site, listener: &mut PacketSocket) {
     let mut recorded = Vec::new();
     listener.receive(4096, |received| {
         let is_data = parse(received.frame)
@@ -322,8 +323,8 @@ fn replays_are_dropped(site: &Site, listener: &mut PacketSocket) {
         .wait_for_count("drop_sequence", recorded.len() as u64);
 }
 
-/// With the route's MTU reduced by the seal, a service that sends too long datagrams gets an error.
-fn the_service_learns_the_largest_size(site: &Site, program: &UdpSocket) {
+/// Checks that a service that sends too long datagrams gets an error. The route's MTU is reduced by the length of the seal.
+fn check_path_mtu(site: &Site, program: &UdpSocket) {
     let (lab, name) = (&site.lab, &site.lab.gateway_devices_end.name);
     let route = if site.v6 {
         format!("-6 route replace fd66::/64 dev {name} proto kernel metric 256 mtu 1444")
@@ -338,38 +339,42 @@ fn the_service_learns_the_largest_size(site: &Site, program: &UdpSocket) {
     } else {
         sockopt::set_ip_mtu_discover(&service, Ipv4PathMtuDiscovery::DO).unwrap();
     }
-    let to = SocketAddr::new(ip(&DEVICE_HOST, site.v6), 9);
+    let destination = SocketAddr::new(ip(&DEVICE_HOST, site.v6), 9);
     let deadline = Instant::now() + TEST_TIMEOUT;
     let headers = 1500 - 56 - site.payload_bytes_max();
-    while service.send_to(&vec![1; 1500 - headers], to).is_ok() {
+    while service.send_to(&vec![1; 1500 - headers], destination).is_ok() {
         assert!(Instant::now() < deadline, "the service receives no error");
         std::thread::yield_now();
     }
-    let error = service.send_to(&vec![1; 1500 - headers], to).unwrap_err();
+    let error = service
+        .send_to(&vec![1; 1500 - headers], destination)
+        .unwrap_err();
     assert_eq!(
         error.raw_os_error(),
         Some(rustix::io::Errno::MSGSIZE.raw_os_error())
     );
-    service.send_to(&vec![1; site.payload_bytes_max()], to).unwrap();
+    service
+        .send_to(&vec![1; site.payload_bytes_max()], destination)
+        .unwrap();
     assert_echoed(program, &vec![7; site.payload_bytes_max()]);
 }
 
 #[test]
-fn datagrams_pass_a_sealed_gate_and_other_packets_do_not_ipv4() {
+fn over_ipv4_datagrams_pass_a_sealed_gate_and_other_packets_do_not() {
     if !skipped() {
         scenario(false);
     }
 }
 
 #[test]
-fn datagrams_pass_a_sealed_gate_and_other_packets_do_not_ipv6() {
+fn over_ipv6_datagrams_pass_a_sealed_gate_and_other_packets_do_not() {
     if !skipped() {
         scenario(true);
     }
 }
 
-/// How many packets the gateway's network stack has forwarded.
-fn forwarded(site: &Site) -> u64 {
+/// Number of packets that the gateway's network stack has forwarded.
+fn forwarded_packets(site: &Site) -> u64 {
     let read = |path: &str| {
         site.lab
             .gateway
@@ -384,27 +389,28 @@ fn forwarded(site: &Site) -> u64 {
     let text = read("/proc/thread-self/net/snmp");
     let mut lines = text.lines().filter(|line| line.starts_with("Ip:"));
     let mut words = || lines.next().unwrap().split_whitespace();
-    let at = words().position(|word| word == "ForwDatagrams").unwrap();
-    words().nth(at).unwrap().parse().unwrap()
+    let column = words().position(|word| word == "ForwDatagrams").unwrap();
+    words().nth(column).unwrap().parse().unwrap()
 }
 
-/// Upstream past the stack, if the neighbor is known; downstream through the stack, because the egress filter seals there.
+/// Datagrams from the device bypass the gateway's network stack if the neighbor is known. Datagrams to the device pass the stack,
+/// because the egress filter seals them there.
 #[test]
-fn opened_datagrams_are_forwarded_past_the_stack_if_configured() {
+fn unsealed_datagrams_bypass_the_network_stack_if_configured() {
     if skipped() {
         return;
     }
     for v6 in [false, true] {
         for (forwards, expected) in [(false, 20), (true, 10)] {
-            let site = Site::with(v6, forwards, None);
+            let site = Site::with_options(v6, forwards, None);
             let program = site.program();
             assert_echoed(&program, b"the first");
-            let before = forwarded(&site);
+            let before = forwarded_packets(&site);
             for bytes in (0..10).map(|step| 1 + step * 150) {
                 assert_echoed(&program, &vec![1; bytes.min(site.payload_bytes_max())]);
             }
             assert_eq!(
-                forwarded(&site) - before,
+                forwarded_packets(&site) - before,
                 expected,
                 "IPv6 {v6}, forwards {forwards}"
             );
@@ -433,11 +439,11 @@ impl Drop for BpfFilesystem {
     }
 }
 
-/// Sends datagrams one after the other while `work` runs, each after the previous echo; returns their number.
+/// While `work` runs, sends a datagram after each echo of the previous datagram. Returns the number of datagrams.
 fn while_datagrams_pass(program: &UdpSocket, pause: Duration, work: impl FnOnce()) -> u32 {
-    /// Ends the traffic also when `work` panics, or the scope would wait forever.
-    struct End<'a>(&'a AtomicBool);
-    impl Drop for End<'_> {
+    /// Ends the traffic even if `work` panics. Otherwise the scope would wait forever.
+    struct StopOnDrop<'a>(&'a AtomicBool);
+    impl Drop for StopOnDrop<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Release);
         }
@@ -454,35 +460,35 @@ fn while_datagrams_pass(program: &UdpSocket, pause: Duration, work: impl FnOnce(
             number
         });
         {
-            let _end = End(&done);
+            let _stop = StopOnDrop(&done);
             work();
         }
         traffic.join().unwrap()
     })
 }
 
-/// Datagrams go to and fro all the time while the gateway is killed, or stopped for another version, and started again:
-/// none is lost, the session continues, and no row is used.
+/// While datagrams pass in both directions, the gateway is killed or terminated, and started again. No datagram is lost, the
+/// session continues, and no row is used.
 #[test]
 fn a_gateway_is_replaced_without_a_lost_datagram() {
     if skipped() {
         return;
     }
     let filesystem = BpfFilesystem::mount();
-    let mut site = Site::with(false, false, Some(&filesystem.0.path().join("gates")));
+    let mut site = Site::with_options(false, false, Some(&filesystem.0.path().join("gates")));
     let program = site.program();
     let sent = while_datagrams_pass(&program, Duration::ZERO, || {
         for signal in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGKILL] {
             site.gateway.end_with_signal(signal);
             site.gateway = site.serve();
             site.gateway
-                .wait_for("the device again", |line| line["devices"] == 1);
+                .wait_for("the restored device", |line| line["devices"] == 1);
         }
     });
     assert!(sent > 100, "{sent}");
-    let counted = |verdict: &str| site.gateway.count(verdict);
+    let counter = |verdict: &str| site.gateway.count(verdict);
     site.gateway.wait_for_count("pass_data", u64::from(sent));
-    assert_eq!(counted("reply_ack"), 1, "the session at the start");
+    assert_eq!(counter("reply_ack"), 1, "only the first session was opened");
 
     // The new process controls the gate: a revocation takes effect.
     let revoke = "device revoke d1 --reason lost --config gateway.toml";
@@ -493,23 +499,23 @@ fn a_gateway_is_replaced_without_a_lost_datagram() {
     drop(site);
 }
 
-/// The device renews its session while no process of its gateway runs, killed or stopped, and the next process continues with
-/// the session: no datagram is lost, and no session.
-fn renewed_without_a_process(gate: &str) {
+/// Checks that the device renews its session while no process of its gateway runs. The next process continues with the session.
+/// No datagram and no session is lost.
+fn check_renewal_without_a_process(gate: &str) {
     // The process ends soon after a renewal: the next renewal comes after 3/4 of this time, while `fresh` is younger than 16 s.
     const SESSION_LIFETIME_S: u32 = 6;
     let filesystem = BpfFilesystem::mount();
     let pins = filesystem.0.path().join("gates");
-    let mut site = Site::of(gate, SESSION_LIFETIME_S, false, false, Some(&pins));
+    let mut site = Site::with_gate(gate, SESSION_LIFETIME_S, false, false, Some(&pins));
     let program = site.program();
-    let renewed = |site: &Site| site.agent.event("authenticated")["row"].as_u64().unwrap();
+    let renewed_row = |site: &Site| site.agent.event("authenticated")["row"].as_u64().unwrap();
     let sent = while_datagrams_pass(&program, Duration::from_millis(5), || {
         let mut idx = 0;
         for signal in [Signal::SIGKILL, Signal::SIGTERM] {
             site.gateway.end_with_signal(signal);
-            assert_eq!(renewed(&site), idx + 1, "{gate}, {signal}");
+            assert_eq!(renewed_row(&site), idx + 1, "{gate}, {signal}");
             site.gateway = site.serve();
-            assert_eq!(renewed(&site), idx + 2, "{gate}, after {signal}");
+            assert_eq!(renewed_row(&site), idx + 2, "{gate}, after {signal}");
             idx += 2;
         }
     });
@@ -531,39 +537,40 @@ fn renewed_without_a_process(gate: &str) {
     ] {
         assert_eq!(site.gateway.count(verdict), 0, "{gate}, {verdict}");
     }
-    let ended = site.agent.terminate();
+    let agent_lines = site.agent.terminate();
     let is_lost = |line: &&Value| line["event"] == "session_expired" || line["event"] == "session_lost";
-    assert_eq!(ended.iter().find(is_lost), None, "{ended:?}");
+    assert_eq!(agent_lines.iter().find(is_lost), None, "{agent_lines:?}");
 
-    // The release removes all pinned objects.
+    // `--remove-gate` removes all pinned objects.
     site.gateway.end_with_signal(Signal::SIGKILL);
-    let release = "serve --config gateway.toml --remove-gate";
-    run(&site.lab.gateway, site.directory.path(), PROGRAM, release);
+    let remove_gate = "serve --config gateway.toml --remove-gate";
+    run(&site.lab.gateway, site.directory.path(), PROGRAM, remove_gate);
     assert_eq!(std::fs::read_dir(&pins).unwrap().count(), 0);
 }
 
 #[test]
 fn a_session_is_renewed_at_a_bound_gate_while_no_process_runs() {
     if !skipped() {
-        renewed_without_a_process("bound");
+        check_renewal_without_a_process("bound");
     }
 }
 
 #[test]
 fn a_session_is_renewed_at_a_sealed_gate_while_no_process_runs() {
     if !skipped() {
-        renewed_without_a_process("sealed");
+        check_renewal_without_a_process("sealed");
     }
 }
 
-/// In the meantime another process ran as this gateway, and may have used the stored rows: none of them is used.
+/// After the kill of the gateway, another process ran as this gateway on another machine, and could have used the rows in the
+/// pinned memory. The restarted gateway uses none of these rows.
 #[test]
 fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_used() {
     if skipped() {
         return;
     }
     let filesystem = BpfFilesystem::mount();
-    let mut site = Site::with(false, false, Some(&filesystem.0.path().join("gates")));
+    let mut site = Site::with_options(false, false, Some(&filesystem.0.path().join("gates")));
     site.gateway.end_with_signal(Signal::SIGKILL);
     let other_machine = Lab::build(&Topology::default()).unwrap();
     let path = site.directory.path().join("gateway.toml");
@@ -576,12 +583,12 @@ fn memory_of_a_gateway_that_was_replaced_elsewhere_is_not_used() {
     drop(serve(&other_machine, site.directory.path()));
     std::fs::write(&path, text).unwrap();
     site.gateway = site.serve();
-    // The session was lost with the memory.
+    // The session is lost, because the gateway does not use the pinned memory.
     site.program().send(b"no receiver").unwrap();
     site.gateway.wait_for_count("drop_session", 1);
-    // The device continues at the mark: rows below it may have been used elsewhere.
+    // The device continues at the mark, because rows below the mark could have been used elsewhere.
     site.agent.end_with_signal(Signal::SIGKILL);
-    let agent = site.agent_again();
+    let agent = site.start_new_agent();
     let event = agent.wait_for("a new session", |line| line["event"] == "authenticated");
     assert!(event["row"].as_u64() >= Some(4), "{event}");
 }
@@ -600,10 +607,10 @@ fn rows_are_renewed_through_the_sealed_gate() {
             "agent --config devices/00000000000000d1.toml --gateway {gateway} --interface {} --renew --json",
             site.lab.devices_end.name
         );
-        let at = site.directory.path();
-        // Restart the device's agent: the tunnel sockets of the first agent end with it.
+        let directory_path = site.directory.path();
+        // A restart of the device's agent closes the tunnel sockets of the first agent.
         site.agent.end_with_signal(Signal::SIGKILL);
-        site.agent = start(&site.lab.devices, at, &arguments);
+        site.agent = start(&site.lab.devices, directory_path, &arguments);
         let renewed = site
             .agent
             .wait_for("renewal", |line| line["event"] == "rows_renewed");

@@ -1,4 +1,4 @@
-//! Receivers of signed messages without a reader of their output: they continue to verify, and stop after a signal.
+//! Receivers of signed messages without a reader of their output. The receivers continue to verify, and stop after a signal.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use support::{KilledOnDrop, Process, TEST_TIMEOUT, linewarden, run};
 
-/// Messages that are sent at once: fewer than a socket's buffer holds.
+/// Number of messages that are sent without a pause; less than a socket's buffer can hold.
 const BURST: u64 = 100;
 
 /// A signer whose messages are all different.
@@ -44,24 +44,24 @@ impl Signer {
         }
     }
 
-    fn at(&self) -> &Path {
+    fn directory_path(&self) -> &Path {
         self.directory.path()
     }
 
-    fn send(&self, to: &str) {
-        self.send_some(BURST, to);
+    fn send_burst(&self, address: &str) {
+        self.send_messages(BURST, address);
     }
 
-    fn send_some(&self, count: u64, to: &str) {
+    fn send_messages(&self, count: u64, address: &str) {
         let first = self.sent.get();
         self.sent.set(first + count);
         let lines: String = (first..first + count)
             .map(|number| format!("{number:0900}\n"))
             .collect();
-        std::fs::write(self.at().join("lines"), lines).unwrap();
+        std::fs::write(self.directory_path().join("lines"), lines).unwrap();
         run(linewarden(
-            self.at(),
-            &format!("signed send plain --to {to} --input lines --lanes 1"),
+            self.directory_path(),
+            &format!("signed send plain --to {address} --input lines --lanes 1"),
         ));
     }
 
@@ -69,28 +69,28 @@ impl Signer {
         let arguments = format!(
             "signed receive --listen 127.0.0.1:0 --signers plain/signer.json --lanes 1 --gpu off {arguments}"
         );
-        linewarden(self.at(), &arguments)
+        linewarden(self.directory_path(), &arguments)
     }
 }
 
 /// Sends until a line was dropped, and then until further lines are dropped and [`BURST`] further messages are verified.
 /// `read_counts` returns the receiver's counts (dropped, verified).
-fn send_until_it_continues_without_its_reader(
+fn send_until_lines_are_dropped_and_messages_verified(
     signer: &Signer,
-    to: &str,
+    address: &str,
     mut read_counts: impl FnMut() -> (u64, u64),
 ) {
     let deadline = Instant::now() + TEST_TIMEOUT;
-    let mut wait_for = |what: &str, condition: &dyn Fn((u64, u64)) -> bool| {
+    let mut wait_for = |description: &str, condition: &dyn Fn((u64, u64)) -> bool| {
         loop {
-            signer.send(to);
+            signer.send_burst(address);
             let counts = read_counts();
             if condition(counts) {
                 return counts;
             }
             assert!(
                 Instant::now() < deadline,
-                "no {what} after {TEST_TIMEOUT:?}: {counts:?}"
+                "no {description} after {TEST_TIMEOUT:?}: {counts:?}"
             );
         }
     };
@@ -101,9 +101,9 @@ fn send_until_it_continues_without_its_reader(
 }
 
 #[test]
-fn a_unix_socket_without_a_reader_stops_no_lane_and_no_end() {
+fn a_receiver_continues_and_ends_without_a_reader_of_its_unix_socket() {
     let signer = Signer::new();
-    let path = signer.at().join("socket");
+    let path = signer.directory_path().join("socket");
     let socket = UnixDatagram::bind(&path).unwrap();
     let command = signer.receiver("--json --backlog 16 --out unix:socket");
     let receiver = Process::start(command);
@@ -111,7 +111,7 @@ fn a_unix_socket_without_a_reader_stops_no_lane_and_no_end() {
         .as_str()
         .unwrap()
         .to_owned();
-    send_until_it_continues_without_its_reader(&signer, &address, || {
+    send_until_lines_are_dropped_and_messages_verified(&signer, &address, || {
         receiver.signal(Signal::SIGUSR1);
         let counts = receiver.event("counters");
         (
@@ -124,7 +124,7 @@ fn a_unix_socket_without_a_reader_stops_no_lane_and_no_end() {
     let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(code, 1, "{counts}");
     let output_count = |name: &str| counts["outputs"][name].as_u64().unwrap();
-    // The queued lines, and the line that was being written.
+    // The 16 queued lines, and the line that the receiver was writing.
     assert_eq!(output_count("lost"), 17, "{counts}");
     assert_eq!(
         counts["verified"].as_u64().unwrap(),
@@ -139,7 +139,7 @@ fn a_unix_socket_without_a_reader_stops_no_lane_and_no_end() {
     assert_eq!(lines_received, output_count("written"));
 }
 
-/// Outputs of `--out`, and the lines that each delivers.
+/// A file and a UDP destination of `--out` receive one line for each message.
 #[test]
 fn lines_arrive_in_a_file_and_as_datagrams() {
     let signer = Signer::new();
@@ -148,14 +148,14 @@ fn lines_arrive_in_a_file_and_as_datagrams() {
     let udp = format!("udp:{}", socket.local_addr().unwrap());
     // Fewer than a socket's buffer holds.
     let count = 20;
-    std::fs::write(signer.at().join("file"), "earlier line\n").unwrap();
+    std::fs::write(signer.directory_path().join("file"), "earlier line\n").unwrap();
     for out in ["file", &udp] {
         let receiver = Process::start(signer.receiver(&format!("--json --count {count} --out {out}")));
         let address = receiver.event("listening")["address"]
             .as_str()
             .unwrap()
             .to_owned();
-        signer.send_some(count, &address);
+        signer.send_messages(count, &address);
         let (code, lines) = receiver.wait_for_exit();
         let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
         assert_eq!(
@@ -168,38 +168,40 @@ fn lines_arrive_in_a_file_and_as_datagrams() {
             serde_json::json!({"immediate": 0, "other": 0, "in_batches": 0})
         );
     }
-    let text = std::fs::read_to_string(signer.at().join("file")).unwrap();
-    let in_file = text
+    let text = std::fs::read_to_string(signer.directory_path().join("file")).unwrap();
+    let appended_text = text
         .strip_prefix("earlier line\n")
         .expect("lines must be appended");
-    let in_file: Vec<_> = in_file.lines().map(str::to_owned).collect();
+    let file_lines: Vec<_> = appended_text.lines().map(str::to_owned).collect();
     let datagram = |_| {
         let mut line = [0; 4096];
         let length = socket.recv(&mut line).unwrap();
         String::from_utf8(line[..length].to_vec()).unwrap()
     };
-    for lines in [in_file, (0..count).map(datagram).collect()] {
+    for lines in [file_lines, (0..count).map(datagram).collect()] {
         let payloads = lines.iter().map(|line| {
             let line: Value = serde_json::from_str(line).unwrap();
             assert_eq!(line["event"], "verified");
             line["payload"].clone()
         });
-        let different: std::collections::HashSet<_> = payloads.map(|payload| payload.to_string()).collect();
-        assert_eq!(different.len() as u64, count);
+        let distinct_payloads: std::collections::HashSet<_> =
+            payloads.map(|payload| payload.to_string()).collect();
+        assert_eq!(distinct_payloads.len() as u64, count);
     }
 }
 
 #[test]
 fn a_reader_that_reconnects_receives_the_queued_lines() {
     let signer = Signer::new();
-    let socket = UnixDatagram::bind(signer.at().join("socket")).unwrap();
+    let socket = UnixDatagram::bind(signer.directory_path().join("socket")).unwrap();
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let receiver = Process::start(signer.receiver("--json --out unix:socket"));
     let address = receiver.event("listening")["address"]
         .as_str()
         .unwrap()
         .to_owned();
-    // More than the kernel queues for a socket (net.unix.max_dgram_qlen); none is read before all are verified.
+    // Sends more messages than the kernel queues lines for a socket (net.unix.max_dgram_qlen). The test reads no line before all
+    // messages are verified.
     let queue_length: u64 = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen")
         .unwrap()
         .trim()
@@ -207,7 +209,7 @@ fn a_reader_that_reconnects_receives_the_queued_lines() {
         .unwrap();
     let mut verified = 0;
     while verified <= queue_length + BURST {
-        signer.send(&address);
+        signer.send_burst(&address);
         receiver.signal(Signal::SIGUSR1);
         verified = receiver.event("counters")["verified"].as_u64().unwrap();
     }
@@ -239,7 +241,7 @@ impl RunningReceiver {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = lines(child.stderr.take().unwrap());
+        let lines = read_lines(child.stderr.take().unwrap());
         Self {
             process: KilledOnDrop(child),
             lines,
@@ -250,8 +252,8 @@ impl RunningReceiver {
         kill(Pid::from_raw(self.process.0.id() as i32), signal).unwrap();
     }
 
-    /// The rest of the next line that begins with a prefix.
-    fn after(&self, prefix: &str) -> String {
+    /// Waits for the next line that begins with `prefix`, and returns the text after the prefix.
+    fn text_after(&self, prefix: &str) -> String {
         let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             let remaining = deadline.saturating_duration_since(Instant::now());
@@ -263,10 +265,10 @@ impl RunningReceiver {
     }
 }
 
-fn lines(from: ChildStderr) -> Receiver<String> {
+fn read_lines(stderr: ChildStderr) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
                 return;
             }
@@ -275,29 +277,32 @@ fn lines(from: ChildStderr) -> Receiver<String> {
     lines
 }
 
-/// The first number after the text `behind`.
-fn number(text: &str, behind: &str) -> u64 {
-    let (_, rest) = text.split_once(behind).unwrap();
+/// The first number after `label` in `text`.
+fn number_after(text: &str, label: &str) -> u64 {
+    let (_, rest) = text.split_once(label).unwrap();
     let digits: String = rest.trim().chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap()
 }
 
 #[test]
-fn a_full_standard_output_stops_no_lane_and_no_end() {
+fn a_receiver_continues_and_ends_with_a_full_standard_output() {
     let signer = Signer::new();
     let mut receiver = RunningReceiver::start(signer.receiver("--backlog 16"));
-    let address = receiver.after("listening on ");
-    send_until_it_continues_without_its_reader(&signer, &address, || {
+    let address = receiver.text_after("listening on ");
+    send_until_lines_are_dropped_and_messages_verified(&signer, &address, || {
         receiver.signal(Signal::SIGUSR1);
-        let verified = number(&receiver.after("received "), "verified ");
-        (number(&receiver.after("delivered "), "dropped "), verified)
+        let verified = number_after(&receiver.text_after("received "), "verified ");
+        (
+            number_after(&receiver.text_after("delivered "), "dropped "),
+            verified,
+        )
     });
     receiver.signal(Signal::SIGTERM);
-    let last = receiver.after("delivered ");
-    assert_eq!(number(&last, "lost at the end "), 17, "{last}");
-    receiver.after("error: --out -: ");
+    let last = receiver.text_after("delivered ");
+    assert_eq!(number_after(&last, "lost at the end "), 17, "{last}");
+    receiver.text_after("error: --out -: ");
     assert_eq!(receiver.process.0.wait().unwrap().code(), Some(1));
-    // All delivered lines are complete; the line that was being written is cut.
+    // All lines that the receiver counts as delivered are complete; the line that it was writing is truncated.
     let mut text = String::new();
     let mut stdout = receiver.process.0.stdout.take().unwrap();
     stdout.read_to_string(&mut text).unwrap();
@@ -325,7 +330,7 @@ fn wait_until_received(address: &str) {
 }
 
 #[test]
-fn it_ends_without_a_reader() {
+fn a_receiver_ends_without_a_reader_of_its_standard_output() {
     let signer = Signer::new();
     let mut command = signer.receiver("--json --backlog 16");
     let mut receiver = KilledOnDrop(
@@ -335,15 +340,15 @@ fn it_ends_without_a_reader() {
             .spawn()
             .unwrap(),
     );
-    // Only the first line is read, for the address.
+    // The test reads only the first line, which contains the address.
     let mut stdout = BufReader::with_capacity(1, receiver.0.stdout.take().unwrap());
     let mut listening = String::new();
     stdout.read_line(&mut listening).unwrap();
     let listening: Value = serde_json::from_str(&listening).unwrap();
     let address = listening["address"].as_str().unwrap();
-    // 64 KiB of a pipe, and the backlog.
+    // Sends more lines than the pipe (64 KiB) and the backlog hold.
     for _ in 0..4 {
-        signer.send(address);
+        signer.send_burst(address);
     }
     wait_until_received(address);
     let process = Pid::from_raw(receiver.0.id() as i32);
@@ -370,20 +375,24 @@ fn it_ends_without_a_reader() {
 #[test]
 fn a_fifo_without_a_reader_is_an_error_and_errors_are_counted() {
     let signer = Signer::new();
-    nix::unistd::mkfifo(&signer.at().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    nix::unistd::mkfifo(
+        &signer.directory_path().join("pipe"),
+        nix::sys::stat::Mode::S_IRWXU,
+    )
+    .unwrap();
     let output = signer.receiver("--out pipe").output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("FIFO has no reader"), "{errors}");
 
-    let socket = UnixDatagram::bind(signer.at().join("socket")).unwrap();
+    let socket = UnixDatagram::bind(signer.directory_path().join("socket")).unwrap();
     let receiver = Process::start(signer.receiver("--json --count 1 --out unix:socket"));
     let address = receiver.event("listening")["address"]
         .as_str()
         .unwrap()
         .to_owned();
     drop(socket);
-    signer.send(&address);
+    signer.send_burst(&address);
     let (code, lines) = receiver.wait_for_exit();
     let counts = lines.iter().find(|line| line["event"] == "ended").unwrap();
     assert_eq!(code, 1, "{counts}");
@@ -396,7 +405,7 @@ fn a_fifo_without_a_reader_is_an_error_and_errors_are_counted() {
 #[test]
 fn a_reader_that_starts_again_is_found() {
     let signer = Signer::new();
-    let path = signer.at().join("socket");
+    let path = signer.directory_path().join("socket");
     let socket = UnixDatagram::bind(&path).unwrap();
     let receiver = Process::start(signer.receiver("--json --out unix:socket"));
     let address = receiver.event("listening")["address"]
@@ -404,7 +413,7 @@ fn a_reader_that_starts_again_is_found() {
         .unwrap()
         .to_owned();
     drop(socket);
-    signer.send(&address);
+    signer.send_burst(&address);
     receiver.signal(Signal::SIGUSR1);
     receiver.wait_for("a line without a reader", |line| {
         let has_failed = line["outputs"]["failed"]["Connection refused"].as_u64() > Some(0);
@@ -416,7 +425,7 @@ fn a_reader_that_starts_again_is_found() {
     std::fs::remove_file(&path).unwrap();
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-    signer.send(&address);
+    signer.send_burst(&address);
     let mut line = [0; 4096];
     let length = socket.recv(&mut line).unwrap();
     let line: Value = serde_json::from_slice(&line[..length]).unwrap();

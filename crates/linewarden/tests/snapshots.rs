@@ -1,7 +1,7 @@
 //! The texts that operators read, as the program prints them: the help of every command, and the most likely errors.
 //!
-//! The recorded texts are in `tests/snapshots`. After a deliberate change: `INSTA_UPDATE=always cargo test -p linewarden --test snapshots`,
-//! then read and commit the difference.
+//! The recorded texts are in `tests/snapshots`. After a deliberate change: `INSTA_UPDATE=always cargo test -p linewarden --test
+//! snapshots`, then read and commit the difference.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -72,7 +72,7 @@ fn help_texts_are_as_recorded() {
     });
 }
 
-/// A directory with a registry of two simulated devices, its key, and what else the errors need.
+/// A directory with a registry of two simulated devices, its key, and the other files that the failing commands need.
 fn fleet() -> tempfile::TempDir {
     let fleet = tempfile::tempdir().unwrap();
     let path = fleet.path();

@@ -1,7 +1,7 @@
-//! `linewarden switch run` under p4runtime-shell, the client that most people use, with packets over real interfaces.
+//! `linewarden switch run` with p4runtime-shell as controller, and with packets over real interfaces.
 //!
-//! It runs with the Python that `LINEWARDEN_P4RUNTIME_PYTHON` names, or the one in `.venv` of this tree, if
-//! p4runtime-shell 0.0.6 is installed there.
+//! The tests use the Python interpreter that `LINEWARDEN_P4RUNTIME_PYTHON` names, or else `.venv/bin/python` of this repository.
+//! p4runtime-shell 0.0.6 must be installed for this interpreter.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,41 +28,41 @@ fn python() -> Option<PathBuf> {
     import.is_ok_and(|status| status.success()).then_some(python)
 }
 
-/// A namespace with veths between hN, where the test is, and pN, where the switch is.
-fn network(at: &Path) -> Option<Namespace> {
+/// A namespace with four veth pairs. The test uses the interfaces hN, and the switch uses the interfaces pN.
+fn network(directory_path: &Path) -> Option<Namespace> {
     let namespace = Namespace::new()?;
     for port in 0..4 {
         namespace.run(
-            at,
+            directory_path,
             &format!("ip link add name h{port} type veth peer name p{port}"),
         );
         for interface in [format!("h{port}"), format!("p{port}")] {
             namespace.run(
-                at,
+                directory_path,
                 &format!("sysctl -qw net.ipv6.conf.{interface}.disable_ipv6=1"),
             );
-            namespace.run(at, &format!("ip link set dev {interface} up"));
+            namespace.run(directory_path, &format!("ip link set dev {interface} up"));
         }
     }
     Some(namespace)
 }
 
-/// A command in the namespace.
-fn inside(namespace: &Namespace, program: &Path) -> Command {
+/// A command that runs `program` in the namespace.
+fn command_in(namespace: &Namespace, program: &Path) -> Command {
     let wrapper = namespace.wrapper();
     let mut command = Command::new(&wrapper[0]);
     command.args(&wrapper[1..]).arg(program);
     command
 }
 
-fn tests() -> PathBuf {
+fn tests_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
 }
 
 const PORTS: &str = "-i 0@p0 -i 1@p1 -i 2@p2 -i 3@p3";
 
 #[test]
-fn p4runtime_shell_programs_a_switch_and_its_packets_follow() {
+fn p4runtime_shell_controls_a_switch_that_forwards_packets() {
     let Some(python) = python() else {
         println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/switch_control.rs)");
         return;
@@ -76,13 +76,13 @@ fn p4runtime_shell_programs_a_switch_and_its_packets_follow() {
         "switch run --json --no-p4 --grpc-server-addr 127.0.0.1:0 --device-id 5 --cpu-port 510 {PORTS}"
     );
     let switch = namespace.start(directory.path(), &arguments);
-    let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
-    assert_eq!(serving["device_id"], 5);
-    let mut shell = inside(&namespace, &python);
+    let server_line = switch.wait_for("server", |line| line["p4runtime"].is_string());
+    assert_eq!(server_line["device_id"], 5);
+    let mut shell = command_in(&namespace, &python);
     shell
-        .arg(tests().join("switch_control/shell.py"))
-        .arg(serving["p4runtime"].as_str().unwrap())
-        .arg(tests().join("../../switch/tests/control/data"));
+        .arg(tests_directory().join("switch_control/shell.py"))
+        .arg(server_line["p4runtime"].as_str().unwrap())
+        .arg(tests_directory().join("../../switch/tests/control/data"));
     let text = run(shell);
     assert!(
         text.contains("all packets arrived at the expected ports"),
@@ -100,9 +100,10 @@ fn p4runtime_shell_programs_a_switch_and_its_packets_follow() {
     );
 }
 
-/// With its P4Info a program can be controlled from the start; a connected controller is notified of the end.
+/// A controller can control a program that the switch has loaded with its P4Info. A connected controller is notified when the
+/// switch ends.
 #[test]
-fn a_program_can_be_there_before_its_controller() {
+fn a_controller_can_control_a_program_that_is_already_loaded() {
     let Some(python) = python() else {
         println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/switch_control.rs)");
         return;
@@ -112,7 +113,7 @@ fn a_program_can_be_there_before_its_controller() {
         println!("SKIPPED: network namespaces need root");
         return;
     };
-    let data = tests()
+    let data = tests_directory()
         .join("../../switch/tests/control/data")
         .canonicalize()
         .unwrap();
@@ -122,11 +123,11 @@ fn a_program_can_be_there_before_its_controller() {
          --grpc-server-addr 127.0.0.1:0 {PORTS}"
     );
     let switch = namespace.start(directory.path(), &arguments);
-    let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
-    let mut shell = inside(&namespace, &python);
+    let server_line = switch.wait_for("server", |line| line["p4runtime"].is_string());
+    let mut shell = command_in(&namespace, &python);
     shell
-        .arg(tests().join("switch_control/until_the_end.py"))
-        .arg(serving["p4runtime"].as_str().unwrap())
+        .arg(tests_directory().join("switch_control/until_the_end.py"))
+        .arg(server_line["p4runtime"].as_str().unwrap())
         .arg(switch.id().to_string());
     let text = run(shell);
     assert!(text.contains("server is shutting down"), "{text}");
@@ -137,15 +138,15 @@ fn a_program_can_be_there_before_its_controller() {
 #[test]
 fn contradictory_options_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
-    let data = tests()
+    let data = tests_directory()
         .join("../../switch/tests/control/data")
         .canonicalize()
         .unwrap();
-    let other = tests()
+    let other_p4info = tests_directory()
         .join("../../p4runtime/tests/data/everything.p4info.txtpb")
         .canonicalize()
         .unwrap();
-    let (data, other) = (data.display(), other.display());
+    let (data, other_p4info) = (data.display(), other_p4info.display());
     for (arguments, code, cause) in [
         ("switch run -i 0@p0".to_owned(), 2, "PROGRAM.json"),
         (
@@ -155,7 +156,7 @@ fn contradictory_options_are_rejected() {
         ),
         ("switch run --no-p4 --cpu-port 512 -i 0@p0".to_owned(), 2, "512"),
         (
-            format!("switch run {data}/packets.json --p4info {other} --use-files 0 -i 0@p0"),
+            format!("switch run {data}/packets.json --p4info {other_p4info} --use-files 0 -i 0@p0"),
             2,
             "P4Info does not match the program",
         ),
@@ -165,7 +166,7 @@ fn contradictory_options_are_rejected() {
             "port 0 is the port of --cpu-port",
         ),
     ] {
-        // A capture file with nothing in it.
+        // A capture file without packets.
         let header = [
             0xd4u8, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0,
         ];

@@ -1,4 +1,4 @@
-//! Evidence of `linewarden switch run`: in packets, and on request.
+//! Evidence of `linewarden switch run`: in packets, and as a signed statement on request.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,14 +10,14 @@
 mod capture;
 mod support;
 #[path = "../../tpm/tests/emulator/swtpm.rs"]
-#[allow(dead_code, reason = "it does more than is needed here")]
+#[allow(dead_code, reason = "these tests use only some of the items")]
 mod swtpm;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Output;
 
-use capture::{capture, captured, ipv6};
+use capture::{capture, ipv6, read_capture};
 use linewarden_evidence::inband::{Appraiser, Content, MasterKey, read_clone, read_option};
 use linewarden_evidence::state::Digests;
 use linewarden_evidence::{BootCount, SwitchId};
@@ -44,7 +44,7 @@ fn digests(name: &str) -> Digests {
         identity: Identity::new(SwitchId(1), BootCount(1)),
         in_band: None,
         cpu_port: None,
-        volatile: BTreeSet::new(),
+        volatile_registers: BTreeSet::new(),
     };
     switch
         .start_attestation(settings, None)
@@ -54,40 +54,41 @@ fn digests(name: &str) -> Digests {
         .digests
 }
 
-fn output(at: &Path, arguments: &str) -> Output {
-    linewarden(at, arguments).output().unwrap()
+fn output(directory_path: &Path, arguments: &str) -> Output {
+    linewarden(directory_path, arguments).output().unwrap()
 }
 
-/// Standard error of a command that fails with this code.
-fn refused(at: &Path, arguments: &str, code: i32) -> String {
-    let output = output(at, arguments);
+/// Runs a command that must fail with this exit code. Returns its standard error.
+fn expect_failure(directory_path: &Path, arguments: &str, code: i32) -> String {
+    let output = output(directory_path, arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{arguments}: {errors}");
     errors
 }
 
-/// Frames enter at p0 and leave at p1, with evidence in the frames or in separate frames. Each case starts the switch again.
+/// Frames enter at p0 and leave at p1. The evidence is in these frames, or in separate frames at p2. Each case starts the switch
+/// again, so each case has the next boot count.
 #[test]
-fn packets_carry_evidence_that_the_holder_of_the_key_verifies() {
+fn evidence_in_packets_is_verified_with_the_packet_key() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    key_file(at, "packet", &format!("{PACKET_KEY}\n"), 0o600);
-    let sent: Vec<Vec<u8>> = (0..5).map(|at| ipv6(&[at; 40])).collect();
+    let directory_path = directory.path();
+    key_file(directory_path, "packet", &format!("{PACKET_KEY}\n"), 0o600);
+    let sent: Vec<Vec<u8>> = (0..5).map(|byte| ipv6(&[byte; 40])).collect();
     let mut key = [0; 16];
     hex::decode_to_slice(PACKET_KEY, &mut key).unwrap();
     let mut appraiser = Appraiser::new(MasterKey::new(key));
     let known_digests = digests("evidence");
-    for (boot, how) in [(1, "option"), (2, "clone --evidence-port 2"), (3, "option")] {
-        std::fs::write(at.join("p0_in.pcap"), capture(&sent)).unwrap();
+    for (boot, evidence_options) in [(1, "option"), (2, "clone --evidence-port 2"), (3, "option")] {
+        std::fs::write(directory_path.join("p0_in.pcap"), capture(&sent)).unwrap();
         for port in ["p1", "p2"] {
-            std::fs::write(at.join(format!("{port}_in.pcap")), capture(&[])).unwrap();
+            std::fs::write(directory_path.join(format!("{port}_in.pcap")), capture(&[])).unwrap();
         }
         let arguments = format!(
             "switch run --json {} --use-files 0 -i 0@p0 -i 1@p1 -i 2@p2 --grpc-server-addr 127.0.0.1:0 \
-             --switch-id 77 --boot-count boots --evidence-in {how} --packet-key packet.key",
+             --switch-id 77 --boot-count boots --evidence-in {evidence_options} --packet-key packet.key",
             program("evidence")
         );
-        let run_output = output(at, &arguments);
+        let run_output = output(directory_path, &arguments);
         assert!(
             run_output.status.success(),
             "{}",
@@ -96,39 +97,39 @@ fn packets_carry_evidence_that_the_holder_of_the_key_verifies() {
         let text = String::from_utf8(run_output.stdout).unwrap();
         let report: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         assert_eq!(report["forged"], 0, "{text}");
-        let (from, read): (_, fn(&[u8]) -> _) = match how {
+        let (capture_name, read_evidence): (_, fn(&[u8]) -> _) = match evidence_options {
             "option" => ("p1_out.pcap", read_option),
             _ => ("p2_out.pcap", read_clone),
         };
-        let carrying = captured(&at.join(from));
-        assert_eq!(carrying.len(), sent.len());
-        for frame in &carrying {
-            let carried = read(frame).unwrap().unwrap();
-            let Content::Default(tagged) = carried.content else {
+        let evidence_frames = read_capture(&directory_path.join(capture_name));
+        assert_eq!(evidence_frames.len(), sent.len());
+        for frame in &evidence_frames {
+            let evidence = read_evidence(frame).unwrap().unwrap();
+            let Content::Default(content) = evidence.content else {
                 panic!("not the default content");
             };
             assert_eq!(
-                (tagged.switch, tagged.boot_count),
+                (content.switch, content.boot_count),
                 (SwitchId(77), BootCount(boot))
             );
-            appraiser.appraise(&carried, &known_digests).unwrap();
+            appraiser.appraise(&evidence, &known_digests).unwrap();
             assert!(
-                appraiser.appraise(&carried, &known_digests).is_err(),
-                "a statement was accepted twice"
+                appraiser.appraise(&evidence, &known_digests).is_err(),
+                "the same evidence was accepted twice"
             );
         }
     }
 }
 
 #[test]
-fn settings_that_contradict_each_other_are_refused_and_count_no_start() {
+fn invalid_evidence_options_are_rejected_and_do_not_increase_the_boot_count() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    std::fs::write(at.join("p0_in.pcap"), capture(&[])).unwrap();
+    let directory_path = directory.path();
+    std::fs::write(directory_path.join("p0_in.pcap"), capture(&[])).unwrap();
     let run = format!("switch run {} --use-files 0 -i 0@p0", program("evidence"));
     let attest = format!("{run} --switch-id 7 --boot-count boots");
-    std::fs::write(at.join("open.key"), PACKET_KEY).unwrap();
-    key_file(at, "short", "00ff", 0o600);
+    std::fs::write(directory_path.join("open.key"), PACKET_KEY).unwrap();
+    key_file(directory_path, "short", "00ff", 0o600);
     for (arguments, code, cause) in [
         (format!("{run} --switch-id 7"), 2, "--boot-count"),
         (format!("{run} --evidence-in option"), 2, "--switch-id"),
@@ -141,18 +142,22 @@ fn settings_that_contradict_each_other_are_refused_and_count_no_start() {
         (format!("{attest} --packet-key open.key"), 4, "open.key"),
         (format!("{attest} --evidence-key none.key"), 2, "none.key"),
     ] {
-        let errors = refused(at, &arguments, code);
+        let errors = expect_failure(directory_path, &arguments, code);
         assert!(errors.contains(cause), "{arguments}: {errors}");
-        assert!(!at.join("boots").exists(), "{arguments}");
+        assert!(!directory_path.join("boots").exists(), "{arguments}");
     }
-    let errors = refused(
-        at,
+    let errors = expect_failure(
+        directory_path,
         &format!("{attest} --volatile no.such.array --grpc-server-addr 127.0.0.1:0"),
         2,
     );
     assert!(errors.contains("no.such.array"), "{errors}");
-    std::fs::write(at.join("boots"), "linewarden count 1: 7 0000000000000000\n").unwrap();
-    let errors = refused(at, &attest, 2);
+    std::fs::write(
+        directory_path.join("boots"),
+        "linewarden count 1: 7 0000000000000000\n",
+    )
+    .unwrap();
+    let errors = expect_failure(directory_path, &attest, 2);
     assert!(errors.contains("boots") && errors.contains("damaged"), "{errors}");
 }
 
@@ -180,28 +185,31 @@ impl Site {
         Some(Self { directory, namespace })
     }
 
-    fn at(&self) -> &Path {
+    fn directory_path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A switch that signs with switch.key, and its evidence address.
-    fn start(&self, name: &str, how: &str) -> (Process, String) {
-        let arguments = run_arguments(name, how);
-        let switch = self.namespace.start(self.at(), &arguments);
-        let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
-        let address = serving["p4runtime"].as_str().unwrap().to_owned();
+    /// Starts a switch with this program, which signs evidence with switch.key. Returns the process and its P4Runtime address.
+    fn start(&self, program_name: &str, options: &str) -> (Process, String) {
+        let arguments = run_arguments(program_name, options);
+        let switch = self.namespace.start(self.directory_path(), &arguments);
+        let server_line = switch.wait_for("server", |line| line["p4runtime"].is_string());
+        let address = server_line["p4runtime"].as_str().unwrap().to_owned();
         (switch, address)
     }
 
     fn request(&self, address: &str, arguments: &str) -> Value {
         let arguments = format!("switch evidence --json --grpc-addr {address} {arguments}");
-        let lines = self.namespace.start(self.at(), &arguments).wait_for_success();
+        let lines = self
+            .namespace
+            .start(self.directory_path(), &arguments)
+            .wait_for_success();
         lines.last().unwrap().clone()
     }
 
     fn make_reference(&self) {
         let reference_output = output(
-            self.at(),
+            self.directory_path(),
             "appraise router.cose --key switch.pub --inventory router.inventory --make-reference router.reference",
         );
         assert!(
@@ -211,30 +219,30 @@ impl Site {
         );
     }
 
-    /// Whether the statement with this nonce is affirmed, and the output.
+    /// Appraises now.cose with this nonce. Returns whether the verdict is affirming, and the output.
     fn appraise(&self, nonce: &str) -> (bool, String) {
         let arguments = format!(
             "appraise now.cose --key switch.pub --nonce {nonce} --inventory now.inventory --reference router.reference"
         );
-        let appraised = output(self.at(), &arguments);
+        let appraised = output(self.directory_path(), &arguments);
         let text = String::from_utf8_lossy(&appraised.stdout).into_owned();
         (appraised.status.success(), text)
     }
 }
 
-fn run_arguments(name: &str, how: &str) -> String {
+fn run_arguments(program_name: &str, options: &str) -> String {
     format!(
         "switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
-         --evidence-key switch.key {how}",
-        program(name)
+         --evidence-key switch.key {options}",
+        program(program_name)
     )
 }
 
 #[test]
 fn an_exported_statement_is_signed_and_appraised() {
     let Some(site) = Site::new() else { return };
-    let key_output = output(site.at(), "evidence key --out switch.key");
-    std::fs::write(site.at().join("switch.pub"), &key_output.stdout).unwrap();
+    let key_output = output(site.directory_path(), "evidence key --out switch.key");
+    std::fs::write(site.directory_path().join("switch.pub"), &key_output.stdout).unwrap();
     let (switch, address) = site.start("router", "");
     let first = site.request(&address, "");
     assert_eq!(
@@ -259,9 +267,9 @@ fn an_exported_statement_is_signed_and_appraised() {
     }
 }
 
-/// The TPM is an emulator in the switch's namespace. The key file is useless without the TPM.
+/// Each TPM is an emulator in the switch's namespace. Only the TPM that created the key can use switch.key.
 #[test]
-fn the_key_may_be_in_a_tpm() {
+fn the_evidence_key_can_be_in_a_tpm() {
     if !swtpm::installed() {
         return;
     }
@@ -273,9 +281,9 @@ fn the_key_may_be_in_a_tpm() {
     };
     let (tpm, other_tpm) = (emulator(), emulator());
     let arguments = format!("{PROGRAM} evidence key --tpm {} --out switch.key", tpm.tcti());
-    let public = site.namespace.run(site.at(), &arguments);
+    let public = site.namespace.run(site.directory_path(), &arguments);
     assert!(public.starts_with("-----BEGIN PUBLIC KEY-----"), "{public}");
-    std::fs::write(site.at().join("switch.pub"), public).unwrap();
+    std::fs::write(site.directory_path().join("switch.pub"), public).unwrap();
     let (switch, address) = site.start("router", &format!("--evidence-tpm {}", tpm.tcti()));
     site.request(&address, "--out router.cose --inventory router.inventory");
     site.make_reference();
@@ -291,13 +299,15 @@ fn the_key_may_be_in_a_tpm() {
         "a statement with another nonce was affirmed"
     );
     switch.terminate();
-    for (how, code) in [
+    for (options, code) in [
         (format!("--evidence-tpm {}", other_tpm.tcti()), 1),
         (String::new(), 2),
     ] {
-        let switch = site.namespace.start(site.at(), &run_arguments("router", &how));
-        let (ended, seen) = switch.wait_for_exit();
-        assert_eq!(ended, code, "{how}: {seen:?}");
+        let switch = site
+            .namespace
+            .start(site.directory_path(), &run_arguments("router", &options));
+        let (exit_code, lines) = switch.wait_for_exit();
+        assert_eq!(exit_code, code, "{options}: {lines:?}");
     }
     let (switch, _) = site.start("router", &format!("--evidence-tpm {}", tpm.tcti()));
     switch.terminate();

@@ -1,4 +1,4 @@
-//! Command lines that were written for simple_switch.
+//! `linewarden switch run` with command lines for simple_switch, the reference switch of BMv2; and with AF_XDP ports.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,7 +13,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use capture::{capture, captured, ipv6};
+use capture::{capture, ipv6, read_capture};
 use linewarden_switch::ports::packet::{self, PacketOptions};
 use serde_json::Value;
 use support::{Namespace, TEST_TIMEOUT, assert_echoed_with_size, linewarden};
@@ -24,50 +24,51 @@ fn program() -> PathBuf {
     compiled.canonicalize().unwrap()
 }
 
-/// Sends three frames to p0; returns the exit code, the switch's report, its standard error, and the number of frames at p1.
-fn ran(arguments: &str) -> (Option<i32>, Option<Value>, String, usize) {
+/// Runs a switch that receives three frames at p0. Returns the exit code, the switch's report, the switch's standard error, and
+/// the number of frames that the switch sent to p1.
+fn run_switch(arguments: &str) -> (Option<i32>, Option<Value>, String, usize) {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    let sent: Vec<Vec<u8>> = (0..3).map(|at| ipv6(&[at; 40])).collect();
-    std::fs::write(at.join("p0_in.pcap"), capture(&sent)).unwrap();
-    std::fs::write(at.join("p1_in.pcap"), capture(&[])).unwrap();
+    let directory_path = directory.path();
+    let sent: Vec<Vec<u8>> = (0..3).map(|byte| ipv6(&[byte; 40])).collect();
+    std::fs::write(directory_path.join("p0_in.pcap"), capture(&sent)).unwrap();
+    std::fs::write(directory_path.join("p1_in.pcap"), capture(&[])).unwrap();
     let arguments = format!(
         "switch run --json {} --use-files 0 -i 0@p0 -i 1@p1 {arguments}",
         program().display()
     );
-    let output = linewarden(at, &arguments).output().unwrap();
+    let output = linewarden(directory_path, &arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let report = String::from_utf8_lossy(&output.stdout)
         .lines()
         .last()
         .and_then(|line| serde_json::from_str(line).ok());
-    let forwarded = at.join("p1_out.pcap");
-    let forwarded = if forwarded.exists() {
-        captured(&forwarded).len()
+    let output_path = directory_path.join("p1_out.pcap");
+    let forwarded_count = if output_path.exists() {
+        read_capture(&output_path).len()
     } else {
         0
     };
-    (output.status.code(), report, errors, forwarded)
+    (output.status.code(), report, errors, forwarded_count)
 }
 
 #[test]
 fn flags_of_simple_switch_have_the_same_effect() {
-    let (code, report, errors, forwarded) = ran("");
-    assert_eq!((code, forwarded), (Some(0), 3), "{errors}");
+    let (code, report, errors, forwarded_count) = run_switch("");
+    assert_eq!((code, forwarded_count), (Some(0), 3), "{errors}");
     assert_eq!(report.unwrap()["dropped"], 0);
     // The program sends the frames to port 1, which is now the drop port.
-    let (code, report, errors, forwarded) = ran("-- --drop-port 1 --priority-queues 8");
-    assert_eq!((code, forwarded), (Some(0), 0), "{errors}");
+    let (code, report, errors, forwarded_count) = run_switch("-- --drop-port 1 --priority-queues 8");
+    assert_eq!((code, forwarded_count), (Some(0), 0), "{errors}");
     assert_eq!(report.unwrap()["dropped"], 3);
 }
 
 #[test]
 fn flags_without_effect_are_accepted_with_a_warning() {
-    let (code, _, errors, forwarded) = ran(
+    let (code, _, errors, forwarded_count) = run_switch(
         "--log-console --log-flush --thrift-port 9090 -L debug --nanolog ipc://log --notifications-addr ipc://events -- \
          --enable-swap",
     );
-    assert_eq!((code, forwarded), (Some(0), 3), "{errors}");
+    assert_eq!((code, forwarded_count), (Some(0), 3), "{errors}");
     for flag in ["thrift-port", "log-level", "nanolog", "notifications-addr"] {
         assert!(
             errors.contains("option of simple_switch has no effect")
@@ -83,17 +84,17 @@ fn flags_without_effect_are_accepted_with_a_warning() {
 
 #[test]
 fn unsupported_flags_name_an_alternative() {
-    for (flag, instead) in [
+    for (flag, alternative) in [
         ("--pcap=captures", "tcpdump"),
         ("--pcap", "tcpdump"),
         ("--log-file all.log", "standard error"),
         ("--restore-state state", "controller"),
         ("-- --load-modules m.so", "v1model"),
     ] {
-        let (code, _, errors, forwarded) = ran(flag);
-        assert_eq!((code, forwarded), (Some(2), 0), "{flag}: {errors}");
+        let (code, _, errors, forwarded_count) = run_switch(flag);
+        assert_eq!((code, forwarded_count), (Some(2), 0), "{flag}: {errors}");
         assert!(
-            errors.contains("is not supported") && errors.contains(instead),
+            errors.contains("is not supported") && errors.contains(alternative),
             "{flag}: {errors}"
         );
     }
@@ -106,42 +107,54 @@ fn duplicate_ports_and_interfaces_are_rejected() {
         ("-i 2@p1", "-i 2@p1: conflicts with -i 1@p1"),
         ("-i 510@p2 --cpu-port 510", "port 510 is the port of --cpu-port"),
     ] {
-        let (code, _, errors, forwarded) = ran(arguments);
-        assert_eq!((code, forwarded), (Some(2), 0), "{arguments}: {errors}");
+        let (code, _, errors, forwarded_count) = run_switch(arguments);
+        assert_eq!((code, forwarded_count), (Some(2), 0), "{arguments}: {errors}");
         assert!(errors.contains(cause), "{arguments}: {errors}");
     }
 }
 
-/// Two hosts whose network stacks leave checksums unfinished, and a switch between them on AF_XDP.
+/// Two hosts exchange datagrams through a switch with AF_XDP ports. The hosts' network stacks send frames with partial checksums.
+/// A frame with a VLAN tag also passes.
 #[test]
 fn hosts_reach_each_other_by_af_xdp() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    let (Some(middle), Some(client), Some(server)) = (Namespace::new(), Namespace::new(), Namespace::new())
+    let directory_path = directory.path();
+    let (Some(switch_namespace), Some(client), Some(server)) =
+        (Namespace::new(), Namespace::new(), Namespace::new())
     else {
         println!("SKIPPED: network namespaces need root");
         return;
     };
-    for (port, end, host, number) in [("p0", "c0", &client, 1), ("p1", "s0", &server, 2)] {
-        middle.run(
-            at,
+    for (port, interface, host, number) in [("p0", "c0", &client, 1), ("p1", "s0", &server, 2)] {
+        switch_namespace.run(
+            directory_path,
             &format!(
-                "ip link add name {port} type veth peer name {end} netns {}",
+                "ip link add name {port} type veth peer name {interface} netns {}",
                 host.pid()
             ),
         );
-        middle.run(at, &format!("ip link set dev {port} up"));
-        host.run(at, &format!("sysctl -qw net.ipv6.conf.{end}.disable_ipv6=1"));
-        host.run(at, &format!("ip addr add 10.9.1.{number}/24 dev {end}"));
-        host.run(at, &format!("ip link set dev {end} up"));
+        switch_namespace.run(directory_path, &format!("ip link set dev {port} up"));
+        host.run(
+            directory_path,
+            &format!("sysctl -qw net.ipv6.conf.{interface}.disable_ipv6=1"),
+        );
+        host.run(
+            directory_path,
+            &format!("ip addr add 10.9.1.{number}/24 dev {interface}"),
+        );
+        host.run(directory_path, &format!("ip link set dev {interface} up"));
     }
     let arguments = format!(
         "switch run --json --io xdp {} -i 0@p0 -i 1@p1 --grpc-server-addr 127.0.0.1:0",
         program().display()
     );
-    let switch = middle.start(at, &arguments);
+    let switch = switch_namespace.start(directory_path, &arguments);
     switch.wait_for("the server", |line| line["p4runtime"].is_string());
-    assert!(middle.run(at, "ip link show dev p0").contains("prog/xdp"));
+    assert!(
+        switch_namespace
+            .run(directory_path, "ip link show dev p0")
+            .contains("prog/xdp")
+    );
 
     server.echo("10.9.1.2:7".parse().unwrap());
     let socket = client.socket("10.9.1.1:0".parse().unwrap());
@@ -149,8 +162,10 @@ fn hosts_reach_each_other_by_af_xdp() {
         assert_echoed_with_size(&socket, "10.9.1.2:7".parse().unwrap(), bytes);
     }
 
-    let open = |host: &Namespace, end| {
-        let packet_socket = host.inside().run(|| packet::open(end, &PacketOptions::default()));
+    let open = |host: &Namespace, interface| {
+        let packet_socket = host
+            .inside()
+            .run(|| packet::open(interface, &PacketOptions::default()));
         packet_socket.unwrap().unwrap()
     };
     let (mut sender, mut receiver) = (open(&client, "c0").sender, open(&server, "s0").receiver);
@@ -159,11 +174,11 @@ fn hosts_reach_each_other_by_af_xdp() {
     sender.send(&tagged, &[]).unwrap();
     sender.flush().unwrap();
     let start = Instant::now();
-    let mut received = false;
-    while !received {
-        assert!(start.elapsed() < TEST_TIMEOUT, "no tagged frame came");
+    let mut has_arrived = false;
+    while !has_arrived {
+        assert!(start.elapsed() < TEST_TIMEOUT, "the tagged frame did not arrive");
         receiver
-            .receive(64, &mut |frame| received |= frame == tagged)
+            .receive(64, &mut |frame| has_arrived |= frame == tagged)
             .unwrap();
         std::thread::yield_now();
     }

@@ -7,7 +7,7 @@
 )]
 
 #[path = "support/capture.rs"]
-#[allow(dead_code, reason = "what other tests send and read")]
+#[allow(dead_code, reason = "these tests use only some of the items")]
 mod capture;
 mod support;
 
@@ -18,14 +18,14 @@ use capture::capture;
 use serde_json::Value;
 use support::{Namespace, authority, key_file, linewarden};
 
-fn program() -> PathBuf {
+fn router_program() -> PathBuf {
     let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled/router.json");
     compiled.canonicalize().unwrap()
 }
 
-/// Standard error of a command that fails with this code.
-fn refused(at: &Path, arguments: &str, code: i32) -> String {
-    let output = linewarden(at, arguments).output().unwrap();
+/// Runs a command that must fail with this exit code. Returns its standard error.
+fn expect_failure(directory_path: &Path, arguments: &str, code: i32) -> String {
+    let output = linewarden(directory_path, arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{arguments}: {errors}");
     errors
@@ -34,30 +34,34 @@ fn refused(at: &Path, arguments: &str, code: i32) -> String {
 #[test]
 fn evidence_requires_a_client_certificate() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
+    let directory_path = directory.path();
     let Some(namespace) = Namespace::new() else {
         println!("SKIPPED: network namespaces need root");
         return;
     };
-    namespace.run(at, "ip link set dev lo up");
-    namespace.run(at, "ip link add name h0 type veth peer name p0");
-    namespace.run(at, "ip link set dev h0 up");
-    namespace.run(at, "ip link set dev p0 up");
-    authority(at, "ca", &[("switch", "switch.example"), ("me", "controller")]);
-    authority(at, "other", &[("unknown", "controller")]);
+    namespace.run(directory_path, "ip link set dev lo up");
+    namespace.run(directory_path, "ip link add name h0 type veth peer name p0");
+    namespace.run(directory_path, "ip link set dev h0 up");
+    namespace.run(directory_path, "ip link set dev p0 up");
+    authority(
+        directory_path,
+        "ca",
+        &[("switch", "switch.example"), ("me", "controller")],
+    );
+    authority(directory_path, "other", &[("unknown", "controller")]);
     let arguments = format!(
         "switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
          --grpc-server-ssl --grpc-server-cert switch.crt --grpc-server-key switch.key \
          --grpc-server-cacert ca.crt --grpc-server-with-client-auth",
-        program().display()
+        router_program().display()
     );
-    let switch = namespace.start(at, &arguments);
-    let serving = switch.wait_for("server", |line| line["p4runtime"].is_string());
-    assert_eq!(serving["tls"], "mutual");
-    let address = serving["p4runtime"].as_str().unwrap();
+    let switch = namespace.start(directory_path, &arguments);
+    let server_line = switch.wait_for("server", |line| line["p4runtime"].is_string());
+    assert_eq!(server_line["tls"], "mutual");
+    let address = server_line["p4runtime"].as_str().unwrap();
     let request = |arguments: &str| {
         namespace.start(
-            at,
+            directory_path,
             &format!("switch evidence --json --grpc-addr {address} {arguments}"),
         )
     };
@@ -86,7 +90,10 @@ fn evidence_requires_a_client_certificate() {
         );
         let mut command = Command::new(&wrapper[0]);
         let program = env!("CARGO_BIN_EXE_linewarden");
-        command.args(&wrapper[1..]).arg(program).current_dir(at);
+        command
+            .args(&wrapper[1..])
+            .arg(program)
+            .current_dir(directory_path);
         let output = command.args(arguments.split_whitespace()).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{arguments}: {errors}");
@@ -96,13 +103,17 @@ fn evidence_requires_a_client_certificate() {
 }
 
 #[test]
-fn files_that_are_wrong_are_named() {
+fn invalid_tls_options_and_files_are_named_in_the_error() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    authority(at, "ca", &[("switch", "127.0.0.1"), ("other", "127.0.0.1")]);
-    let open = std::fs::read_to_string(at.join("switch.key")).unwrap();
-    key_file(at, "open", &open, 0o644);
-    std::fs::write(at.join("p0_in.pcap"), capture(&[])).unwrap();
+    let directory_path = directory.path();
+    authority(
+        directory_path,
+        "ca",
+        &[("switch", "127.0.0.1"), ("other", "127.0.0.1")],
+    );
+    let switch_key = std::fs::read_to_string(directory_path.join("switch.key")).unwrap();
+    key_file(directory_path, "open", &switch_key, 0o644);
+    std::fs::write(directory_path.join("p0_in.pcap"), capture(&[])).unwrap();
     for (arguments, code, cause) in [
         ("cert switch.crt", 2, "--grpc-server-key"),
         ("key switch.key", 2, "--grpc-server-cert"),
@@ -133,7 +144,7 @@ fn files_that_are_wrong_are_named() {
         ),
     ] {
         let arguments = format!("switch run --no-p4 --use-files 0 -i 0@p0 --grpc-server-{arguments}");
-        let errors = refused(at, &arguments, code);
+        let errors = expect_failure(directory_path, &arguments, code);
         assert!(errors.contains(cause), "{arguments}: {errors}");
     }
     for (arguments, code, cause) in [
@@ -150,7 +161,7 @@ fn files_that_are_wrong_are_named() {
         ),
         ("--ca ca.crt --domain ..", 2, "--domain: "),
     ] {
-        let errors = refused(at, &format!("switch evidence {arguments}"), code);
+        let errors = expect_failure(directory_path, &format!("switch evidence {arguments}"), code);
         assert!(errors.contains(cause), "{arguments}: {errors}");
     }
 }

@@ -1,5 +1,5 @@
-//! A gateway that sends evidence to its controller: trusted, changed by another process, and restored, with a controller in its own
-//! process or with remote controllers. Gateway and device are in private network namespaces.
+//! Evidence of gateways: a gateway is trusted, another process changes one of its maps, and restores the map. The controller is
+//! in the gateway's process, or there are remote controllers. Gateway and device are in private network namespaces.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -46,8 +46,8 @@ every_s = 1
 response_timeout_s = 20
 ";
 
-/// The configuration of a gateway with remote controllers, which decide about its trust state.
-const ELSEWHERE: &str = "\
+/// The configuration of a gateway with remote controllers, which decide whether the gateway is trusted.
+const REMOTE_CONTROLLERS_CONFIGURATION: &str = "\
 [gateway]
 id = 5
 interfaces = [\"v\"]
@@ -64,8 +64,8 @@ boot_count = \"boot-count\"
 socket = \"evidence.sock\"
 ";
 
-/// Offset of the source prefixes of devices: the active bank, and behind it the two banks.
-const SOURCE_BANK_AT: usize = offset_of!(Control, source_bank);
+/// Offset, in `Control`, of the number of the active bank. The two banks with the source prefixes of devices follow this number.
+const SOURCE_BANK_OFFSET: usize = offset_of!(Control, source_bank);
 const SOURCE_BANK_BYTES: usize = size_of::<SourceBank>();
 
 struct Site {
@@ -79,16 +79,22 @@ impl Site {
     fn new() -> Option<Self> {
         let (gateway, device) = (Namespace::new()?, Namespace::new()?);
         let directory = tempfile::tempdir().unwrap();
-        let at = directory.path();
+        let directory_path = directory.path();
         let peer = device.pid();
-        gateway.run(at, &format!("ip link add v type veth peer name h0 netns {peer}"));
+        gateway.run(
+            directory_path,
+            &format!("ip link add v type veth peer name h0 netns {peer}"),
+        );
         for (namespace, name, host) in [(&gateway, "v", 1), (&device, "h0", 2)] {
-            namespace.run(at, &format!("ip addr add 10.9.1.{host}/24 dev {name}"));
-            namespace.run(at, &format!("ip link set {name} up"));
+            namespace.run(
+                directory_path,
+                &format!("ip addr add 10.9.1.{host}/24 dev {name}"),
+            );
+            namespace.run(directory_path, &format!("ip link set {name} up"));
         }
-        device.run(at, "ethtool -K h0 tx off");
-        let program = device.accept_xdp(at, "h0");
-        std::fs::write(at.join("gateway.toml"), CONFIGURATION).unwrap();
+        device.run(directory_path, "ethtool -K h0 tx off");
+        let program = device.accept_xdp(directory_path, "h0");
+        std::fs::write(directory_path.join("gateway.toml"), CONFIGURATION).unwrap();
         Some(Self {
             gateway,
             device,
@@ -97,28 +103,30 @@ impl Site {
         })
     }
 
-    fn at(&self) -> &Path {
+    fn directory_path(&self) -> &Path {
         self.directory.path()
     }
 
     #[track_caller]
     fn run(&self, arguments: &str) -> String {
-        self.gateway.run(self.at(), &format!("{PROGRAM} {arguments}"))
+        self.gateway
+            .run(self.directory_path(), &format!("{PROGRAM} {arguments}"))
     }
 
     fn serve(&self) -> Process {
         self.gateway.start(
-            self.at(),
+            self.directory_path(),
             "serve --config gateway.toml --json --status-interval 1",
         )
     }
 
-    fn key(&self, name: &str) {
+    /// Creates the evidence key NAME.evidence-key and its public key NAME.pub.
+    fn create_key(&self, name: &str) {
         let public = self.run(&format!("evidence key --out {name}.evidence-key"));
-        std::fs::write(self.at().join(format!("{name}.pub")), public).unwrap();
+        std::fs::write(self.directory_path().join(format!("{name}.pub")), public).unwrap();
     }
 
-    /// Makes the gateway's present state the reference value.
+    /// Creates a signed reference value, gateway.reference, from the gateway's current state.
     fn make_reference(&self) {
         self.run("evidence export --socket evidence.sock --out s.cose --inventory s.inventory");
         self.run(
@@ -127,7 +135,7 @@ impl Site {
         );
     }
 
-    /// Appraises the gateway's evidence as an operator would; returns exit code and output.
+    /// Appraises new evidence of the gateway with the command `linewarden appraise`. Returns the exit code and standard output.
     fn appraise(&self) -> (i32, String) {
         let nonce = "5a".repeat(32);
         self.run(&format!(
@@ -137,27 +145,32 @@ impl Site {
             "appraise s.cose --key gateway.pub --inventory s.inventory --nonce {nonce} --reference gateway.reference \
              --reference-key operator.pub"
         );
-        let output = support::linewarden(self.at(), &arguments).output().unwrap();
+        let output = support::linewarden(self.directory_path(), &arguments)
+            .output()
+            .unwrap();
         (
             output.status.code().unwrap(),
             String::from_utf8(output.stdout).unwrap(),
         )
     }
 
-    /// Whether a device gets a session within this number of seconds.
+    /// Whether the device d1 gets a session within this number of seconds.
     fn authenticates(&self, seconds: u32) -> bool {
         let arguments = format!(
             "agent --config devices/00000000000000d1.toml --gateway 10.9.1.1 --interface h0 --once --timeout {seconds} --json"
         );
-        let (code, lines) = self.device.start(self.at(), &arguments).wait_for_exit();
+        let (code, lines) = self
+            .device
+            .start(self.directory_path(), &arguments)
+            .wait_for_exit();
         assert!(code == 0 || code == 5, "{lines:#?}");
         code == 0
     }
 }
 
-/// Changes a map of a gateway, as any privileged process can.
-fn change_control(serving: &Process, change: impl FnOnce(&mut Vec<u8>)) {
-    let directory = std::fs::read_dir(format!("/proc/{}/fdinfo", serving.id())).unwrap();
+/// Changes the gateway's map `control`, as any privileged process can.
+fn change_control(gateway_process: &Process, change: impl FnOnce(&mut Vec<u8>)) {
+    let directory = std::fs::read_dir(format!("/proc/{}/fdinfo", gateway_process.id())).unwrap();
     let map_id = |text: String| {
         let line = text.lines().find(|line| line.starts_with("map_id:"))?;
         line.split_whitespace().nth(1)?.parse().ok()
@@ -172,9 +185,10 @@ fn change_control(serving: &Process, change: impl FnOnce(&mut Vec<u8>)) {
     control.update(&key, &value, MapFlags::ANY).unwrap();
 }
 
-/// The highest byte of the NAK limit, behind the session lifetime and two more numbers.
-fn change_settings(serving: &Process) {
-    change_control(serving, |value| value[64 + 5 * 4 + 3] ^= 1);
+/// Changes one bit in the highest byte of the NAK limit, `nak_per_s`, the sixth number in the settings at offset 64. A second
+/// call restores the limit.
+fn change_settings(gateway_process: &Process) {
+    change_control(gateway_process, |value| value[64 + 5 * 4 + 3] ^= 1);
 }
 
 fn has_trust(state: &'static str) -> impl Fn(&Value) -> bool {
@@ -182,137 +196,163 @@ fn has_trust(state: &'static str) -> impl Fn(&Value) -> bool {
 }
 
 #[test]
-fn a_gateway_that_is_changed_behind_its_back_loses_its_leases_until_it_is_restored() {
+fn a_gateway_changed_by_another_process_has_no_leases_until_it_is_restored() {
     let Some(site) = Site::new() else {
         println!("SKIPPED: no root, or no unshare, ip and ethtool");
         return;
     };
     site.run("registry create --registry fleet.registry --key-file master.key");
     site.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
-    site.key("gateway");
-    site.key("operator");
-    let serving = site.serve();
-    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+    site.create_key("gateway");
+    site.create_key("operator");
+    let gateway_process = site.serve();
+    gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
-    serving.terminate();
+    gateway_process.terminate();
 
-    std::fs::write(site.at().join("gateway.toml"), format!("{CONFIGURATION}{TRUST}")).unwrap();
+    std::fs::write(
+        site.directory_path().join("gateway.toml"),
+        format!("{CONFIGURATION}{TRUST}"),
+    )
+    .unwrap();
     site.run("check --machine gateway.toml");
-    let serving = site.serve();
-    serving.wait_for("trust", has_trust("trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
-    serving.wait_for("the device", |line| line["devices"] == 1);
+    let gateway_process = site.serve();
+    gateway_process.wait_for("trust", has_trust("trusted"));
+    assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
+    gateway_process.wait_for("the device", |line| line["devices"] == 1);
     let (code, text) = site.appraise();
     assert_eq!((code, text.contains("no differences")), (0, true), "{text}");
     assert!(text.contains("boot 2"), "{text}");
 
-    change_settings(&serving);
-    let line = serving.wait_for("distrust", has_trust("untrusted"));
+    change_settings(&gateway_process);
+    let line = gateway_process.wait_for("distrust", has_trust("untrusted"));
     let reason = line["trust"]["reason"].as_str().unwrap().to_owned();
     assert!(
         reason.contains("map control: differs") && reason.contains("entry 00000000"),
         "{reason}"
     );
-    serving.wait_for("the loss", |line| line["devices"] == 0);
+    gateway_process.wait_for("the loss of all devices", |line| line["devices"] == 0);
     assert!(!site.authenticates(2), "an untrusted gateway has no rows");
     let (code, text) = site.appraise();
     assert_eq!((code, text.contains("map control: differs")), (1, true), "{text}");
 
-    change_settings(&serving);
-    serving.wait_for("trust again", has_trust("trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
-    serving.terminate();
-    let audit = std::fs::read_to_string(site.at().join("audit.jsonl")).unwrap();
+    change_settings(&gateway_process);
+    gateway_process.wait_for("trust again", has_trust("trusted"));
+    assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
+    gateway_process.terminate();
+    let audit = std::fs::read_to_string(site.directory_path().join("audit.jsonl")).unwrap();
     let count_of = |event: &str| audit.matches(&format!("\"event\":\"{event}\"")).count();
     assert_eq!((count_of("trusted"), count_of("untrusted")), (2, 1), "{audit}");
 }
 
-/// A machine gets and loses addresses: the data plane follows, and its evidence does not change. Writes of another process to
-/// the same memory change the evidence.
+/// The machine gets and loses IP addresses. The gateway writes these changes to its map `control`, and its evidence does not
+/// change. A write of another process to the same map changes the evidence.
 #[test]
-fn addresses_of_the_machine_are_followed_and_are_no_part_of_the_evidence() {
+fn a_gateway_follows_changes_of_ip_addresses_and_its_evidence_does_not_change() {
     let Some(site) = Site::new() else {
         println!("SKIPPED: no root, or no unshare, ip and ethtool");
         return;
     };
     site.run("registry create --registry fleet.registry --key-file master.key");
     site.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
-    site.key("gateway");
-    site.key("operator");
-    let serving = site.serve();
-    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+    site.create_key("gateway");
+    site.create_key("operator");
+    let gateway_process = site.serve();
+    gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
-    serving.terminate();
-    std::fs::write(site.at().join("gateway.toml"), format!("{CONFIGURATION}{TRUST}")).unwrap();
-    let serving = site.serve();
-    serving.wait_for("trust", has_trust("trusted"));
+    gateway_process.terminate();
+    std::fs::write(
+        site.directory_path().join("gateway.toml"),
+        format!("{CONFIGURATION}{TRUST}"),
+    )
+    .unwrap();
+    let gateway_process = site.serve();
+    gateway_process.wait_for("trust", has_trust("trusted"));
 
     for arguments in [
         "ip addr flush dev h0 scope global",
         "ip addr add 10.9.2.2/24 dev h0",
         "ip route replace 10.9.1.1 dev h0",
     ] {
-        site.device.run(site.at(), arguments);
+        site.device.run(site.directory_path(), arguments);
     }
-    assert!(!site.authenticates(1), "the gateway has no such subnet");
-    serving.wait_for_count("drop_source_not_device", 1);
+    assert!(
+        !site.authenticates(1),
+        "the device's new subnet is not a subnet of the gateway"
+    );
+    gateway_process.wait_for_count("drop_source_not_device", 1);
+    site.gateway.run(
+        site.directory_path(),
+        "ip link add link v name over0 type macvlan",
+    );
     site.gateway
-        .run(site.at(), "ip link add link v name over0 type macvlan");
-    site.gateway.run(site.at(), "ip addr add 10.9.2.1/24 dev over0");
-    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
+        .run(site.directory_path(), "ip addr add 10.9.2.1/24 dev over0");
+    assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
     let (code, text) = site.appraise();
     assert_eq!((code, text.contains("no differences")), (0, true), "{text}");
 
-    site.gateway.run(site.at(), "ip addr add 10.9.2.2/32 dev lo");
-    let dropped_before = serving.count("drop_source_not_device");
+    site.gateway
+        .run(site.directory_path(), "ip addr add 10.9.2.2/32 dev lo");
+    let dropped_before = gateway_process.count("drop_source_not_device");
     let deadline = Instant::now() + TEST_TIMEOUT;
     while site.authenticates(1) {
-        assert!(Instant::now() < deadline, "the address is the gateway's own");
+        assert!(
+            Instant::now() < deadline,
+            "the gateway's own address was accepted as the address of a device"
+        );
     }
-    serving.wait_for_count("drop_source_not_device", dropped_before + 1);
+    gateway_process.wait_for_count("drop_source_not_device", dropped_before + 1);
     let (code, text) = site.appraise();
     assert_eq!((code, text.contains("no differences")), (0, true), "{text}");
 
-    // Changes the first IPv4 prefix in the active bank: every address is then an address of devices.
-    change_control(&serving, |value| {
-        let bank = usize::from(value[SOURCE_BANK_AT] & 1) * SOURCE_BANK_BYTES;
-        let prefix = SOURCE_BANK_AT + size_of::<u64>() + bank + offset_of!(Sources, prefix);
+    // Changes the first IPv4 prefix in the active bank to 0.0.0.0/0: then every address is in a device prefix.
+    change_control(&gateway_process, |value| {
+        let bank = usize::from(value[SOURCE_BANK_OFFSET] & 1) * SOURCE_BANK_BYTES;
+        let prefix = SOURCE_BANK_OFFSET + size_of::<u64>() + bank + offset_of!(Sources, prefix);
         value[prefix..prefix + size_of::<SourcePrefix>()].fill(0);
     });
-    let line = serving.wait_for("distrust", has_trust("untrusted"));
+    let line = gateway_process.wait_for("distrust", has_trust("untrusted"));
     let reason = line["trust"]["reason"].as_str().unwrap();
     assert!(reason.contains("map control: differs"), "{reason}");
-    serving.terminate();
-    let audit = std::fs::read_to_string(site.at().join("audit.jsonl")).unwrap();
+    gateway_process.terminate();
+    let audit = std::fs::read_to_string(site.directory_path().join("audit.jsonl")).unwrap();
     assert_eq!(audit.matches("\"event\":\"untrusted\"").count(), 1, "{audit}");
 }
 
 #[test]
-fn a_gateway_of_another_configuration_gets_no_rows_and_a_damaged_count_stops_the_start() {
+fn a_gateway_with_another_configuration_gets_no_rows_and_a_damaged_boot_count_prevents_the_start() {
     let Some(site) = Site::new() else {
         println!("SKIPPED: no root, or no unshare, ip and ethtool");
         return;
     };
     site.run("registry create --registry fleet.registry --key-file master.key");
     site.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
-    site.key("gateway");
-    site.key("operator");
-    let serving = site.serve();
-    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+    site.create_key("gateway");
+    site.create_key("operator");
+    let gateway_process = site.serve();
+    gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
-    serving.terminate();
+    gateway_process.terminate();
 
     let other = CONFIGURATION.replace("slots = 16", "slots = 32");
-    std::fs::write(site.at().join("gateway.toml"), format!("{other}{TRUST}")).unwrap();
-    let serving = site.serve();
-    let line = serving.wait_for("distrust", has_trust("untrusted"));
+    std::fs::write(
+        site.directory_path().join("gateway.toml"),
+        format!("{other}{TRUST}"),
+    )
+    .unwrap();
+    let gateway_process = site.serve();
+    let line = gateway_process.wait_for("distrust", has_trust("untrusted"));
     let reason = line["trust"]["reason"].as_str().unwrap();
     assert!(reason.contains("map lines: differs"), "{reason}");
     assert!(!site.authenticates(2), "an untrusted gateway has no rows");
-    serving.terminate();
+    gateway_process.terminate();
 
-    std::fs::write(site.at().join("boot-count"), "linewarden count 1: 1 0\n").unwrap();
-    let output = support::linewarden(site.at(), "serve --config gateway.toml")
+    std::fs::write(
+        site.directory_path().join("boot-count"),
+        "linewarden count 1: 1 0\n",
+    )
+    .unwrap();
+    let output = support::linewarden(site.directory_path(), "serve --config gateway.toml")
         .output()
         .unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -332,7 +372,7 @@ struct Controllers<'s> {
 impl Controllers<'_> {
     const PORTS: [(&'static str, u16); 2] = [("a", 20_560), ("b", 20_570)];
 
-    fn make_files(&self) {
+    fn create_files(&self) {
         let site = self.site;
         site.run("certificate ca --out pki");
         site.run("certificate gateway --ca pki --id 5 --out gateway-5");
@@ -342,16 +382,20 @@ impl Controllers<'_> {
             ));
             self.configure(name, "");
         }
-        std::fs::write(site.at().join("gateway.toml"), ELSEWHERE).unwrap();
+        std::fs::write(
+            site.directory_path().join("gateway.toml"),
+            REMOTE_CONTROLLERS_CONFIGURATION,
+        )
+        .unwrap();
         site.run(&format!(
             "registry create --registry {} --key-file master.key",
             self.registry
         ));
         site.run("device enroll simulated --device d1 --rows 60 --out devices --config ctl-a.toml");
         let token = site.run("user create vic --role viewer --config ctl-a.toml");
-        support::key_file(site.at(), "vic", &token, 0o600);
-        site.key("gateway");
-        site.key("operator");
+        support::key_file(site.directory_path(), "vic", &token, 0o600);
+        site.create_key("gateway");
+        site.create_key("operator");
     }
 
     fn configure(&self, name: &str, trust: &str) {
@@ -365,12 +409,12 @@ impl Controllers<'_> {
              [registry]\npath = \"{}\"\nmaster_key_file = \"master.key\"\n{trust}",
             self.registry
         );
-        std::fs::write(self.site.at().join(format!("ctl-{name}.toml")), text).unwrap();
+        std::fs::write(self.site.directory_path().join(format!("ctl-{name}.toml")), text).unwrap();
     }
 
     fn start(&self, name: &str) -> Process {
         let arguments = format!("controller --config ctl-{name}.toml --json");
-        let controller = self.site.gateway.start(self.site.at(), &arguments);
+        let controller = self.site.gateway.start(self.site.directory_path(), &arguments);
         controller.event("started");
         controller
     }
@@ -385,11 +429,11 @@ impl Controllers<'_> {
         ))
     }
 
-    /// A controller's report of the gateway that satisfies the condition.
-    fn gateway(&self, name: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until a controller's report about gateway 5 satisfies the condition. Returns this report.
+    fn wait_for_gateway(&self, name: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
-            // The second controller lists the gateway once the first has registered it.
+            // Before a controller has registered the gateway, no controller lists the gateway.
             let is_listed = self.run_remote(name, "gateway list").contains("\"id\":5");
             let gateway: Value = match is_listed {
                 true => serde_json::from_str(self.run_remote(name, "gateway show 5").lines().next().unwrap())
@@ -404,8 +448,8 @@ impl Controllers<'_> {
     }
 }
 
-/// Whether this controller reports this trust state.
-fn by(controller: &'static str, trust: &'static str) -> impl Fn(&Value) -> bool {
+/// A condition for [`Controllers::wait_for_gateway`]: the gateway is connected to this controller and has this trust state.
+fn has_trust_at(controller: &'static str, trust: &'static str) -> impl Fn(&Value) -> bool {
     move |gateway| gateway["controller"] == controller && gateway["trust"] == trust
 }
 
@@ -426,18 +470,18 @@ fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
         site: &site,
         registry: database.new_schema("fleet").unwrap(),
     };
-    controllers.make_files();
+    controllers.create_files();
     let controller_without_policy = controllers.start("a");
-    let serving = site.serve();
-    serving.wait_for("loaded fleet", |line| line["loaded"] == true);
+    let gateway_process = site.serve();
+    gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
-    let gateway = controllers.gateway("a", |gateway| gateway["state"] == "connected");
+    let gateway = controllers.wait_for_gateway("a", |gateway| gateway["state"] == "connected");
     assert_eq!(
         gateway["trust"],
         Value::Null,
         "no controller requires evidence of this gateway"
     );
-    serving.terminate();
+    gateway_process.terminate();
     controller_without_policy.terminate();
 
     for name in ["a", "b"] {
@@ -446,32 +490,32 @@ fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
     }
     site.run("check --machine gateway.toml");
     let (mut first, second) = (controllers.start("a"), controllers.start("b"));
-    let serving = site.serve();
-    serving.wait_for("trust", has_trust("trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
-    let gateway = controllers.gateway("b", by("ctl-a", "trusted"));
+    let gateway_process = site.serve();
+    gateway_process.wait_for("trust", has_trust("trusted"));
+    assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
+    let gateway = controllers.wait_for_gateway("b", has_trust_at("ctl-a", "trusted"));
     assert_eq!(gateway["evidence"]["verdict"], "affirming", "{gateway}");
     assert_eq!(gateway["evidence"]["boot_count"], 2, "{gateway}");
 
     first.end_with_signal(Signal::SIGKILL);
-    controllers.gateway("b", by("ctl-b", "trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
+    controllers.wait_for_gateway("b", has_trust_at("ctl-b", "trusted"));
+    assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
 
-    change_settings(&serving);
-    serving.wait_for("distrust", has_trust("untrusted"));
-    let gateway = controllers.gateway("b", by("ctl-b", "untrusted"));
+    change_settings(&gateway_process);
+    gateway_process.wait_for("distrust", has_trust("untrusted"));
+    let gateway = controllers.wait_for_gateway("b", has_trust_at("ctl-b", "untrusted"));
     let reason = gateway["trust_reason"].as_str().unwrap();
     assert!(reason.contains("map control: differs"), "{reason}");
-    serving.wait_for("the loss", |line| line["devices"] == 0);
+    gateway_process.wait_for("the loss of all devices", |line| line["devices"] == 0);
     assert!(!site.authenticates(2), "an untrusted gateway has no rows");
 
     // An untrusted gateway connects to another controller, which then appraises the restored state.
     let first_controller = controllers.start("a");
     second.terminate();
-    change_settings(&serving);
-    serving.wait_for("trust again", has_trust("trusted"));
-    controllers.gateway("a", by("ctl-a", "trusted"));
-    assert!(site.authenticates(60), "{:#?}", serving.printed_lines());
+    change_settings(&gateway_process);
+    gateway_process.wait_for("trust again", has_trust("trusted"));
+    controllers.wait_for_gateway("a", has_trust_at("ctl-a", "trusted"));
+    assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
     let events = controllers.run_remote("a", "events");
     let count_of = |kind: &str| events.matches(&format!("\"{kind}\"")).count();
     assert_eq!(
@@ -479,6 +523,6 @@ fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
         (2, 1),
         "{events}"
     );
-    serving.terminate();
+    gateway_process.terminate();
     first_controller.terminate();
 }

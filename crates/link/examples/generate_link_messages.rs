@@ -12,8 +12,8 @@ pub const MESSAGES: Messages = Messages {
     descriptors: false,
 };
 
-/// Writes the files.
-#[allow(dead_code, reason = "the test only compares")]
+/// Writes the generated files.
+#[allow(dead_code, reason = "the test compares the files and writes none")]
 pub fn main() -> std::io::Result<()> {
     MESSAGES.write()
 }

@@ -1,4 +1,5 @@
-//! The gateway's end of the link: it uses one controller at a time, and changes to the next controller after a failure.
+//! The gateway's end of the link: a client that uses one controller at a time, and changes to the next controller after a
+//! failure.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -38,7 +39,7 @@ pub struct ClientOptions {
     pub identities: Arc<dyn Identities>,
     /// Timeout of a connection attempt.
     pub connect_timeout: Duration,
-    /// Timeout of a response; for requests about a whole fleet, ten times as long.
+    /// Timeout of a response; for requests about a whole fleet, ten times this value.
     pub response_timeout: Duration,
     /// The program's version, for display.
     pub version: String,
@@ -65,7 +66,7 @@ pub enum ClientError {
     /// Another process has registered as this gateway, or the gateway was revoked.
     #[error("{0}")]
     Replaced(String),
-    /// The registry was restored to an earlier state. All leases of this process are void, and it must register
+    /// The registry was restored to an earlier state. All leases of this process are void, and the process must register
     /// again.
     #[error("{0}")]
     RegistryRestored(String),
@@ -166,11 +167,11 @@ impl Client {
         Ok(current.connection.get_or_insert(connection).clone())
     }
 
-    /// Drops the connection to the controller at `index` and selects the next controller, unless another request has
-    /// done so before.
-    fn skip_controller(&self, index: usize, id: Option<&[u8]>) {
+    /// Drops the connection to the controller at `index` and selects the next controller, if no other request has done so
+    /// already. `connection_id` is `None` if no connection could be opened.
+    fn skip_controller(&self, index: usize, connection_id: Option<&[u8]>) {
         let mut current = self.current();
-        let is_same_connection = match (&current.connection, id) {
+        let is_same_connection = match (&current.connection, connection_id) {
             (Some(connection), Some(id)) => connection.id == id,
             (None, None) => true,
             _ => false,
@@ -249,7 +250,7 @@ impl Client {
         self.fencing_token.store(fencing_token, Relaxed);
     }
 
-    /// Returns the next part of the leases that the gateway had when it stopped, and the cursor of the part that follows it.
+    /// Returns the next part of the leases that the gateway had when it stopped, and the cursor of the following part.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -337,7 +338,7 @@ impl Client {
         unused_rows: &[UnusedRows],
     ) -> Result<u64, ClientError> {
         let mut rows_returned = 0u64;
-        // A gateway that stops reports all its devices at once.
+        // A stopping gateway reports all its devices in one call of this function.
         for part in unused_rows.chunks(convert::ENTRIES_MAX) {
             let reply = self.call(ResponseSize::Small, async |client, connection| {
                 let request = proto::ReportUnusedRowsRequest {

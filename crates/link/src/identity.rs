@@ -6,8 +6,8 @@ use x509_parser::parse_x509_certificate;
 
 const PREFIX: &str = "urn:linewarden:gateway:";
 
-/// The gateway whose certificate was presented on this connection. The code that does the TLS handshake stores it in
-/// the extensions of each request.
+/// The gateway whose certificate was presented on this connection. The code that does the TLS handshake stores this value
+/// in the extensions of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerGateway(pub GatewayId);
 
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_is_the_one_that_its_certificate_names() {
+    fn the_certificate_names_exactly_one_gateway() {
         for (uris, gateway) in [
             (&["urn:linewarden:gateway:7"][..], Some(7)),
             (

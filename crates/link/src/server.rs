@@ -26,7 +26,7 @@ pub const SHORT_MESSAGE_BYTES_MAX: usize = 256 << 10;
 pub(crate) const CONNECTION_BYTES: usize = 16;
 /// The trailer that contains the reason of a rejection.
 pub(crate) const DENIAL: &str = "linewarden-denial";
-/// Another process is registered as this gateway, or the gateway was revoked.
+/// Reason of a rejection: another process is registered as this gateway, or the gateway was revoked.
 pub(crate) const REPLACED: &str = "replaced";
 
 /// Clocks and random numbers of the server.
@@ -69,7 +69,7 @@ pub struct StatusReport {
 }
 
 impl StatusReport {
-    /// Names in [`StatusReport::kernel_drops`]: the sockets of the data plane `host`, and those of the ticket relay.
+    /// Names in [`StatusReport::kernel_drops`]: the sockets of the data plane `host`, and the sockets of the ticket relay.
     pub const KERNEL_DROPS: [&'static str; 2] = ["dataplane", "tickets"];
     /// Names in [`StatusReport::tickets`].
     pub const TICKETS: [&'static str; 5] = ["answered", "unknown", "rate_limited", "rejected", "failed"];
@@ -114,6 +114,7 @@ struct Connection {
     id: Vec<u8>,
     /// The newest fencing token that was verified.
     fencing_token: u64,
+    /// The verifier, with the fencing token of the registration that opened the verifier.
     verifier: Arc<tokio::sync::Mutex<Option<(u64, Verifier)>>>,
 }
 
@@ -182,26 +183,26 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the connection of a request. A new connection discards the state of the previous one, after the
-    /// fencing token was verified: an unverified token must not discard the state of the newest process. `presented` is
-    /// `None` for a process that is about to register.
+    /// Records the connection of a request. A new connection discards the state of the previous connection, after the
+    /// fencing token was verified: an unverified token must not discard the state of the newest process.
+    /// `presented_token` is `None` for a process that is about to register.
     async fn accept_connection(
         &self,
         gateway: GatewayId,
         id: &[u8],
-        presented: Option<u64>,
+        presented_token: Option<u64>,
     ) -> Result<(), Status> {
         if id.len() != CONNECTION_BYTES {
             return Err(Malformed("connection id of a wrong length").into());
         }
         let is_new = |connection: &Connection| {
             connection.id != id
-                && presented.is_none_or(|fencing_token| fencing_token >= connection.fencing_token)
+                && presented_token.is_none_or(|fencing_token| fencing_token >= connection.fencing_token)
         };
         if !self.connections().get(&gateway).is_none_or(is_new) {
             return Ok(());
         }
-        if let Some(fencing_token) = presented {
+        if let Some(fencing_token) = presented_token {
             self.verify_registration(&self.inner.controller.link(gateway, fencing_token))
                 .await?;
         }
@@ -226,8 +227,9 @@ impl Server {
         Ok(())
     }
 
-    /// Rejects a process that was replaced and a gateway that was revoked, with two queries of one row. A process
-    /// that has an older token because it is untrusted passes, so that it receives the new token.
+    /// Rejects a process that was replaced, and a gateway that was revoked. The check costs two queries, each of one
+    /// database row. A process whose token is stale because its gateway became untrusted passes, so that the process can
+    /// receive the new token.
     async fn verify_registration(&self, link: &Link) -> Result<(), Status> {
         match link.verify_registration().await {
             Err(error) if !self.inner.controller.is_stale_through_distrust(&error) => {
@@ -277,9 +279,9 @@ impl Server {
             self.record_registration(gateway, fencing_token);
         }
         // A malformed message is rejected before its registration is checked.
-        let is_unknown_gateway =
+        let may_be_unregistered =
             |status: &Status| is_replaced(status) || status.code() == Code::InvalidArgument;
-        if !result.as_ref().is_err_and(is_unknown_gateway) {
+        if !result.as_ref().is_err_and(may_be_unregistered) {
             self.inner.observer.gateway_seen(gateway);
         }
         Ok(Response::new(result?))
@@ -326,15 +328,18 @@ impl Server {
                 .map(|connection| Arc::clone(&connection.verifier))
         };
         let verifier = current_verifier().unwrap_or_default();
-        let mut entry = verifier.lock().await;
+        let mut owned_verifier = verifier.lock().await;
         let token = link.token_number();
-        if entry.as_ref().is_none_or(|(owner, _)| *owner != token) {
+        if owned_verifier
+            .as_ref()
+            .is_none_or(|(owner_token, _)| *owner_token != token)
+        {
             let open_verifier = Verifier::open(link)
                 .await
                 .map_err(|error| self.denial_to_status(error))?;
-            *entry = Some((token, open_verifier));
+            *owned_verifier = Some((token, open_verifier));
         }
-        let Some((_, open_verifier)) = entry.as_mut() else {
+        let Some((_, open_verifier)) = owned_verifier.as_mut() else {
             return Err(Status::internal("no verifier"));
         };
         // The verifier belongs to the connection that opened it; a newer connection may have replaced this connection
@@ -413,8 +418,8 @@ impl proto::link_server::Link for Server {
         let timestamps = self.inner.environment.timestamps();
         self.inner.controller.advance_time(timestamps.now_ns);
         self.accept_connection(gateway, &connection, None).await?;
-        let link = self.inner.controller.register(gateway, timestamps.now_s);
-        let fencing_token = link
+        let registration = self.inner.controller.register(gateway, timestamps.now_s);
+        let fencing_token = registration
             .await
             .map_err(|error| self.denial_to_status(error))?
             .token_number();
@@ -545,8 +550,8 @@ impl proto::link_server::Link for Server {
                 let mut bytes = [0; 32];
                 environment.fill_random(&mut bytes).then_some(bytes)
             };
-            // The trust status is read first: if this read causes a new fencing token, reading the changes with the old
-            // token fails.
+            // The trust status is read first. If this read issues a new fencing token, the changes can only be read with
+            // the new token.
             let result = link.poll_trust(environment.timestamps(), &mut random).await;
             let result = result.map_err(|error| self.denial_to_status(error))?;
             let trust_status = result
@@ -635,7 +640,7 @@ impl proto::link_server::Link for Server {
                 .await
                 .map_err(|error| self.denial_to_status(error))?;
             let (mut round, age_ns) = convert::round_from_wire(&request)?;
-            // A gateway's key must not decide about devices of other gateways.
+            // A gateway, or an attacker who has its key, must not decide about devices of other gateways.
             let devices: Vec<DeviceId> = round
                 .observations
                 .iter()

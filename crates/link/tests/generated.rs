@@ -8,6 +8,6 @@ fn committed_messages_match_the_vendored_protocol_buffers() {
     let stale = generate::MESSAGES.stale().unwrap();
     assert!(
         stale.is_empty(),
-        "{stale:?}: run cargo run -p linewarden-link --example generate_link_messages, and commit"
+        "{stale:?}: run cargo run -p linewarden-link --example generate_link_messages, and commit the files"
     );
 }

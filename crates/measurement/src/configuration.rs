@@ -39,12 +39,12 @@ pub enum ConfigurationError {
     InvalidEncoding {
         /// The end of the invalid field, or the position where bytes are missing.
         offset: usize,
-        /// What is wrong.
+        /// The problem.
         problem: EncodingProblem,
     },
 }
 
-/// What is wrong with an encoding.
+/// Why an encoding is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodingProblem {
     /// The encoding ends too early.
@@ -99,7 +99,7 @@ impl Serialize for ConfigurationHash {
 }
 
 /// Values of selected PCRs of one bank, and the files at configured paths. Two configurations are equal exactly if
-/// their encodings are.
+/// their encodings are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Configuration {
     pcrs: PcrValues,
@@ -204,7 +204,7 @@ impl Configuration {
     }
 }
 
-/// Paths and link targets have at most 4,095 bytes.
+/// Writes the length in 16 bits, then the text. Paths and link targets have at most 4,095 bytes.
 fn write_sized(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend((text.len() as u16).to_be_bytes());
     bytes.extend(text);
@@ -244,9 +244,9 @@ fn encode_device(bytes: &mut Vec<u8>, (major, minor): (u32, u32)) {
     bytes.extend(minor.to_be_bytes());
 }
 
-type Decoded<T> = Result<T, EncodingProblem>;
+type DecodeResult<T> = Result<T, EncodingProblem>;
 
-fn decode(fields: &mut ByteReader<'_>) -> Decoded<(PcrValues, BTreeMap<FilePath, FileEntry>)> {
+fn decode(fields: &mut ByteReader<'_>) -> DecodeResult<(PcrValues, BTreeMap<FilePath, FileEntry>)> {
     if fields.take(DOMAIN.len()) != Some(DOMAIN) || fields.u8() != Some(VERSION) {
         return Err(EncodingProblem::Domain);
     }
@@ -267,7 +267,7 @@ fn decode(fields: &mut ByteReader<'_>) -> Decoded<(PcrValues, BTreeMap<FilePath,
     }
 }
 
-fn decode_pcrs(fields: &mut ByteReader<'_>) -> Decoded<PcrValues> {
+fn decode_pcrs(fields: &mut ByteReader<'_>) -> DecodeResult<PcrValues> {
     let bank = require(fields.u16_be(), "bank")?;
     let bank = HashAlgorithm::from_tcg_id(bank).ok_or(EncodingProblem::Bank(bank))?;
     let mut pcrs = PcrValues::new(bank);
@@ -285,7 +285,7 @@ fn decode_pcrs(fields: &mut ByteReader<'_>) -> Decoded<PcrValues> {
     Ok(pcrs)
 }
 
-fn decode_entry(fields: &mut ByteReader<'_>) -> Decoded<FileEntry> {
+fn decode_entry(fields: &mut ByteReader<'_>) -> DecodeResult<FileEntry> {
     Ok(match require(fields.u8(), "kind")? {
         0 => FileEntry::Absent,
         1 => FileEntry::File {
@@ -319,15 +319,15 @@ fn decode_entry(fields: &mut ByteReader<'_>) -> Decoded<FileEntry> {
     })
 }
 
-fn decode_mode(fields: &mut ByteReader<'_>) -> Decoded<Mode> {
+fn decode_mode(fields: &mut ByteReader<'_>) -> DecodeResult<Mode> {
     Mode::new(require(fields.u16_be(), "mode")?).ok_or(EncodingProblem::Value)
 }
 
-fn decode_device(fields: &mut ByteReader<'_>) -> Decoded<(u32, u32)> {
+fn decode_device(fields: &mut ByteReader<'_>) -> DecodeResult<(u32, u32)> {
     let mut number = || require(fields.u32_be(), "device's number");
     Ok((number()?, number()?))
 }
 
-fn require<T>(field: Option<T>, name: &'static str) -> Decoded<T> {
+fn require<T>(field: Option<T>, name: &'static str) -> DecodeResult<T> {
     field.ok_or(EncodingProblem::Truncated(name))
 }

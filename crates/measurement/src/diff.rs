@@ -33,7 +33,7 @@ pub struct Change<T> {
     pub new: T,
 }
 
-/// A PCR with another value, or one that is selected in only one of the configurations.
+/// A PCR with another value, or a PCR that is selected in only one of the configurations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PcrChange {
     /// The PCR.
@@ -213,10 +213,10 @@ impl fmt::Display for PcrChange {
         let Some(first) = &self.first_event else {
             return Ok(());
         };
-        for (side, event) in [("was", &first.old), ("is", &first.new)] {
+        for (verb, event) in [("was", &first.old), ("is", &first.new)] {
             match event {
-                Some(event) => writeln!(f, "    {side} {event}")?,
-                None => writeln!(f, "    {side} no further event")?,
+                Some(event) => writeln!(f, "    {verb} {event}")?,
+                None => writeln!(f, "    {verb} no further event")?,
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[repr(u16)]
 pub enum HashAlgorithm {
-    /// Not collision-resistant: read and replayed, because logs contain it, but no decision depends on it.
+    /// Not collision-resistant. Logs with SHA-1 digests are read and replayed, but no decision depends on them.
     Sha1 = 0x0004,
     /// Digests of 32 bytes.
     Sha256 = 0x000b,
@@ -47,15 +47,15 @@ impl HashAlgorithm {
     /// The digest of the concatenated parts.
     pub fn digest(self, parts: &[&[u8]]) -> Digest {
         match self {
-            Self::Sha1 => Digest::finished(self, &hashed::<sha1::Sha1>(parts)),
-            Self::Sha256 => Digest::finished(self, &hashed::<sha2::Sha256>(parts)),
-            Self::Sha384 => Digest::finished(self, &hashed::<sha2::Sha384>(parts)),
-            Self::Sha512 => Digest::finished(self, &hashed::<sha2::Sha512>(parts)),
+            Self::Sha1 => Digest::from_prefix(self, &hash_parts::<sha1::Sha1>(parts)),
+            Self::Sha256 => Digest::from_prefix(self, &hash_parts::<sha2::Sha256>(parts)),
+            Self::Sha384 => Digest::from_prefix(self, &hash_parts::<sha2::Sha384>(parts)),
+            Self::Sha512 => Digest::from_prefix(self, &hash_parts::<sha2::Sha512>(parts)),
         }
     }
 }
 
-fn hashed<H: sha2::Digest>(parts: &[&[u8]]) -> Vec<u8> {
+fn hash_parts<H: sha2::Digest>(parts: &[&[u8]]) -> Vec<u8> {
     let mut hash = H::new();
     for part in parts {
         hash.update(part);
@@ -101,7 +101,7 @@ pub enum DigestError {
     },
 }
 
-/// A digest: an algorithm and exactly as many bytes as it produces. Displayed as hex.
+/// A digest: an algorithm and exactly as many bytes as the algorithm produces. Displayed as hex.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest {
     algorithm: HashAlgorithm,
@@ -116,7 +116,7 @@ impl Digest {
     /// The length does not match the algorithm.
     pub fn new(algorithm: HashAlgorithm, bytes: &[u8]) -> Result<Self, DigestError> {
         match bytes.len() == algorithm.digest_bytes() {
-            true => Ok(Self::finished(algorithm, bytes)),
+            true => Ok(Self::from_prefix(algorithm, bytes)),
             false => Err(DigestError::Length {
                 algorithm,
                 got: bytes.len(),
@@ -134,7 +134,7 @@ impl Digest {
 
     /// All bits one: the start value of PCRs of a dynamic launch.
     pub fn ones(algorithm: HashAlgorithm) -> Self {
-        Self::finished(algorithm, &[0xff; 64])
+        Self::from_prefix(algorithm, &[0xff; 64])
     }
 
     /// The algorithm.
@@ -155,7 +155,8 @@ impl Digest {
         self.algorithm.digest(&[self.as_bytes(), event.as_bytes()])
     }
 
-    fn finished(algorithm: HashAlgorithm, source: &[u8]) -> Self {
+    /// Creates a digest from the first bytes of `source`, as many as the algorithm's digests have.
+    fn from_prefix(algorithm: HashAlgorithm, source: &[u8]) -> Self {
         let mut bytes = [0; 64];
         for (target, source) in bytes.iter_mut().zip(source).take(algorithm.digest_bytes()) {
             *target = *source;

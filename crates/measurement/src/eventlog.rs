@@ -1,4 +1,4 @@
-//! TCG event logs: the firmware's and boot loaders' record of what they extended into PCRs.
+//! TCG event logs: records of firmware and boot loaders about the digests that they have extended into PCRs.
 //!
 //! Source: TCG PC Client Platform Firmware Profile (PFP) 1.06, section 10. A log is a claim. [`verify_replay`] and
 //! `docs/measurement.md` define which parts the PCR values prove.
@@ -25,7 +25,7 @@ use crate::pcr::PcrIndex;
 pub enum LogFormat {
     /// The format of TPM 1.2: each entry is a TCG_PCR_EVENT with one digest, of SHA-1.
     Sha1,
-    /// One digest per bank: the first entry is a "Spec ID Event03", the others are TCG_PCR_EVENT2.
+    /// One digest per bank in each entry: the first entry is a "Spec ID Event03", all other entries are TCG_PCR_EVENT2.
     Agile,
 }
 

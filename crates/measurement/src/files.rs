@@ -231,7 +231,7 @@ pub enum FileEntry {
 }
 
 impl FileEntry {
-    /// Its mode, if it has one.
+    /// The mode of the entry, if the entry has a mode.
     pub const fn mode(&self) -> Option<Mode> {
         match self {
             Self::Absent | Self::Link { .. } => None,

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`pcr`] | PCR indices, selections and values |
 //! | [`files`] | entries at configured paths |
-//! | [`configuration`] | both together, the canonical encoding and the hash h |
+//! | [`configuration`] | PCR values and files as one configuration, its canonical encoding and its hash h |
 //! | [`eventlog`] | parsing, replay and description of TCG event logs |
 //! | [`diff`] | differences between two configurations |
 //!

@@ -27,7 +27,7 @@ pub enum PcrError {
     },
 }
 
-/// A PCR index: 0 to 23, those of a PC (TCG PC Client Platform TPM Profile, "PCR Attributes").
+/// A PCR index: 0 to 23, the indices of a PC (TCG PC Client Platform TPM Profile, "PCR Attributes").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct PcrIndex(u8);
@@ -108,7 +108,7 @@ impl PcrSelection {
             .filter(move |index| self.contains(*index))
     }
 
-    /// One bit for each PCR, index 0 the lowest of the first byte: TPMS_PCR_SELECTION's `pcrSelect`.
+    /// One bit for each PCR, PCR 0 in the lowest bit of the first byte: `pcrSelect` of TPMS_PCR_SELECTION.
     pub const fn to_bitmap(self) -> [u8; 3] {
         let [first, second, third, _] = self.0.to_le_bytes();
         [first, second, third]

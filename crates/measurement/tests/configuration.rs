@@ -57,13 +57,18 @@ fn entry(entry: &Value) -> FileEntry {
 }
 
 #[test]
-fn encodings_and_hashes_are_those_of_the_vectors() {
+fn encodings_and_hashes_equal_the_vectors() {
     let vectors = vectors();
     let mut hashes = HashSet::new();
     for case in vectors["configurations"].as_array().unwrap() {
         let files = case["files"].as_object().unwrap().iter();
         let files: BTreeMap<_, _> = files
-            .map(|(path, it)| (FilePath::new(hex::decode(path).unwrap()).unwrap(), entry(it)))
+            .map(|(path, file_entry)| {
+                (
+                    FilePath::new(hex::decode(path).unwrap()).unwrap(),
+                    entry(file_entry),
+                )
+            })
             .collect();
         let configuration = Configuration::new(pcrs(case), files).unwrap();
         assert_eq!(hex::encode(configuration.encode()), case["encoding"]);
@@ -86,7 +91,7 @@ fn non_canonical_encodings_are_rejected() {
 }
 
 #[test]
-fn an_encoding_cut_anywhere_is_refused_at_its_end_or_before() {
+fn a_truncated_encoding_is_refused_at_an_offset_within_it() {
     for case in vectors()["configurations"].as_array().unwrap() {
         let encoding = bytes(&case["encoding"]);
         for length in 0..encoding.len() {
@@ -108,7 +113,7 @@ fn an_encoding_cut_anywhere_is_refused_at_its_end_or_before() {
 }
 
 #[test]
-fn a_bank_of_sha_1_and_too_many_files_are_refused() {
+fn the_sha_1_bank_and_too_many_files_are_refused() {
     assert_eq!(
         Configuration::new(PcrValues::new(HashAlgorithm::Sha1), BTreeMap::new()),
         Err(ConfigurationError::WeakBank(HashAlgorithm::Sha1))
@@ -148,17 +153,17 @@ fn an_overlay_replaces_or_adds_entries() {
         &[("/a", 1), ("/b", 3), ("/c", 4)],
     );
     assert_eq!(base.with_overlay(&overlay), Ok(combined.clone()));
-    // A repeated overlay has no further effect; an empty overlay has no effect.
+    // A second application of an overlay has no effect; an empty overlay has no effect.
     assert_eq!(combined.with_overlay(&overlay), Ok(combined.clone()));
     for bank in [Sha256, Sha384] {
         assert_eq!(
             base.with_overlay(&configuration(bank, &[], &[])),
             Ok(base.clone())
         );
-        let bare = configuration(Sha256, &[], &[("/a", 1)]);
-        let files = configuration(bank, &[], &[("/a", 9)]);
+        let without_pcrs = configuration(Sha256, &[], &[("/a", 1)]);
+        let files_overlay = configuration(bank, &[], &[("/a", 9)]);
         assert_eq!(
-            bare.with_overlay(&files),
+            without_pcrs.with_overlay(&files_overlay),
             Ok(configuration(Sha256, &[], &[("/a", 9)]))
         );
     }

@@ -1,7 +1,7 @@
 //! The reported differences between two configurations.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
-// Other tests use more of it.
+// Other test programs use more items of this module.
 #[allow(dead_code)]
 mod common;
 
@@ -29,7 +29,7 @@ fn link(target: &str) -> FileEntry {
     }
 }
 
-fn files(entries: &[(&str, FileEntry)]) -> Configuration {
+fn configuration_of_files(entries: &[(&str, FileEntry)]) -> Configuration {
     let entries = entries
         .iter()
         .map(|(path, entry)| (FilePath::new(*path).unwrap(), entry.clone()));
@@ -94,7 +94,7 @@ fn every_type_of_file_change_is_reported() {
     ];
     for (old, new, expected) in cases {
         let configuration = |entry: &Option<FileEntry>| {
-            files(
+            configuration_of_files(
                 &entry
                     .iter()
                     .map(|entry| ("/f", entry.clone()))
@@ -112,12 +112,12 @@ fn every_type_of_file_change_is_reported() {
 
 #[test]
 fn files_are_reported_in_order_and_as_json() {
-    let old = files(&[
+    let old = configuration_of_files(&[
         ("/a", file(0o644, 1)),
         ("/b", link("x")),
         ("/c", FileEntry::Absent),
     ]);
-    let new = files(&[("/a", file(0o600, 1)), ("/b", link("x")), ("/c", file(0o644, 2))]);
+    let new = configuration_of_files(&[("/a", file(0o600, 1)), ("/b", link("x")), ("/c", file(0o644, 2))]);
     let difference = Difference::between(&old, &new);
     let content = |byte: u8| hex::encode([byte; 32]);
     assert_eq!(
@@ -137,7 +137,7 @@ fn files_are_reported_in_order_and_as_json() {
     );
 }
 
-fn boot(kernel: &[u8], has_debug_event: bool) -> EventLog {
+fn boot_log(kernel: &[u8], has_debug_event: bool) -> EventLog {
     let mut log = Log::new();
     log.event(4, EventType::EV_EFI_ACTION, b"Calling", b"Calling")
         .event(7, EventType::EV_SEPARATOR, &[0; 4], &[0; 4])
@@ -151,14 +151,14 @@ fn boot(kernel: &[u8], has_debug_event: bool) -> EventLog {
 
 #[test]
 fn the_first_differing_event_is_reported_for_each_pcr() {
-    let logs = [boot(b"one", false), boot(b"two", true)];
+    let logs = [boot_log(b"one", false), boot_log(b"two", true)];
     let values = logs.each_ref().map(|log| values_of(log, Sha256, "4,7-8"));
     let configurations = values
         .each_ref()
         .map(|values| Configuration::new(values.clone(), BTreeMap::new()).unwrap());
-    let [old, new] = [0, 1].map(|side| verify_replay(&logs[side], &values[side]).unwrap());
+    let [old, new] = [0, 1].map(|log_index| verify_replay(&logs[log_index], &values[log_index]).unwrap());
     let difference = Difference::between(&configurations[0], &configurations[1]).with_events(&old, &new);
-    let value = |side: usize, pcr: u32| values[side].get(common::log::pcr(pcr)).unwrap();
+    let value = |log_index: usize, pcr: u32| values[log_index].get(common::log::pcr(pcr)).unwrap();
     let expected = format!(
         "PCR 4: {} is now {}\n\
          \x20   was entry 3, PCR 4, EV_EFI_BOOT_SERVICES_APPLICATION: nothing (claimed)\n\

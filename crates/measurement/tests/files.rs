@@ -51,12 +51,13 @@ impl Tree {
         tree
     }
 
-    fn at(&self, path: &str) -> std::path::PathBuf {
+    /// The path of a file of the tree in the file system of the test.
+    fn host_path(&self, path: &str) -> std::path::PathBuf {
         self.0.path().join(path)
     }
 
     fn file(&self, path: &str, content: &[u8], bits: u32) {
-        let path = self.at(path);
+        let path = self.host_path(path);
         for directory in path
             .parent()
             .unwrap()
@@ -85,10 +86,10 @@ impl Tree {
 }
 
 #[test]
-fn directories_are_measured_with_all_that_is_in_them() {
+fn directories_are_measured_with_all_their_entries() {
     let tree = Tree::new();
-    fs::create_dir(tree.at("etc/empty")).unwrap();
-    fs::set_permissions(tree.at("etc/empty"), Permissions::from_mode(0o1777)).unwrap();
+    fs::create_dir(tree.host_path("etc/empty")).unwrap();
+    fs::set_permissions(tree.host_path("etc/empty"), Permissions::from_mode(0o1777)).unwrap();
     let expected = BTreeMap::from([
         (path("/etc"), FileEntry::Directory { mode: mode(0o755) }),
         (path("/etc/a.conf"), file(0o644, b"a")),
@@ -108,20 +109,20 @@ fn directories_are_measured_with_all_that_is_in_them() {
 
 #[test]
 fn owners_and_times_are_not_measured() {
-    let (tree, changed_tree) = (Tree::new(), Tree::new());
+    let (tree, other_tree) = (Tree::new(), Tree::new());
     let epoch = std::time::SystemTime::UNIX_EPOCH;
     fs::File::options()
         .write(true)
-        .open(changed_tree.at("etc/a.conf"))
+        .open(other_tree.host_path("etc/a.conf"))
         .unwrap()
         .set_modified(epoch)
         .unwrap();
-    if std::os::unix::fs::chown(changed_tree.at("etc/a.conf"), Some(12345), None).is_err() {
+    if std::os::unix::fs::chown(other_tree.host_path("etc/a.conf"), Some(12345), None).is_err() {
         println!("SKIPPED: changing the owner requires root");
     }
     assert_eq!(
         tree.measure(&["/etc"]).unwrap(),
-        changed_tree.measure(&["/etc"]).unwrap()
+        other_tree.measure(&["/etc"]).unwrap()
     );
 }
 
@@ -137,10 +138,10 @@ fn absent_paths_are_measured_as_absent() {
 #[test]
 fn links_are_measured_by_their_text() {
     let tree = Tree::new();
-    symlink("a.conf", tree.at("etc/link")).unwrap();
-    symlink("nowhere", tree.at("etc/dangling")).unwrap();
-    symlink("/usr/bin", tree.at("bin")).unwrap();
-    symlink("../../../..", tree.at("up")).unwrap();
+    symlink("a.conf", tree.host_path("etc/link")).unwrap();
+    symlink("nowhere", tree.host_path("etc/dangling")).unwrap();
+    symlink("/usr/bin", tree.host_path("bin")).unwrap();
+    symlink("../../../..", tree.host_path("up")).unwrap();
     let measured = tree
         .measure(&[
             "/etc/link",
@@ -153,19 +154,19 @@ fn links_are_measured_by_their_text() {
     assert_eq!(measured[&path("/etc/link")], link("a.conf"));
     assert_eq!(measured[&path("/etc/dangling")], link("nowhere"));
     assert_eq!(measured[&path("/bin")], link("/usr/bin"));
-    // Links before the last component are followed, and never lead outside.
+    // Links before the last component are followed, and never lead outside the root.
     assert_eq!(measured[&path("/bin/tool")], file(0o4755, b"tool"));
     assert_eq!(measured[&path("/up/etc/a.conf")], file(0o644, b"a"));
     assert_eq!(measured.len(), 5);
-    symlink("loop", tree.at("loop")).unwrap();
+    symlink("loop", tree.host_path("loop")).unwrap();
     assert_eq!(tree.measure(&["/loop"]).unwrap()[&path("/loop")], link("loop"));
     assert!(matches!(tree.measure(&["/loop/x"]), Err(FilesError::Io { .. })));
 }
 
-/// Opens the path with the kernel's own resolution, where permitted: nothing outside the root, and no links of
-/// processes.
-fn opened_by_the_kernel(tree: &Tree, path: &str) -> Result<(FileType, u32), Errno> {
-    let root = fs::File::open(tree.at("")).unwrap();
+/// Opens the path with the kernel's resolution, within the root of the tree and without links of processes. Returns
+/// the file type and the mode, or an error if openat2 is not permitted.
+fn open_with_kernel_resolution(tree: &Tree, path: &str) -> Result<(FileType, u32), Errno> {
+    let root = fs::File::open(tree.host_path("")).unwrap();
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat2(&root, path, flags, rustix::fs::Mode::empty(), resolve)?;
@@ -181,8 +182,12 @@ fn paths_resolve_as_in_the_kernel() {
         .into_iter()
         .enumerate()
     {
-        fs::create_dir_all(tree.at(directory)).unwrap();
-        fs::set_permissions(tree.at(directory), Permissions::from_mode(0o700 + n as u32)).unwrap();
+        fs::create_dir_all(tree.host_path(directory)).unwrap();
+        fs::set_permissions(
+            tree.host_path(directory),
+            Permissions::from_mode(0o700 + n as u32),
+        )
+        .unwrap();
     }
     let links = [
         ("a/up", ".."),
@@ -199,13 +204,13 @@ fn paths_resolve_as_in_the_kernel() {
         ("d/many", "../d/../d/../d/../d/e"),
     ];
     for (link, text) in links {
-        symlink(text, tree.at(link)).unwrap();
+        symlink(text, tree.host_path(link)).unwrap();
     }
     for n in 0..45 {
-        symlink(format!("n{}", n + 1), tree.at(&format!("n{n}"))).unwrap();
+        symlink(format!("n{}", n + 1), tree.host_path(&format!("n{n}"))).unwrap();
     }
-    symlink("d", tree.at("n45")).unwrap();
-    let ends = [
+    symlink("d", tree.host_path("n45")).unwrap();
+    let suffixes = [
         "",
         "/e",
         "/a.conf",
@@ -217,21 +222,21 @@ fn paths_resolve_as_in_the_kernel() {
         "/chain/back",
         "/x/y",
     ];
-    let starts = links.iter().map(|(link, _)| format!("/{link}"));
-    let starts: Vec<String> = starts.chain([0, 5, 6, 7].map(|n| format!("/n{n}"))).collect();
-    let mut reported = [0; 2];
-    for joined in starts
+    let prefixes = links.iter().map(|(link, _)| format!("/{link}"));
+    let prefixes: Vec<String> = prefixes.chain([0, 5, 6, 7].map(|n| format!("/n{n}"))).collect();
+    let mut compared_counts = [0; 2];
+    for joined in prefixes
         .iter()
-        .flat_map(|start| ends.iter().map(move |end| format!("{start}{end}")))
+        .flat_map(|prefix| suffixes.iter().map(move |suffix| format!("{prefix}{suffix}")))
     {
-        let kernel = match opened_by_the_kernel(&tree, &joined) {
+        let kernel = match open_with_kernel_resolution(&tree, &joined) {
             Err(Errno::NOSYS | Errno::PERM) => return println!("SKIPPED: openat2 is not permitted here"),
             kernel => kernel,
         };
         match (tree.measure(&[&joined]), kernel) {
             (Ok(measured), Err(Errno::NOENT | Errno::NOTDIR)) => {
                 assert_eq!(measured[&path(&joined)], FileEntry::Absent, "{joined}");
-                reported[0] += 1;
+                compared_counts[0] += 1;
             }
             (Ok(measured), Ok((kind, bits))) => {
                 match &measured[&path(&joined)] {
@@ -242,19 +247,22 @@ fn paths_resolve_as_in_the_kernel() {
                         "{joined}: {entry}"
                     ),
                 }
-                reported[1] += 1;
+                compared_counts[1] += 1;
             }
             (Err(FilesError::Io { .. }), Err(Errno::LOOP)) => {}
             (measured, kernel) => panic!("{joined}: {measured:?}, the kernel gives {kernel:?}"),
         }
     }
-    assert!(reported.iter().all(|count| *count > 20), "{reported:?}");
+    assert!(
+        compared_counts.iter().all(|count| *count > 20),
+        "{compared_counts:?}"
+    );
 }
 
 #[test]
 fn links_of_processes_and_of_other_users_are_not_followed() {
     let measure_path = |text: &str| measure(Path::new("/"), &[path(text)], Limits::default());
-    // Links of a process have a text that differs from their target. Links in the root of /proc are plain links.
+    // /proc/self is a plain link. A link in the directory of a process has a text that differs from its target.
     assert!(matches!(
         measure_path("/proc/self/exe").unwrap()[&path("/proc/self/exe")],
         FileEntry::Link { .. }
@@ -271,7 +279,7 @@ fn links_of_processes_and_of_other_users_are_not_followed() {
         );
     }
     let tree = Tree::new();
-    let shared = tree.at("shared");
+    let shared = tree.host_path("shared");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
     symlink("/etc", shared.join("link")).unwrap();
@@ -290,13 +298,13 @@ fn only_regular_files_are_opened() {
     let tree = Tree::new();
     rustix::fs::mknodat(
         rustix::fs::CWD,
-        tree.at("etc/fifo"),
+        tree.host_path("etc/fifo"),
         FileType::Fifo,
         rustix::fs::Mode::from_raw_mode(0o600),
         0,
     )
     .unwrap();
-    let _listener = UnixListener::bind(tree.at("etc/socket")).unwrap();
+    let _listener = UnixListener::bind(tree.host_path("etc/socket")).unwrap();
     let measured = tree.measure(&["/etc"]).unwrap();
     assert_eq!(
         measured[&path("/etc/fifo")],
@@ -314,7 +322,7 @@ fn only_regular_files_are_opened() {
 }
 
 #[test]
-fn number_and_size_are_bounded() {
+fn number_and_size_of_files_are_bounded() {
     let tree = Tree::new();
     let measure_within = |entries_max, bytes_max| {
         tree.measure_within(
@@ -345,8 +353,8 @@ fn number_and_size_are_bounded() {
 }
 
 #[test]
-fn unreadable_paths_are_named() {
-    // Reading the memory of a process from its beginning is an error, for root too.
+fn errors_name_the_unreadable_path() {
+    // Even root cannot read the memory of a process at address 0.
     let memory = measure(Path::new("/proc/self"), &[path("/mem")], Limits::default()).unwrap_err();
     assert!(
         memory
@@ -363,12 +371,15 @@ fn unreadable_paths_are_named() {
 }
 
 #[test]
-fn a_file_that_changes_at_every_attempt_is_named() {
-    const ROUNDS_MAX: usize = 1_000;
+fn the_error_names_a_file_that_changes_during_each_read() {
+    const ATTEMPTS_MAX: usize = 1_000;
     let tree = Tree::new();
     tree.file("busy", b"", 0o600);
-    // A sparse file, long enough that the kernel's clock ticks while it is read.
-    let busy = fs::File::options().write(true).open(tree.at("busy")).unwrap();
+    // A sparse file of 64 MiB: the kernel's clock ticks while the file is read.
+    let busy = fs::File::options()
+        .write(true)
+        .open(tree.host_path("busy"))
+        .unwrap();
     busy.set_len(64 << 20).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -380,18 +391,21 @@ fn a_file_that_changes_at_every_attempt_is_named() {
                 }
             }
         });
-        let changed = (0..ROUNDS_MAX).map(|_| tree.measure(&["/busy"])).find(
+        let changed_while_read = (0..ATTEMPTS_MAX).map(|_| tree.measure(&["/busy"])).find(
             |measured| matches!(measured, Err(FilesError::ChangedWhileRead { path }) if *path == self::path("/busy")),
         );
         stop.store(true, Ordering::Relaxed);
-        assert!(changed.is_some(), "no change was seen in {ROUNDS_MAX} rounds");
+        assert!(
+            changed_while_read.is_some(),
+            "no change was seen in {ATTEMPTS_MAX} attempts"
+        );
     });
     // Without further changes, the file can be measured.
     assert!(tree.measure(&["/busy"]).is_ok());
 }
 
 #[test]
-fn paths_have_one_form() {
+fn paths_that_are_not_canonical_are_refused() {
     for text in ["/", "/a", "/a/b.c", "/...", "/a b/\u{e9}", "/.a"] {
         assert_eq!(path(text).to_string(), text);
     }
@@ -402,7 +416,7 @@ fn paths_have_one_form() {
     }
     assert!(FilePath::new([b"/", &[b'x'; 4094][..]].concat()).is_ok());
     assert!(FilePath::new([b"/", &[b'x'; 4095][..]].concat()).is_err());
-    // Terminal control characters, and bytes that are not text.
+    // Control characters of terminals and bytes that are not UTF-8 are escaped.
     assert_eq!(
         FilePath::new(*b"/a\x1b[2J\xff\n").unwrap().to_string(),
         "/a\\u{1b}[2J\\xff\\n"
@@ -413,8 +427,8 @@ fn paths_have_one_form() {
 fn names_that_are_not_utf_8_are_measured() {
     let tree = Tree::new();
     let name = std::ffi::OsStr::from_bytes(b"\xff\xfe");
-    fs::write(tree.at("etc/d").join(name), b"x").unwrap();
-    fs::set_permissions(tree.at("etc/d").join(name), Permissions::from_mode(0o644)).unwrap();
+    fs::write(tree.host_path("etc/d").join(name), b"x").unwrap();
+    fs::set_permissions(tree.host_path("etc/d").join(name), Permissions::from_mode(0o644)).unwrap();
     let measured = tree.measure(&["/etc/d"]).unwrap();
     assert_eq!(
         measured[&FilePath::new(*b"/etc/d/\xff\xfe").unwrap()],

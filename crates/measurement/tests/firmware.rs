@@ -1,5 +1,5 @@
-//! Logs of real firmware, recorded (tests/data) or written during the test: they are accepted and replay to the TPM's
-//! values. Each changed bit is rejected or leaves its data unproven.
+//! Logs of real firmware, from recordings (tests/data) or from a boot during the test. The logs are accepted and replay
+//! to the TPM's values. A log with a changed bit is rejected, or the changed data are unproven.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::fs;
@@ -13,8 +13,9 @@ use linewarden_measurement::pcr::{PcrIndex, PcrSelection, PcrValues};
 use linewarden_measurement::{Digest, HashAlgorithm};
 
 /// All PCRs except 10, which IMA extends and logs separately.
-const MEASURED: &str = "0-9,11-23";
+const PCRS_WITHOUT_IMA: &str = "0-9,11-23";
 
+/// An event log, and the PCR values at the same time.
 struct Recording {
     log: Vec<u8>,
     pcrs: Vec<(HashAlgorithm, PcrIndex, Digest)>,
@@ -44,7 +45,7 @@ impl Recording {
         }
     }
 
-    fn recorded(name: &str) -> Self {
+    fn of_case(name: &str) -> Self {
         Self::read(
             &Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("tests/data")
@@ -64,11 +65,12 @@ impl Recording {
         values
     }
 
-    /// The log replays to every bank's values except IMA's, and no data are unexplained.
+    /// Checks that the log replays in every bank to all PCR values except PCR 10, and that no data are unexplained.
+    /// Returns the log.
     fn check(&self) -> EventLog {
         let log = EventLog::parse(&self.log).unwrap();
         for bank in log.banks() {
-            let replayed = verify_replay(&log, &self.values(*bank, MEASURED)).unwrap();
+            let replayed = verify_replay(&log, &self.values(*bank, PCRS_WITHOUT_IMA)).unwrap();
             assert!(replayed.events().len() > 10);
             assert_eq!(replayed.unexplained().next(), None);
             let error = verify_replay(&log, &self.values(*bank, "10")).unwrap_err();
@@ -81,34 +83,34 @@ impl Recording {
     }
 }
 
-/// The log lines of this PCR.
-fn reported(recording: &Recording, bank: HashAlgorithm, pcr: u32) -> Vec<String> {
+/// The events of this PCR, each as text.
+fn event_lines(recording: &Recording, bank: HashAlgorithm, pcr: u32) -> Vec<String> {
     let log = EventLog::parse(&recording.log).unwrap();
     let replayed = verify_replay(&log, &recording.values(bank, &pcr.to_string())).unwrap();
     replayed.events().iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn ovmf_explains_all_its_banks() {
-    let recording = Recording::recorded("direct");
+fn the_ovmf_log_replays_in_all_banks() {
+    let recording = Recording::of_case("direct");
     assert_eq!(recording.check().banks(), HashAlgorithm::ALL);
-    let reported = reported(&recording, HashAlgorithm::Sha256, 4);
+    let lines = event_lines(&recording, HashAlgorithm::Sha256, 4);
     assert_eq!(
-        reported[1],
+        lines[1],
         "entry 13, PCR 4, EV_EFI_ACTION: Calling EFI Application from Boot Option"
     );
     assert!(
-        reported[0].contains("kernel, ") && reported[0].ends_with(" bytes (claimed)"),
+        lines[0].contains("kernel, ") && lines[0].ends_with(" bytes (claimed)"),
         "{}",
-        reported[0]
+        lines[0]
     );
 }
 
 #[test]
 fn secure_boot_with_shim_and_grub_replays() {
-    let recording = Recording::recorded("shim");
+    let recording = Recording::of_case("shim");
     recording.check();
-    let sha256 = |pcr| reported(&recording, HashAlgorithm::Sha256, pcr).join("\n");
+    let sha256 = |pcr| event_lines(&recording, HashAlgorithm::Sha256, pcr).join("\n");
     assert!(
         sha256(7).contains(
             "EV_EFI_VARIABLE_DRIVER_CONFIG: SecureBoot (8be4df61-93ca-11d2-aa0d-00e098032b8c): 01\n"
@@ -125,36 +127,37 @@ fn secure_boot_with_shim_and_grub_replays() {
 
 #[test]
 fn a_unified_kernel_image_replays() {
-    let recording = Recording::recorded("uki");
+    let recording = Recording::of_case("uki");
     recording.check();
-    let reported = reported(&recording, HashAlgorithm::Sha256, 11);
-    let names: Vec<_> = reported
-        .iter()
-        .filter(|line| !line.ends_with("(claimed)"))
-        .collect();
-    assert_eq!(names.len(), 4, "{reported:?}");
-    assert!(names[2].ends_with("EV_IPL: .cmdline"), "{}", names[2]);
-}
-
-#[test]
-fn a_bios_with_sha_1_alone_replays() {
-    let recording = Recording::recorded("bios");
-    assert_eq!(recording.check().banks(), [HashAlgorithm::Sha1]);
-    assert!(reported(&recording, HashAlgorithm::Sha1, 4)[0].ends_with("EV_ACTION: Calling INT 19h"));
-    // The data would be letters of some script if they were read as UTF-16.
-    let tag = &reported(&recording, HashAlgorithm::Sha1, 1)[0];
-    assert_eq!(
-        tag.rsplit(' ')
-            .next()
-            .map(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit())),
-        Some(true),
-        "{tag}"
+    let lines = event_lines(&recording, HashAlgorithm::Sha256, 11);
+    let proven_lines: Vec<_> = lines.iter().filter(|line| !line.ends_with("(claimed)")).collect();
+    assert_eq!(proven_lines.len(), 4, "{lines:?}");
+    assert!(
+        proven_lines[2].ends_with("EV_IPL: .cmdline"),
+        "{}",
+        proven_lines[2]
     );
 }
 
-/// PCRs that the notices report as machine-specific.
+#[test]
+fn a_bios_log_with_only_sha_1_replays() {
+    let recording = Recording::of_case("bios");
+    assert_eq!(recording.check().banks(), [HashAlgorithm::Sha1]);
+    assert!(event_lines(&recording, HashAlgorithm::Sha1, 4)[0].ends_with("EV_ACTION: Calling INT 19h"));
+    // These data are valid UTF-16, but not text: they must be displayed as hexadecimal digits.
+    let line = &event_lines(&recording, HashAlgorithm::Sha1, 1)[0];
+    assert_eq!(
+        line.rsplit(' ')
+            .next()
+            .map(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit())),
+        Some(true),
+        "{line}"
+    );
+}
+
+/// Returns the PCRs that the notices report as machine-specific.
 fn machine_specific(name: &str, bank: HashAlgorithm, selection: &str) -> Vec<u32> {
-    let recording = Recording::recorded(name);
+    let recording = Recording::of_case(name);
     let values = recording.values(bank, selection);
     let log = EventLog::parse(&recording.log).unwrap();
     let replayed = verify_replay(&log, &values).unwrap();
@@ -171,7 +174,7 @@ fn machine_specific(name: &str, bank: HashAlgorithm, selection: &str) -> Vec<u32
 }
 
 #[test]
-fn machine_specific_data_gives_a_notice_and_the_default_has_none() {
+fn machine_specific_data_gives_a_notice_and_the_default_pcrs_give_none() {
     for name in ["direct", "uki"] {
         assert_eq!(
             machine_specific(name, HashAlgorithm::Sha256, "0,2-4,7"),
@@ -187,9 +190,9 @@ fn machine_specific_data_gives_a_notice_and_the_default_has_none() {
 }
 
 #[test]
-fn no_log_replays_to_another_machines_values() {
-    let log = EventLog::parse(&Recording::recorded("direct").log).unwrap();
-    let values = Recording::recorded("uki").values(HashAlgorithm::Sha256, MEASURED);
+fn a_log_does_not_replay_to_values_of_another_machine() {
+    let log = EventLog::parse(&Recording::of_case("direct").log).unwrap();
+    let values = Recording::of_case("uki").values(HashAlgorithm::Sha256, PCRS_WITHOUT_IMA);
     let error = verify_replay(&log, &values).unwrap_err();
     assert!(
         matches!(error, ReplayError::ValueMismatch { pcr, last_entry: Some(_), .. } if pcr.get() == 1),
@@ -198,7 +201,7 @@ fn no_log_replays_to_another_machines_values() {
 }
 
 /// Types whose digest must cover the data (docs/measurement.md, 1.1).
-const BOUND: [EventType; 7] = [
+const TYPES_WITH_BOUND_DATA: [EventType; 7] = [
     EventType::EV_SEPARATOR,
     EventType::EV_ACTION,
     EventType::EV_EFI_ACTION,
@@ -208,18 +211,22 @@ const BOUND: [EventType; 7] = [
     EventType::EV_EFI_VARIABLE_AUTHORITY,
 ];
 
-/// The proven bytes, and their position in the data.
-fn proven(log: &EventLog, entry: usize, binding: &DigestCoverage) -> Option<Vec<u8>> {
+/// Returns the part of the entry's data that the digest covers.
+fn proven_bytes(log: &EventLog, entry: usize, coverage: &DigestCoverage) -> Option<Vec<u8>> {
     let data = log.events()[entry].data();
-    match binding {
+    match coverage {
         DigestCoverage::All => Some(data.to_vec()),
         DigestCoverage::Part(part) => Some(data[part.clone()].to_vec()),
         DigestCoverage::NotLogged | DigestCoverage::Unexplained => None,
     }
 }
 
-/// Checks that an accepted log with one changed bit proves only what the original log proved, by the same data.
-fn check_accepted(before: (&EventLog, &ReplayedLog), after: (&EventLog, &ReplayedLog), position: usize) {
+/// Checks that an accepted log with one changed bit proves no data that the original log does not prove.
+fn assert_proves_no_more(
+    before: (&EventLog, &ReplayedLog),
+    after: (&EventLog, &ReplayedLog),
+    position: usize,
+) {
     assert_eq!(before.1.events().len(), after.1.events().len(), "byte {position}");
     for (old, new) in before.1.events().iter().zip(after.1.events()) {
         assert_eq!(
@@ -228,13 +235,13 @@ fn check_accepted(before: (&EventLog, &ReplayedLog), after: (&EventLog, &Replaye
             "byte {position}"
         );
         let bytes = (
-            proven(before.0, old.entry, &old.coverage),
-            proven(after.0, new.entry, &new.coverage),
+            proven_bytes(before.0, old.entry, &old.coverage),
+            proven_bytes(after.0, new.entry, &new.coverage),
         );
         match bytes {
-            // Changed data are no longer proven; they are unexplained if the type requires a digest of the data.
+            // Changed data are no longer proven. They are unexplained if the digest of this type must cover the data.
             (Some(_), None) => assert!(
-                !BOUND.contains(&old.kind)
+                !TYPES_WITH_BOUND_DATA.contains(&old.kind)
                     || new.kind != old.kind
                     || new.coverage == DigestCoverage::Unexplained,
                 "byte {position}: {old} became {new}"
@@ -244,12 +251,12 @@ fn check_accepted(before: (&EventLog, &ReplayedLog), after: (&EventLog, &Replaye
     }
 }
 
-/// Bytes of the log that may change without contradicting the values: types, digests of other banks, data, and
-/// EV_NO_ACTION data except the list of algorithms.
+/// Returns for each byte of the log whether the byte may change without contradicting the PCR values. These bytes are
+/// the types, the digests of other banks, the data, and platform class and version of EV_NO_ACTION entries.
 fn unproven_bytes(log: &EventLog, bank: HashAlgorithm) -> Vec<bool> {
     let agile = log.format() == LogFormat::Agile;
     let mut unproven_bytes = Vec::new();
-    let mut push = |bytes: usize, is_unbound: bool| unproven_bytes.extend(vec![is_unbound; bytes]);
+    let mut push = |bytes: usize, is_unproven: bool| unproven_bytes.extend(vec![is_unproven; bytes]);
     for (entry, event) in log.events().iter().enumerate() {
         let is_no_action = event.kind() == EventType::EV_NO_ACTION;
         push(4, is_no_action);
@@ -263,12 +270,12 @@ fn unproven_bytes(log: &EventLog, bank: HashAlgorithm) -> Vec<bool> {
         } else {
             push(20, is_no_action);
         }
-        // The end of the last entry's data may become padding.
-        let is_filling = [0, 0xff].map(|fill| event.data().iter().all(|byte| *byte == fill));
-        push(4, entry + 1 == log.events().len() && is_filling != [false; 2]);
+        // If the last entry's data repeat one byte, a shorter length turns the end of the data into padding.
+        let may_be_padding = [0, 0xff].map(|fill| event.data().iter().all(|byte| *byte == fill));
+        push(4, entry + 1 == log.events().len() && may_be_padding != [false; 2]);
         let data = event.data().len();
         match is_no_action {
-            // Signature, platform class and version, then the list.
+            // Signature, then platform class and version, then the list of algorithms.
             true => {
                 push(16, false);
                 push(8, true);
@@ -280,10 +287,10 @@ fn unproven_bytes(log: &EventLog, bank: HashAlgorithm) -> Vec<bool> {
     unproven_bytes
 }
 
-/// Flips each bit of the log whose number is a multiple of `step`.
+/// Flips one bit of the log at a time: each bit with a number that is a multiple of `step`.
 fn flip_bits(name: &str, bank: HashAlgorithm, step: usize) {
-    let recording = Recording::recorded(name);
-    let values = recording.values(bank, MEASURED);
+    let recording = Recording::of_case(name);
+    let values = recording.values(bank, PCRS_WITHOUT_IMA);
     let log = EventLog::parse(&recording.log).unwrap();
     let replayed = verify_replay(&log, &values).unwrap();
     let unproven_bytes = unproven_bytes(&log, bank);
@@ -301,35 +308,35 @@ fn flip_bits(name: &str, bank: HashAlgorithm, step: usize) {
                 accepted += 1;
                 unexplained += changed_replay.unexplained().count();
                 assert!(unproven_bytes[bit / 8], "a change of bit {bit} is not detected");
-                check_accepted((&log, &replayed), (&changed_log, &changed_replay), bit / 8);
+                assert_proves_no_more((&log, &replayed), (&changed_log, &changed_replay), bit / 8);
             }
             Err(_) => refused += 1,
         }
     }
     println!(
-        "{name}: {refused} changed bits rejected, {accepted} accepted, {unexplained} of them with an unexplained event"
+        "{name}: {refused} changed bits rejected, {accepted} accepted, {unexplained} unexplained events in accepted logs"
     );
     assert!(refused > 0 && unexplained > 0);
 }
 
 #[test]
-fn every_changed_bit_of_the_ovmf_log_is_detected() {
+fn changed_bits_of_the_ovmf_log_are_rejected_or_leave_data_unproven() {
     flip_bits("direct", HashAlgorithm::Sha256, 1);
 }
 
 #[test]
-fn every_changed_bit_of_the_shim_and_grub_log_is_detected() {
-    // One bit of each byte, at another position from byte to byte.
+fn changed_bits_of_the_shim_and_grub_log_are_rejected_or_leave_data_unproven() {
+    // One bit of almost each byte; the bit's position in the byte increases from byte to byte.
     flip_bits("shim", HashAlgorithm::Sha256, 9);
 }
 
 #[test]
-fn every_changed_bit_of_the_unified_image_log_is_detected() {
+fn changed_bits_of_the_unified_image_log_are_rejected_or_leave_data_unproven() {
     flip_bits("uki", HashAlgorithm::Sha256, 3);
 }
 
 #[test]
-fn every_changed_bit_of_the_bios_log_is_detected() {
+fn changed_bits_of_the_bios_log_are_rejected_or_leave_data_unproven() {
     flip_bits("bios", HashAlgorithm::Sha1, 1);
 }
 
@@ -338,7 +345,7 @@ fn script() -> PathBuf {
 }
 
 #[test]
-fn firmware_booted_now_replays() {
+fn the_log_of_a_new_boot_replays() {
     let check = Command::new(script()).arg("--check").output().unwrap();
     if !check.status.success() {
         println!(
@@ -356,7 +363,7 @@ fn firmware_booted_now_replays() {
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     let recording = Recording::read(directory.path());
     let log = recording.check();
-    // Derived from the booted files, independent of the OVMF release.
+    // Linux measures the initrd under this name with every OVMF release.
     assert!(
         log.events()
             .iter()

@@ -1,7 +1,8 @@
-//! Untrusted bytes: logs and configurations are parsed or rejected; what is parsed has one encoding.
+//! Untrusted bytes: logs and configurations are parsed or rejected. Each parsed value has exactly one encoding, except
+//! for the padding of logs.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
-// Other tests use more of it.
+// Other test programs use more items of this module.
 #[allow(dead_code)]
 mod common;
 
@@ -24,7 +25,7 @@ const LOGS: [&[u8]; 4] = [
     include_bytes!("data/uki/log.bin"),
 ];
 
-/// Edits, each with a position as a share of the length, a byte, and the number of an operation.
+/// A list of edits. Each edit is a position as a fraction of the length, a byte, and the number of an operation.
 fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
     vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
 }
@@ -32,7 +33,7 @@ fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
 fn with_edits(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for (share, value, operation) in edits {
-        // The first entry is short: half of the changes go there.
+        // The first entry, with the list of algorithms, is in the first 80 bytes: half of the edits are there.
         let position_limit = if value & 1 == 0 {
             bytes.len()
         } else {
@@ -51,14 +52,14 @@ fn with_edits(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     bytes
 }
 
-/// Whether digests of unknown algorithms were skipped: the first entry lists more algorithms than there are banks.
+/// Whether digests of unknown algorithms were skipped: the first entry lists more algorithms than the log has banks.
 fn has_unknown_banks(log: &EventLog) -> bool {
     let first = log.events().first().map(Event::data).unwrap_or_default();
     let listed = first.get(24).map(|count| usize::from(*count));
     log.format() == LogFormat::Agile && listed != Some(log.banks().len())
 }
 
-/// Encodes the log again from its parsed form.
+/// Encodes a parsed log.
 fn encode_again(log: &EventLog) -> Vec<u8> {
     let mut bytes = Log::empty();
     for (entry, event) in log.events().iter().enumerate() {
@@ -83,8 +84,8 @@ fn all_pcrs() -> PcrSelection {
     PcrSelection::from_bitmap([0xff; 3])
 }
 
-/// Calls all functions of a log.
-fn examine(log: &EventLog) {
+/// Describes all events and replays the log in all banks; checks that no message has a line break.
+fn exercise(log: &EventLog) {
     for line in log.events().iter().map(Event::describe) {
         assert!(!line.chars().any(char::is_control), "{line:?}");
     }
@@ -139,7 +140,7 @@ fn entry() -> impl Strategy<Value = FileEntry> {
     ]
 }
 
-/// Few indices, paths and values, so that two configurations overlap.
+/// The paths and PCR values are from small sets, so that two configurations often have equal entries.
 fn configuration() -> impl Strategy<Value = Configuration> {
     let path = "/[ab]{1,2}(/[ab\u{e9}])?".prop_map(|path| FilePath::new(path).unwrap());
     let pcrs = btree_map(0u32..24, 0u8..2, 0..6);
@@ -153,8 +154,8 @@ fn configuration() -> impl Strategy<Value = Configuration> {
     })
 }
 
-/// The new configuration from the old one and the difference.
-fn patched(old: &Configuration, difference: &Difference) -> Configuration {
+/// Returns the new configuration, computed from the old configuration and the difference.
+fn apply_difference(old: &Configuration, difference: &Difference) -> Configuration {
     let bank = difference.banks.map_or(old.pcrs().bank(), |banks| banks.new);
     let mut values: BTreeMap<_, _> = old.pcrs().iter().map(|(index, value)| (index, *value)).collect();
     for change in &difference.pcrs {
@@ -181,14 +182,14 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn edited_logs_are_refused_or_all_bytes_are_entries_and_padding(log_index in 0..4usize, changes in edits()) {
+    fn edited_logs_are_refused_or_consist_of_entries_and_padding(log_index in 0..4usize, changes in edits()) {
         let bytes = with_edits(LOGS[log_index], &changes);
         if let Ok(log) = EventLog::parse(&bytes) {
-            examine(&log);
+            exercise(&log);
             if !has_unknown_banks(&log) {
                 let encoded = encode_again(&log);
-                let filling = &bytes[encoded.len()..];
-                prop_assert!(filling.iter().all(|byte| *byte == 0) || filling.iter().all(|byte| *byte == 0xff));
+                let padding = &bytes[encoded.len()..];
+                prop_assert!(padding.iter().all(|byte| *byte == 0) || padding.iter().all(|byte| *byte == 0xff));
                 prop_assert_eq!(EventLog::parse(&encoded), Ok(log));
             }
         }
@@ -198,14 +199,14 @@ proptest! {
     fn edited_logs_never_replay_to_other_proven_values(log_index in 1..4usize, changes in edits()) {
         let log = EventLog::parse(LOGS[log_index]).unwrap();
         let values = log.replay(HashAlgorithm::Sha256).unwrap();
-        let proven = |log: &EventLog| {
+        let proven_digests = |log: &EventLog| {
             let replayed_log = verify_replay(log, &values).ok()?;
             Some(replayed_log.events().iter().map(|event| (event.pcr, event.digest)).collect::<Vec<_>>())
         };
-        let before = proven(&log);
+        let before = proven_digests(&log);
         prop_assert!(before.is_some());
-        if let Some(after) = EventLog::parse(&with_edits(LOGS[log_index], &changes)).ok().as_ref().and_then(proven) {
-            // Entries of different PCRs may be reordered; those of one PCR may not.
+        if let Some(after) = EventLog::parse(&with_edits(LOGS[log_index], &changes)).ok().as_ref().and_then(proven_digests) {
+            // Entries of different PCRs may change their order; entries of one PCR may not.
             for index in all_pcrs().iter() {
                 let digests_of_pcr = |events: &[(PcrIndex, Digest)]| -> Vec<Digest> {
                     events.iter().filter(|(pcr, _)| *pcr == index).map(|(_, digest)| *digest).collect()
@@ -216,27 +217,27 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_as_a_log_or_examined(tail in vec(any::<u8>(), 0..300), agile in any::<bool>()) {
+    fn any_bytes_are_refused_as_a_log_or_can_be_replayed(tail in vec(any::<u8>(), 0..300), agile in any::<bool>()) {
         let mut log = Log::empty();
         if agile {
             log.legacy(0, EventType::EV_NO_ACTION, &[0; 20], &spec_id(&[(4, 20), (11, 32)]));
         }
         log.bytes.extend(tail);
         if let Ok(log) = EventLog::parse(&log.bytes) {
-            examine(&log);
+            exercise(&log);
         }
     }
 
     #[test]
-    fn any_events_are_examined(events in vec(event(), 0..20)) {
+    fn any_events_can_be_replayed(events in vec(event(), 0..20)) {
         let mut log = Log::new();
         for (pcr, kind, data, digest_matches) in &events {
             let measured: &[u8] = if *digest_matches { data } else { b"something else" };
             log.agile(*pcr, EventType(*kind), &digests(measured), data);
         }
         if let Ok(log) = EventLog::parse(&log.bytes) {
-            examine(&log);
-            // Data measured as logged are never unexplained.
+            exercise(&log);
+            // If each digest is the digest of the logged data, no event is unexplained.
             if events.iter().all(|(.., digest_matches)| *digest_matches) && let Ok(replayed) = log.replay(BANKS[1]) {
                 let replayed_log = verify_replay(&log, &replayed).unwrap();
                 prop_assert_eq!(replayed_log.unexplained().next(), None);
@@ -245,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn configurations_are_read_as_they_were_written(configuration in configuration()) {
+    fn decoded_configurations_equal_the_encoded_ones(configuration in configuration()) {
         let bytes = configuration.encode();
         prop_assert_eq!(Configuration::decode(&bytes), Ok(configuration));
     }
@@ -267,7 +268,7 @@ proptest! {
             let changes = usize::from(difference.banks.is_some()) + difference.pcrs.len() + difference.files.len();
             changes.max(1)
         });
-        prop_assert_eq!(patched(&old, &difference), new);
+        prop_assert_eq!(apply_difference(&old, &difference), new);
     }
 
     #[test]

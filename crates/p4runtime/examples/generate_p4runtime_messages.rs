@@ -19,8 +19,8 @@ pub const MESSAGES: Messages = Messages {
     descriptors: true,
 };
 
-/// Writes the files.
-#[allow(dead_code, reason = "the test only compares")]
+/// Writes the generated files.
+#[allow(dead_code, reason = "the test `generated` uses only `MESSAGES`")]
 pub fn main() -> std::io::Result<()> {
     MESSAGES.write()
 }

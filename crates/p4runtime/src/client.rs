@@ -46,7 +46,7 @@ pub enum ClientError {
     /// The switch rejected the whole request.
     #[error("request rejected by the switch: {}: {}", .0.code(), .0.message())]
     Rejected(#[from] Box<Status>),
-    /// Parts of a batch failed: one result for each part, in order.
+    /// Updates of a batch failed: one result for each update, in order.
     #[error("{}", describe_failures(.0))]
     BatchFailed(Vec<Result<(), EntityError>>),
     /// The switch closed the stream.

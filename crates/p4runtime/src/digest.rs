@@ -9,7 +9,7 @@ use crate::data::Data;
 use crate::entity::DigestConfig;
 use crate::ids::DigestId;
 
-/// Maximum number of messages in a list if the controller sets no limit or a higher one.
+/// Maximum number of messages in a list if the controller sets no limit or a higher limit.
 const LIST_MESSAGES_MAX: usize = 4096;
 /// Maximum number of unacknowledged messages of one digest. Beyond this limit the oldest list is treated as
 /// acknowledged.
@@ -29,18 +29,19 @@ pub struct DigestList {
 #[derive(Debug)]
 struct DigestBuffer {
     config: DigestConfig,
-    waiting: Vec<Data>,
+    waiting_messages: Vec<Data>,
     waiting_since_ns: u64,
     /// Unacknowledged lists by acknowledgment deadline (set when the list was sent) and list id.
-    sent: BTreeMap<(u64, u64), Vec<Data>>,
-    /// All messages in `waiting` and `sent`.
-    cached: BTreeSet<Data>,
+    unacknowledged_lists: BTreeMap<(u64, u64), Vec<Data>>,
+    /// All messages in `waiting_messages` and `unacknowledged_lists`.
+    cached_messages: BTreeSet<Data>,
 }
 
 /// State of all digests of a switch.
 #[derive(Debug, Default)]
 pub struct Digests {
-    enabled: BTreeMap<DigestId, DigestBuffer>,
+    /// Buffers of the enabled digests.
+    buffers: BTreeMap<DigestId, DigestBuffer>,
     last_list_id: u64,
 }
 
@@ -53,70 +54,70 @@ impl Digests {
     /// Enables, reconfigures or disables a digest. Disabling discards all buffered messages.
     pub fn configure(&mut self, id: DigestId, config: Option<DigestConfig>) {
         let Some(config) = config else {
-            self.enabled.remove(&id);
+            self.buffers.remove(&id);
             return;
         };
         let new = DigestBuffer {
             config,
-            waiting: Vec::new(),
+            waiting_messages: Vec::new(),
             waiting_since_ns: 0,
-            sent: BTreeMap::new(),
-            cached: BTreeSet::new(),
+            unacknowledged_lists: BTreeMap::new(),
+            cached_messages: BTreeSet::new(),
         };
-        self.enabled.entry(id).or_insert(new).config = config;
+        self.buffers.entry(id).or_insert(new).config = config;
     }
 
     /// Disables all digests after a change of the program. The numbering of lists continues.
     pub fn clear(&mut self) {
-        self.enabled.clear();
+        self.buffers.clear();
     }
 
     /// Adds a message. Returns the list that the message completes, if any.
     pub fn push(&mut self, now_ns: u64, id: DigestId, message: Data) -> Option<DigestList> {
-        let buffer = self.enabled.get_mut(&id)?;
+        let buffer = self.buffers.get_mut(&id)?;
         buffer.expire(now_ns);
-        if !buffer.cached.insert(message.clone()) {
+        if !buffer.cached_messages.insert(message.clone()) {
             return None;
         }
-        if buffer.waiting.is_empty() {
+        if buffer.waiting_messages.is_empty() {
             buffer.waiting_since_ns = now_ns;
         }
-        buffer.waiting.push(message);
+        buffer.waiting_messages.push(message);
         let limit = match buffer.config.max_list_size as usize {
             0 => LIST_MESSAGES_MAX,
             limit => limit.min(LIST_MESSAGES_MAX),
         };
-        let full = buffer.waiting.len() >= limit || buffer.config.max_timeout_ns == 0;
+        let full = buffer.waiting_messages.len() >= limit || buffer.config.max_timeout_ns == 0;
         full.then(|| buffer.complete_list(now_ns, id, &mut self.last_list_id))
     }
 
-    /// Returns the lists whose timeout has expired.
-    pub fn due(&mut self, now_ns: u64) -> Vec<DigestList> {
+    /// Completes and returns the lists whose timeout has expired.
+    pub fn take_due_lists(&mut self, now_ns: u64) -> Vec<DigestList> {
         let last_list_id = &mut self.last_list_id;
         let due = self
-            .enabled
+            .buffers
             .iter_mut()
             .filter(|(_, buffer)| buffer.due_ns().is_some_and(|due| due <= now_ns));
         due.map(|(id, buffer)| buffer.complete_list(now_ns, *id, last_list_id))
             .collect()
     }
 
-    /// Time at which [`due`](Self::due) next returns a list.
+    /// Time at which [`take_due_lists`](Self::take_due_lists) next returns a list.
     pub fn next_due_ns(&self) -> Option<u64> {
-        self.enabled.values().filter_map(DigestBuffer::due_ns).min()
+        self.buffers.values().filter_map(DigestBuffer::due_ns).min()
     }
 
     /// Removes a list that was acknowledged or could not be delivered: its messages may be sent again.
     pub fn acknowledge(&mut self, id: DigestId, list_id: u64) {
-        let Some(buffer) = self.enabled.get_mut(&id) else {
+        let Some(buffer) = self.buffers.get_mut(&id) else {
             return;
         };
         let key = buffer
-            .sent
+            .unacknowledged_lists
             .keys()
             .find(|(_, sent_id)| *sent_id == list_id)
             .copied();
-        if let Some(messages) = key.and_then(|key| buffer.sent.remove(&key)) {
+        if let Some(messages) = key.and_then(|key| buffer.unacknowledged_lists.remove(&key)) {
             buffer.remove_from_cache(messages);
         }
     }
@@ -124,17 +125,19 @@ impl Digests {
 
 impl DigestBuffer {
     fn due_ns(&self) -> Option<u64> {
-        (!self.waiting.is_empty()).then(|| self.waiting_since_ns.saturating_add(self.config.max_timeout_ns))
+        (!self.waiting_messages.is_empty())
+            .then(|| self.waiting_since_ns.saturating_add(self.config.max_timeout_ns))
     }
 
     fn complete_list(&mut self, now_ns: u64, id: DigestId, last_list_id: &mut u64) -> DigestList {
         *last_list_id += 1;
-        let data = std::mem::take(&mut self.waiting);
+        let data = std::mem::take(&mut self.waiting_messages);
         let ack_deadline_ns = now_ns.saturating_add(self.config.ack_timeout_ns);
-        self.sent.insert((ack_deadline_ns, *last_list_id), data.clone());
+        self.unacknowledged_lists
+            .insert((ack_deadline_ns, *last_list_id), data.clone());
         self.expire(now_ns);
-        while self.cached.len() > UNACKNOWLEDGED_MAX
-            && let Some((_, oldest)) = self.sent.pop_first()
+        while self.cached_messages.len() > UNACKNOWLEDGED_MAX
+            && let Some((_, oldest)) = self.unacknowledged_lists.pop_first()
         {
             self.remove_from_cache(oldest);
         }
@@ -146,7 +149,7 @@ impl DigestBuffer {
     }
 
     fn expire(&mut self, now_ns: u64) {
-        while let Some(oldest) = self.sent.first_entry()
+        while let Some(oldest) = self.unacknowledged_lists.first_entry()
             && oldest.key().0 <= now_ns
         {
             let messages = oldest.remove();
@@ -156,7 +159,7 @@ impl DigestBuffer {
 
     fn remove_from_cache(&mut self, messages: Vec<Data>) {
         for message in messages {
-            self.cached.remove(&message);
+            self.cached_messages.remove(&message);
         }
     }
 }

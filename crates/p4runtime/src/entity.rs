@@ -281,8 +281,8 @@ pub struct Group {
     pub id: GroupId,
     /// Members without duplicates.
     pub members: Vec<GroupMember>,
-    /// Maximum size in the size semantics of the selector; zero for the maximum of the selector. Cannot be
-    /// modified.
+    /// Maximum size, counted by weights or members as the selector defines; zero for the maximum of the selector. A
+    /// modification cannot change the maximum size.
     pub max_size: u32,
 }
 

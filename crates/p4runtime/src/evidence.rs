@@ -79,7 +79,7 @@ pub trait EvidenceSource: Send + Sync + 'static {
 
 struct Server<S> {
     source: Arc<S>,
-    /// Serializes requests: a statement costs a signature, and an inventory needs as much memory as the tables.
+    /// Runs requests one at a time: a statement costs a signature, and an inventory needs as much memory as the tables.
     permit: Arc<Semaphore>,
 }
 

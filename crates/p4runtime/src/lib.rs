@@ -1,9 +1,9 @@
 //! P4Runtime 1.5: messages, server and client, and the [`evidence`] service of a switch.
 //!
 //! The crate implements the protocol for any [`Target`](target::Target). The crate contains no data plane;
-//! `linewarden-switch` is a target. The specification is that of the [P4.org API Working
+//! `linewarden-switch` is a target. The specification is from the [P4.org API Working
 //! Group](https://p4.org/p4-spec/p4runtime/main/P4Runtime-Spec.html); numbers in parentheses in this crate refer to
-//! its sections.
+//! the sections of the specification.
 //!
 //! | module | content |
 //! |---|---|

@@ -1,10 +1,9 @@
 //! P4Info: a checked index of the elements of a P4 program that a controller can refer to
 //! (specification 6).
 //!
-//! The names are those of the BMv2 JSON that `p4c` writes in the run that writes the P4Info: `preamble.name` is the
-//! JSON's `name` of a table, action, action profile, counter, meter, register, value set or digest; the `name` of a
-//! match field is that of the key element. The ids are unrelated to the ids of the JSON. Aliases are short names for
-//! people.
+//! A name equals the name in the BMv2 JSON of the same `p4c` run: `preamble.name` is the JSON's `name` of a table, action,
+//! action profile, counter, meter, register, value set or digest. The `name` of a match field is the JSON's `name` of the
+//! key element. The ids are unrelated to the ids of the JSON. Aliases are short names for people.
 
 mod elements;
 mod error;

@@ -1,8 +1,8 @@
 //! P4Runtime service for a [`Target`].
 //!
 //! A request that changes state holds an exclusive lock while it runs on a blocking thread; reads share the
-//! lock. So requests are serialized as the specification requires (12.1, 13.3), even if a client cancels a
-//! request, and a takeover only waits for this lock.
+//! lock. So requests that change state run one at a time, as the specification requires (12.1, 13.3), even if a
+//! client cancels a request. A takeover only waits for this lock.
 //!
 //! Every role has full access: the meaning of a role's configuration is defined outside of P4Runtime (5.2). The
 //! server stores and returns the configuration without interpreting it.
@@ -60,7 +60,8 @@ struct Programs {
 }
 
 impl Programs {
-    fn addressed(&self) -> Result<Arc<Pipeline>, Status> {
+    /// Returns the pipeline of writes and reads: the saved pipeline if there is one, else the running pipeline.
+    fn target_pipeline(&self) -> Result<Arc<Pipeline>, Status> {
         let no_pipeline =
             || Status::failed_precondition("no forwarding pipeline: call SetForwardingPipelineConfig first");
         self.saved

@@ -100,6 +100,7 @@ pub enum Event {
 pub struct EventSender {
     packets: mpsc::Sender<Event>,
     notices: mpsc::Sender<Event>,
+    /// Number of lost events other than packets since the last report.
     lost: Arc<AtomicU64>,
 }
 
@@ -108,6 +109,7 @@ pub struct EventSender {
 pub struct EventReceiver {
     packets: mpsc::Receiver<Event>,
     notices: mpsc::Receiver<Event>,
+    /// Number of lost events other than packets since the last report.
     lost: Arc<AtomicU64>,
 }
 

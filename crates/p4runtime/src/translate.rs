@@ -274,6 +274,6 @@ fn nonzero_id<I: From<u32>>(id: u32, field: &str) -> Result<I, EntityError> {
     }
 }
 
-fn unknown(kind: &str, id: u32) -> EntityError {
+fn unknown_id(kind: &str, id: u32) -> EntityError {
     EntityError::invalid(format!("unknown {kind}: the program has none with id {id}"))
 }

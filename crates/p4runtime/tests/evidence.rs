@@ -10,12 +10,12 @@ use linewarden_p4runtime::evidence::{
 };
 use tokio_stream::wrappers::TcpListenerStream;
 
-/// Switch that echoes the request, or returns no statement if it has no key.
+/// Simulated switch: its statement is the nonce of the request. A switch without a key returns an error.
 struct Switch {
     has_key: bool,
 }
 
-/// Larger than one message.
+/// Size of the inventory in bytes: more than one gRPC message can contain.
 const INVENTORY_BYTES: usize = 5 << 20;
 
 fn inventory() -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! The files in `src/proto` match `proto`.
+//! The generated files in `src/proto` match the protocol buffers in `proto`.
 
 #[path = "../examples/generate_p4runtime_messages.rs"]
 mod generate;

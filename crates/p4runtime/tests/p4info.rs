@@ -1,5 +1,5 @@
-//! P4Info from p4c compared with the BMv2 JSON of the same program, and a malformed P4Info for every
-//! error.
+//! Compares the P4Info that p4c generates with the BMv2 JSON of the same program, and checks a malformed P4Info for
+//! each error.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -101,7 +101,7 @@ fn binary_and_text_formats_give_the_same_message() {
     assert_eq!(from_binary.message(), info.message());
 }
 
-/// The names of the objects in the arrays at `path`.
+/// The names of the objects in an array. `path` is `ARRAY`, or `OUTER/ARRAY` for the arrays of all objects in `OUTER`.
 fn json_names(json: &Value, path: &str) -> BTreeSet<String> {
     let names = |array: &Value| -> Vec<String> {
         array

@@ -44,7 +44,7 @@ def tables():
     entry.insert()
     assert "ALREADY_EXISTS" in expect_error("ALREADY_EXISTS", entry.insert)
     (read,) = sh.TableEntry("In.mac").read()
-    assert read.match["hdr.ethernet.dst"].exact.value == b"\x0a", "canonical"
+    assert read.match["hdr.ethernet.dst"].exact.value == b"\x0a", "the value must be canonical"
     assert read.match["std.ingress_port"].exact.value == b"\x01\x2c"
     assert read.action["port"].value == b"\x07" and read.idle_timeout_ns == 5_000_000_000
     entry.action["port"] = "8"
@@ -61,7 +61,7 @@ def tables():
     acl.counter_data.packet_count = 4
     acl.insert()
     query = sh.TableEntry("In.acl")
-    query.counter_data
+    query.counter_data  # this access adds a request for counter data to the query
     (read,) = query.read()
     assert read.priority == 10 and read.counter_data.packet_count == 4
     counter = sh.DirectCounterEntry("In.acl_hits")
@@ -198,4 +198,4 @@ try:
 finally:
     sh.teardown()
 assert threading.active_count() == 1
-print("all state is restored")
+print("all operations succeeded")

@@ -1,8 +1,9 @@
 //! The commit word of a device's line (LAP/1 1.4.3): `idx u32 | gen u24 | flags u8`.
 //!
 //! Only the commit word decides which CPU spends a row. A CPU loads the word, verifies the RESPONSE, and then
-//! compares-and-swaps the *whole* word to [`CommitWord::with_row_spent`]. The CPU that succeeds owns the line until
-//! it clears BUSY with [`CommitWord::with_busy_cleared`]. `idx` and `gen` never decrease.
+//! compares-and-swaps the *whole* word to [`CommitWord::with_row_spent`]. The CPU that succeeds, the *winner*, owns the
+//! line until it clears BUSY with [`CommitWord::with_busy_cleared`]. `idx` never decreases; `gen` only counts up,
+//! modulo 2^24.
 //!
 //! The layout is shared with C: `idx << 32 | gen << 8 | credit << 4 | flags`.
 //!
@@ -118,8 +119,8 @@ impl CommitWord {
         self.0 & (VALID | BUSY) == 0
     }
 
-    /// The word that the winning CPU swaps in: idx+1, gen+1, one less credit where it is counted, VALID→BUSY. `None`
-    /// if the row cannot be spent: not VALID, BUSY, REVOKED, no credit, or no number left.
+    /// The word that the winning CPU swaps in: idx+1, gen+1, credit-1 if the credit is counted, VALID→BUSY. `None` if
+    /// the row cannot be spent: not VALID, BUSY, REVOKED, no credit, or idx is the largest number.
     #[must_use]
     pub fn with_row_spent(self) -> Option<Self> {
         if !self.is_valid() || self.is_busy() || self.is_revoked() || !self.has_credit() {
@@ -131,8 +132,8 @@ impl CommitWord {
         Some(Self::new(idx, self.generation().wrapping_add(1), flags))
     }
 
-    /// The word that the winning CPU leaves: BUSY cleared, VALID set if a next row is in place. REVOKED may have been
-    /// set in between and is kept: on shared memory this is one atomic XOR (or AND), never a store.
+    /// The word that the winning CPU leaves: BUSY cleared, VALID set if a next row is in place (`has_row`). REVOKED may
+    /// have been set meanwhile and is kept: on shared memory, the change is one atomic XOR (or AND), never a store.
     #[must_use]
     pub fn with_busy_cleared(self, has_row: bool) -> Self {
         if has_row {
@@ -197,9 +198,9 @@ mod tests {
         #[test]
         fn spending_a_row_and_clearing_busy_only_move_forward(raw: u64, has_row: bool, is_revoked_in_between: bool) {
             let word = CommitWord(raw);
-            let winnable =
+            let is_spendable =
                 raw & (VALID | BUSY | REVOKED) == VALID && raw & CREDIT != 0 && word.idx().0 != u32::MAX;
-            prop_assert_eq!(word.with_row_spent().is_some(), winnable);
+            prop_assert_eq!(word.with_row_spent().is_some(), is_spendable);
             if let Some(committed) = word.with_row_spent() {
                 prop_assert_eq!(committed.idx().0, word.idx().0 + 1);
                 prop_assert_eq!(committed.generation(), (word.generation() + 1) & 0xff_ffff);

@@ -43,11 +43,12 @@ impl Sequence {
 /// The counter of messages to a device: `gen u8 | 0 u24 | last u32`. The generation is the low 8 bits of the commit
 /// word's generation, as in a [`Window`]; `last` is the last number taken (LAP/1 1.4.7).
 ///
-/// On shared memory a sender takes a number by one atomic addition of 1 to the whole word. The addition is void if the
-/// generation is not that of the session. Then the sender reads the commit word again. Only if the commit word is
-/// unchanged since the key was read, the sender compares-and-swaps the word to the first number of the new generation;
-/// on failure it starts over. So the counter never goes back: the holder of an older session key sees a newer
-/// generation only after the commit word has changed.
+/// On shared memory, a sender takes a number by one atomic addition of 1 to the whole counter word. The addition is void
+/// if the counter has another generation than the session. In this case, the sender reads the commit word again. If the
+/// commit word has not changed after the read of the key, the sender compares-and-swaps the counter word to the first
+/// number of the session's generation. If the commit word has changed or the swap fails, the sender starts over. So the
+/// counter never goes back: a sender with an older session key sees a newer generation only after the commit word has
+/// changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DownCounter(pub u64);
 
@@ -67,8 +68,8 @@ impl DownCounter {
         self.0 & Self::COUNT_MASK
     }
 
-    /// Returns the word and the number after a number was taken for a session of `generation`; no number if they are
-    /// used up.
+    /// Takes a number for a session of `generation`. Returns the new counter word and the number; `None` instead of the
+    /// number if all numbers are used.
     #[must_use]
     pub fn take_number(self, generation: u8) -> (Self, Option<Sequence>) {
         let next = if self.generation() == generation {
@@ -109,7 +110,7 @@ impl Direction {
     }
 }
 
-/// One end of a live session.
+/// The identifiers and the key of a live session, to seal and open its messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Channel<'a> {
     /// The suite of the device.
@@ -251,8 +252,8 @@ pub fn open(
     if !is_of_channel {
         return Err(Verdict::DropSession);
     }
-    let (device_end, peer) = route.device_and_peer(direction);
-    if device_end != &channel.addr {
+    let (device_address, peer) = route.device_and_peer(direction);
+    if device_address != &channel.addr {
         return Err(Verdict::DropSource);
     }
     let seq = Sequence::from_wire(message.seq.get()).ok_or(Verdict::DropSequence)?;
@@ -270,7 +271,7 @@ pub fn open(
 /// before the key.
 ///
 /// # Errors
-/// [`Verdict::DropSequence`]: accepted before, too old, or the session was replaced in between.
+/// [`Verdict::DropSequence`]: accepted before, too old, or the session was replaced after the window was read.
 pub fn accept_number(window: Window, generation: u8, opened: &Opened) -> Result<Window, Verdict> {
     let current = Some(window).filter(|window| window.generation() == generation);
     current

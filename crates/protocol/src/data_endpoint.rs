@@ -1,4 +1,4 @@
-//! The device's end of a session's DATA: the numbers of sent messages and the window of received ones. No heap, no
+//! The device's end of a session's DATA: the numbers of sent messages and the window of received messages. No heap, no
 //! I/O; the caller owns sockets and buffers.
 
 use crate::data::{self, Channel, Direction, Route, SealError, Sequence};
@@ -136,44 +136,53 @@ mod tests {
     }
 
     #[test]
-    fn numbers_increase_end_and_are_not_used_by_failures() {
+    fn numbers_increase_until_exhausted_and_failures_use_no_number() {
         with_channel(|channel| {
-            let mut end = DataEndpoint::new(channel.session);
+            let mut endpoint = DataEndpoint::new(channel.session);
             let mut out = [0; 60];
-            assert!(end.seal(channel, &UP, 80, &[0; 9], &mut out).is_err());
+            assert!(endpoint.seal(channel, &UP, 80, &[0; 9], &mut out).is_err());
             for seq in 1..4u8 {
-                assert_eq!(end.seal(channel, &UP, 80, &[0; 4], &mut out), Ok(60));
+                assert_eq!(endpoint.seal(channel, &UP, 80, &[0; 4], &mut out), Ok(60));
                 assert_eq!(out[24..32], [0, 0, 0, 0, 0, 0, 0, seq]);
             }
-            assert!(!end.is_nearly_exhausted());
-            end.next = Sequence::from_wire(u64::from(u32::MAX));
-            assert!(end.is_nearly_exhausted());
-            assert!(end.seal(channel, &UP, 80, b"", &mut out).is_ok());
+            assert!(!endpoint.is_nearly_exhausted());
+            endpoint.next = Sequence::from_wire(u64::from(u32::MAX));
+            assert!(endpoint.is_nearly_exhausted());
+            assert!(endpoint.seal(channel, &UP, 80, b"", &mut out).is_ok());
             assert_eq!(
-                end.seal(channel, &UP, 80, b"", &mut out),
+                endpoint.seal(channel, &UP, 80, b"", &mut out),
                 Err(DataEndpointError::Exhausted)
             );
         });
     }
 
     #[test]
-    fn a_message_is_delivered_once_and_only_from_where_it_was_sealed() {
+    fn a_message_is_delivered_once_and_only_along_its_route() {
         with_channel(|channel| {
-            let mut end = DataEndpoint::new(channel.session);
+            let mut endpoint = DataEndpoint::new(channel.session);
             let (direction, mut out) = (Direction::Down { source_port: 80 }, [0; 60]);
             let seq = Sequence::from_wire(5).unwrap();
             data::seal(channel, direction, seq, 4000, &DOWN, b"data", &mut out).unwrap();
-            assert_eq!(end.open(channel, &DOWN, 81, &out), Err(Verdict::DropTag));
+            assert_eq!(endpoint.open(channel, &DOWN, 81, &out), Err(Verdict::DropTag));
             let other_route = Route {
                 source: [4; 16],
                 ..DOWN
             };
-            assert_eq!(end.open(channel, &other_route, 80, &out), Err(Verdict::DropTag));
-            let delivered = end.open(channel, &DOWN, 80, &out).unwrap();
+            assert_eq!(
+                endpoint.open(channel, &other_route, 80, &out),
+                Err(Verdict::DropTag)
+            );
+            let delivered = endpoint.open(channel, &DOWN, 80, &out).unwrap();
             assert_eq!((delivered.port, delivered.payload), (4000, &b"data"[..]));
-            assert_eq!(end.open(channel, &DOWN, 80, &out), Err(Verdict::DropSequence));
+            assert_eq!(
+                endpoint.open(channel, &DOWN, 80, &out),
+                Err(Verdict::DropSequence)
+            );
             data::seal(channel, Direction::Up, seq, 80, &UP, b"data", &mut out).unwrap();
-            assert_eq!(end.open(channel, &DOWN, 80, &out), Err(Verdict::DropDirection));
+            assert_eq!(
+                endpoint.open(channel, &DOWN, 80, &out),
+                Err(Verdict::DropDirection)
+            );
         });
     }
 }

@@ -31,7 +31,8 @@ id!(
     GatewayId, u32, "{}"
 );
 id!(
-    /// Number of an enrolled row of one device; spent in increasing order. In key mode it only counts.
+    /// Number of an enrolled row of one device; spent in increasing order. In key mode, the number only counts
+    /// authentications.
     RowIndex, u32, "{}"
 );
 id!(
@@ -88,6 +89,6 @@ impl Suite {
 pub enum Mode {
     /// A strong PUF: a pool of rows, each spent once.
     Pool,
-    /// A weak PUF: one key, never exhausted; `idx` only counts.
+    /// A weak PUF: one key, never exhausted; `idx` only counts authentications.
     Key,
 }

@@ -1,7 +1,7 @@
-//! Keys, and the derivation of each from the one before (LAP/1 1.1, 1.2).
+//! Keys, and the derivation of each key from the previous key (LAP/1 1.1, 1.2).
 //!
-//! `R → RowKey → AuthKey → SessionKey`: a gateway only gets `AuthKey`s derived for its own id, so a stolen
-//! `AuthKey` can neither act as another gateway nor reveal `R`.
+//! `R → RowKey → AuthKey → SessionKey`: a gateway only gets `AuthKey`s derived for its own id. So a thief of an
+//! `AuthKey` can neither act as another gateway nor compute `R`.
 
 use core::fmt;
 
@@ -125,7 +125,7 @@ pub fn halves(bytes: &[u8; 16]) -> [[u8; 8]; 2] {
 
 fn hkdf16(ikm: &[u8], salt: &[u8; 32], info: &[&[u8]]) -> [u8; 16] {
     let mut okm = [0u8; 16];
-    // RFC 5869 bounds the output by 255 hashes; 16 bytes are always within it.
+    // RFC 5869 limits the output to 255 hashes; 16 bytes are always within this limit.
     let expanded = Hkdf::<Sha256>::new(Some(salt), ikm).expand_multi_info(info, &mut okm);
     debug_assert!(expanded.is_ok());
     okm

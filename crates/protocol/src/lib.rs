@@ -12,12 +12,14 @@
 //! | [`wire`], [`frame`] | layouts of messages and of the Ethernet frames around them |
 //! | [`device`], [`data_endpoint`] | role of the device: handshake and DATA |
 //! | `gateway` | role of the gateway (feature `alloc`) |
-//! | [`commit`], [`window`], [`data`] | words in gateway memory: commit word, replay window, DATA |
+//! | [`commit`], [`window`] | words in gateway memory: commit word, replay window |
+//! | [`data`] | sealed datagrams (DATA) |
 //! | [`keys`], [`prf`], [`tag`] | key derivation and message tags |
 //! | [`attest`] | attestation rounds (`attest/2`) |
 //! | [`ticket`], [`pair`] | sealed messages to the controller and between two devices |
 //! | [`classic`] | published protocols, for measurement only |
 //! | [`verdict`] | the shared list of verdicts |
+//! | [`ids`], [`time`], [`nonce`], `sources` | identifiers, clocks, row statement, source addresses (`alloc`) |
 //!
 //! The specification is `docs/protocols.md`; comments cite its clauses as "LAP/1 1.4.3".
 //!

@@ -5,7 +5,7 @@
 
 use crate::ids::RowIndex;
 
-/// Flag in the statement's first byte.
+/// Flag of [`RowStatement::has_refused_row`], in the statement's first byte.
 const HAS_REFUSED: u32 = 1 << 31;
 
 /// A device's statement about its rows.
@@ -13,7 +13,7 @@ const HAS_REFUSED: u32 = 1 << 31;
 pub struct RowStatement {
     /// The lowest row above all rows that the device responded to; 0: no statement. Below 2^31.
     pub first_unanswered_row: RowIndex,
-    /// Whether the device was offered a row, since its last session, to which it refuses to respond again.
+    /// Whether, since the last session, a gateway has offered a row to which the device refuses to respond again.
     pub has_refused_row: bool,
 }
 
@@ -39,7 +39,7 @@ impl RowStatement {
         }
     }
 
-    /// The nonce with this statement. Rows from 2^31 on cannot be stated.
+    /// Returns the nonce with this statement. A row from 2^31 on cannot be stated, and becomes 0.
     #[must_use]
     pub fn write_into(self, nonce: [u8; 16]) -> [u8; 16] {
         let row = match self.first_unanswered_row.0 {

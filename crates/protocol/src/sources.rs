@@ -145,7 +145,7 @@ pub struct DeviceSources {
     prefixes: Vec<Prefix>,
     /// Sorted: the machine's addresses, and broadcast addresses of its subnets.
     own_addresses: Vec<IpAddr>,
-    /// The addresses of `own_addresses` inside the prefixes.
+    /// The part of `own_addresses` inside the prefixes.
     excluded: Vec<IpAddr>,
     /// Whether more IPv4 addresses, and more IPv6 addresses, are excluded than data planes have room for.
     overflows: [bool; 2],
@@ -156,9 +156,9 @@ pub struct DeviceSources {
 impl DeviceSources {
     /// `local`: the gateway's addresses, which devices send to; `others`: further addresses of its machine. A gateway
     /// that has only loopback addresses (or the unspecified address, which means all) serves devices on its own
-    /// machine: loopback sources are then admitted, if the prefixes contain them. The subnets of the machine have
-    /// broadcast addresses. The last address of a prefix is a host address, because a prefix can be a part of a
-    /// subnet.
+    /// machine: loopback sources are then admitted, if the prefixes contain them. Only the last addresses of the
+    /// machine's subnets are broadcast addresses. The last address of a prefix counts as a host address, because a
+    /// prefix can be a part of a subnet.
     #[must_use]
     pub fn new(prefixes: &[Prefix], local: &[IpAddr], others: &[OwnAddress]) -> Self {
         let admits_loopback =
@@ -219,8 +219,8 @@ impl DeviceSources {
         &self.excluded
     }
 
-    /// Whether more than [`EXCLUDED_MAX`] addresses of a family are excluded. In this case, no source of this
-    /// family is admitted.
+    /// Whether more than [`EXCLUDED_MAX`] addresses of a family (IPv4 if `v4`, else IPv6) are excluded. In this case, no
+    /// source of this family is admitted.
     #[must_use]
     pub fn overflows(&self, v4: bool) -> bool {
         let [of_v4, of_v6] = self.overflows;
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_gateway_without_a_link_serves_loopback_devices() {
+    fn only_a_gateway_with_only_loopback_addresses_serves_loopback_devices() {
         let prefixes = prefixes(&["127.0.0.0/8", "::1/128", "10.0.0.0/8"]);
         for local in [&["127.0.0.1", "::1"][..], &["0.0.0.0"]] {
             let local: Vec<IpAddr> = local.iter().map(|text| ip(text)).collect();

@@ -85,7 +85,7 @@ verdicts! {
     ReplyClassicChallenge = 20, Reply, "reply_classic_challenge";
     /// Classic profile: a response is accepted.
     ReplyClassicAck = 21, Reply, "reply_classic_ack";
-    /// `p4dra-classic`: a proof verified; the longer reply to the controller is sent.
+    /// `p4dra-classic`: a proof verified; a VERIFIED, 64 B longer than the REPLY, is sent to the controller.
     ReplyP4draVerified = 22, Reply, "reply_p4dra_verified";
 
     /// The payload, or the length field of the message, has a wrong length.
@@ -111,27 +111,28 @@ verdicts! {
     /// The packet ends before its headers end, or their lengths contradict each other.
     DropTruncated = 42, Drop, "drop_truncated";
     /// For the gateway, but no reply is possible between these addresses: a group MAC address, or a source IP address
-    /// that names no host (unspecified, multicast, broadcast, or IPv6 in ::/64 except ::1, where IPv4-mapped addresses
-    /// are).
+    /// that names no host (unspecified, multicast, broadcast, or in ::/64, such as an IPv4-mapped address, except for
+    /// ::1).
     DropUnanswerable = 43, Drop, "drop_unanswerable";
     /// A REQUEST or RESPONSE from an address that no device can have: outside `device_prefixes`, or one of the
     /// gateway's own, a loopback or a broadcast address.
     DropSourceNotDevice = 45, Drop, "drop_source_not_device";
 
-    /// Unknown device: the load shedder of the slow path drops the message, because the share of its source or of all
-    /// sources is used up.
+    /// Unknown device: the load shedder of the slow path drops the message, because its source, or all sources
+    /// together, have reached their limit.
     DropShed = 46, Drop, "drop_shed";
     /// Unknown device: the data plane consumes the message without a reply and passes it to the gateway process. The
     /// process queries the controller and sends the CHALLENGE or NAK, or installs the device.
     SlowPath = 47, Drop, "slow_path";
-    /// Unknown device: not enrolled, or its RESPONSE is old, or there is no slow path.
+    /// The gateway has no line of the device, and the slow path cannot help: the device is not enrolled, its RESPONSE
+    /// has an old freshness value, or there is no slow path.
     DropUnknownDevice = 48, Drop, "drop_unknown_device";
     /// The device is revoked.
     DropRevoked = 49, Drop, "drop_revoked";
-    /// Another CPU is changing the line of the device, or a P4 switch has reached its limit of new sessions in this
-    /// second; the sender retries.
+    /// Another CPU is changing the line of the device, or the device has exceeded a P4 switch's limit of new sessions
+    /// per second; the sender retries.
     DropBusy = 50, Drop, "drop_busy";
-    /// No row is left for the RESPONSE, or its row index is the last possible one.
+    /// No row is left for the RESPONSE, or its row index is the last possible index.
     DropNoRows = 51, Drop, "drop_no_rows";
     /// A REQUEST that needs a NAK, above the NAK rate limit.
     DropNakLimit = 52, Drop, "drop_nak_limit";
@@ -149,7 +150,8 @@ verdicts! {
     DropLostRace = 58, Drop, "drop_lost_race";
     /// The session of another device owns the sender's IP or MAC address.
     DropAddressOwned = 59, Drop, "drop_address_owned";
-    /// A RESPONSE for a spent row: not the winning RESPONSE, from another origin, or its session is not live.
+    /// A RESPONSE for the row before the current row: it differs from the winning RESPONSE, or it comes from another
+    /// address or port, or its session is not live.
     DropReplay = 60, Drop, "drop_replay";
     /// No room in the tables that bind addresses to sessions.
     DropTableFull = 61, Drop, "drop_table_full";
@@ -170,7 +172,7 @@ verdicts! {
     DropGatePort = 67, Drop, "drop_gate_port";
     /// The session has expired.
     DropSessionExpired = 68, Drop, "drop_session_expired";
-    /// To a device through a sealed gate: not a UDP datagram, which could be sealed, and not a frame that passes
+    /// To a device through a sealed gate: neither a UDP datagram, which could be sealed, nor a frame that passes
     /// without a session.
     DropUnsealed = 69, Drop, "drop_unsealed";
     /// To a device: no room for the LAP header within the link's MTU. To a service: no room for evidence; the sender
@@ -180,8 +182,8 @@ verdicts! {
     DropSegments = 71, Drop, "drop_segments";
 
     /// A DATA message while the gate is not sealed.
-    DropNotSealed = 72, Drop, "drop_not_sealed";
-    /// No live session: of the received DATA, or at the destination address of a datagram.
+    DropGateNotSealed = 72, Drop, "drop_gate_not_sealed";
+    /// DATA of a session that is not live, or a datagram to an address without a live session.
     DropSession = 73, Drop, "drop_session";
     /// DATA from another source address than the session's.
     DropSource = 74, Drop, "drop_source";
@@ -192,7 +194,7 @@ verdicts! {
 
     /// At a gate: a VLAN tag that is not parsed, because it is a third tag or of another type. A bridge could forward
     /// the frame to another network than that of the session.
-    DropGateTag = 77, Drop, "drop_gate_tag";
+    DropGateVlan = 77, Drop, "drop_gate_vlan";
     /// At a gate: a message of a router, DHCP server or bridge (router advertisement, redirect, group query, DHCP
     /// reply, BPDU), which no device may send, with or without a session.
     DropGateRole = 78, Drop, "drop_gate_role";
@@ -211,7 +213,8 @@ verdicts! {
 
     /// A PROOF that verified: the round result of the prover is ok. A PROOF gets no reply.
     ProofOk = 84, Drop, "proof_ok";
-    /// A PROOF with a round number or nonce that is not that of the newest even or newest odd round.
+    /// A PROOF whose number and nonce belong to neither of two rounds: the newest with an even number, and the newest
+    /// with an odd number.
     DropRound = 85, Drop, "drop_round";
     /// A PROOF after the deadline of its round.
     DropLate = 86, Drop, "drop_late";
@@ -254,7 +257,7 @@ impl fmt::Display for Verdict {
 /// Writes the C header that the eBPF programs include.
 ///
 /// # Errors
-/// Those of the writer.
+/// `out` fails.
 pub fn render_c(out: &mut dyn fmt::Write) -> fmt::Result {
     writeln!(
         out,
@@ -279,7 +282,7 @@ pub fn render_c(out: &mut dyn fmt::Write) -> fmt::Result {
 /// Writes the P4 header.
 ///
 /// # Errors
-/// Those of the writer.
+/// `out` fails.
 pub fn render_p4(out: &mut dyn fmt::Write) -> fmt::Result {
     writeln!(
         out,

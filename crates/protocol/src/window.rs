@@ -47,13 +47,13 @@ impl Window {
         let top = self.top();
         if let Some(ahead @ 1..) = seq.checked_sub(top) {
             let shifted = if ahead < WINDOW_SIZE { bitmap << ahead } else { 0 };
-            return Some(self.with(seq, (shifted | 1) & BITMAP_MASK));
+            return Some(self.with_fields(seq, (shifted | 1) & BITMAP_MASK));
         }
         let bit = 1u64.checked_shl(top - seq).unwrap_or_default() & BITMAP_MASK;
-        (bit != 0 && bitmap & bit == 0).then(|| self.with(top, bitmap | bit))
+        (bit != 0 && bitmap & bit == 0).then(|| self.with_fields(top, bitmap | bit))
     }
 
-    fn with(self, top: u32, bitmap: u64) -> Self {
+    fn with_fields(self, top: u32, bitmap: u64) -> Self {
         Self(u64::from(self.generation()) << GEN_SHIFT | u64::from(top) << TOP_SHIFT | bitmap)
     }
 }

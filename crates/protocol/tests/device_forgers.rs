@@ -26,7 +26,7 @@ fn forged(mode: Mode, idx: u32, nonce: &[u8; 16]) -> [u8; 64] {
     challenge
 }
 
-/// Reads the PUF as long as the machine requests it; returns the number of readings and the next output.
+/// Reads the PUF as long as the device requests readings; returns the number of readings and the next output.
 fn read_all(device: &mut Device, mut output: Output, now_ms: u64) -> (u64, Output) {
     let mode = device.config().mode;
     let mut readings = 0;
@@ -116,7 +116,7 @@ fn rows_that_are_not_enrolled_cost_no_reading() {
 
 /// The device knows the next row of its gateway.
 #[test]
-fn a_device_that_had_a_session_reads_for_the_row_that_is_expected_first() {
+fn a_device_with_an_earlier_session_reads_the_puf_for_the_expected_row_first() {
     let mut device = Device::new(config(Mode::Pool));
     authenticate(&mut device, 1, 10, 0);
     let renew_ms = device.session().unwrap().renew_at_ms;
@@ -165,7 +165,7 @@ fn a_genuine_challenge_wins_against_a_thousand_forged_ones_a_second() {
         let (mut now_ms, mut handshakes, mut readings) = (0, 1, 0);
         let mut current_nonce = device.row_statement().write_into(random.random());
         let mut outputs = vec![device.start(current_nonce, now_ms).unwrap()];
-        let mut legitimate_at_ms = None;
+        let mut genuine_at_ms = None;
         let forge = |random: &mut StdRng, current_nonce: &[u8; 16]| {
             forged(Mode::Pool, random.random_range(0..ROWS), current_nonce)
         };
@@ -173,7 +173,7 @@ fn a_genuine_challenge_wins_against_a_thousand_forged_ones_a_second() {
             assert!(now_ms < 600_000, "run {run}: locked out, {readings} readings");
             while let Some(output) = outputs.pop() {
                 match output {
-                    Output::Transmit(_) => legitimate_at_ms = Some(now_ms + 1),
+                    Output::Transmit(_) => genuine_at_ms = Some(now_ms + 1),
                     Output::EvaluatePuf(query) => {
                         readings += 1;
                         // Another forged CHALLENGE arrives while the PUF is read.
@@ -189,7 +189,7 @@ fn a_genuine_challenge_wins_against_a_thousand_forged_ones_a_second() {
                 }
             }
             outputs.extend(device.handle(&forge(&mut random, &current_nonce), &LOCAL_IP, now_ms));
-            if legitimate_at_ms == Some(now_ms) {
+            if genuine_at_ms == Some(now_ms) {
                 let challenge = TestChallenge::of(Mode::Pool, genuine_row).challenge(&current_nonce);
                 outputs.extend(device.handle(&challenge, &LOCAL_IP, now_ms));
             }

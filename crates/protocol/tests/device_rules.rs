@@ -20,13 +20,13 @@ use linewarden_protocol::ids::{GatewayId, Mode, RowIndex};
 use linewarden_protocol::nonce::RowStatement;
 use linewarden_protocol::wire::{self, FLAG_BOUND, Message};
 
-/// All outputs of the machine without input up to `until_ms`, with their times.
+/// Polls the device at its deadlines up to `until_ms`, without input; returns the outputs and their times.
 fn run_alone(device: &mut Device, until_ms: u64) -> Vec<(u64, Output)> {
     let mut outputs = Vec::new();
     while let Some(due_ms) = device.next_deadline().filter(|due| *due <= until_ms) {
         let output = device.poll(due_ms);
         if output == Output::None {
-            // The key of a replaced session is wiped.
+            // At this deadline, the device only wipes the key of a replaced session.
             assert!(
                 device.next_deadline() > Some(due_ms),
                 "the deadline at {due_ms} ms must produce an output"
@@ -302,7 +302,7 @@ fn planned_renewals_are_not_limited() {
 }
 
 #[test]
-fn a_row_is_accepted_again_until_its_ack_verified_and_never_after() {
+fn a_row_is_accepted_again_until_its_ack_verifies_and_never_afterwards() {
     let mut device = Device::new(config(Mode::Pool));
     let _request = device.start(nonce(1), 0).unwrap();
     let _lost = respond(&mut device, &TestChallenge::of(Mode::Pool, 5), 1, 0);
@@ -336,7 +336,7 @@ fn a_row_is_accepted_again_until_its_ack_verified_and_never_after() {
 fn a_request_states_the_first_unanswered_row() {
     let mut device = Device::new(config(Mode::Pool));
     device.raise_first_unanswered_row(RowIndex(3));
-    let states = |device: &mut Device, nonce, now_ms| {
+    let request_statement = |device: &mut Device, nonce, now_ms| {
         let request = sent(device.start(nonce, now_ms).unwrap());
         let Ok(Message::Request(request)) = wire::parse(&request) else {
             panic!("not a REQUEST");
@@ -348,7 +348,7 @@ fn a_request_states_the_first_unanswered_row() {
         has_refused_row: false,
     };
     assert_eq!(
-        states(&mut device, nonce(1), 0),
+        request_statement(&mut device, nonce(1), 0),
         statement_of(3),
         "from persistent storage"
     );
@@ -356,7 +356,7 @@ fn a_request_states_the_first_unanswered_row() {
     assert_eq!(device.responded_row(), Some((GATEWAY, RowIndex(9))));
     let _copies = run_alone(&mut device, RESPONSE_LIFETIME_MS);
     assert_eq!(
-        states(&mut device, nonce(2), RESPONSE_LIFETIME_MS),
+        request_statement(&mut device, nonce(2), RESPONSE_LIFETIME_MS),
         statement_of(10)
     );
     let altered = TestChallenge::of(Mode::Pool, 150).challenge(&statement_of(150).write_into(nonce(2)));
@@ -374,7 +374,7 @@ fn a_request_states_the_first_unanswered_row() {
 
     let mut device = Device::new(config(Mode::Key));
     authenticate(&mut device, 1, 0, 0);
-    let statement = states(&mut device, [7; 16], 1);
+    let statement = request_statement(&mut device, [7; 16], 1);
     assert_eq!(
         statement,
         statement_of(0x0707_0707),

@@ -19,7 +19,7 @@ use linewarden_protocol::wire::{self, message_type};
 use zerocopy::IntoBytes as _;
 
 /// The phases, subdivided where a previous session or a queued CHALLENGE changes the result. In `AwaitReading` a
-/// CHALLENGE is queued until the CHALLENGE of the gateway has arrived.
+/// CHALLENGE is queued, and the device waits until another PUF reading is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Idle,
@@ -127,7 +127,7 @@ enum ExpectedOutput {
     Ignored(IgnoredReason),
 }
 
-/// Every state is reached at this time, so that the previous session was renewable for a while.
+/// The time at which each state is reached. The renewal of a previous session has been due for a while.
 const NOW_MS: u64 = 10_000_000;
 const OLD_ROW: u32 = 4;
 const ROW: u32 = 5;
@@ -206,7 +206,8 @@ fn apply(device: &mut Device, event: Event, mode: Mode, response: Option<[u8; 64
     let handshake_nonce = nonce_with_statement(device, HANDSHAKE);
     let challenge = |offer: TestChallenge| offer.challenge(&handshake_nonce);
     let other_ip = [9; 16];
-    let started = |result: Result<Output, StartError>| result.map_or_else(ExpectedOutput::Refused, out);
+    let started =
+        |result: Result<Output, StartError>| result.map_or_else(ExpectedOutput::Refused, without_payload);
     let message: Vec<u8> = match event {
         Event::Start => return started(device.start(nonce(3), NOW_MS)),
         Event::StartZeroNonce => return started(device.start([0; 16], NOW_MS)),
@@ -218,13 +219,13 @@ fn apply(device: &mut Device, event: Event, mode: Mode, response: Option<[u8; 64
             };
             return started(device.start(nonce(last), NOW_MS));
         }
-        Event::PufRight => return out(device.puf_result(Ok(row_key(mode, ROW)), NOW_MS)),
-        Event::PufWrong => return out(device.puf_result(Ok(wrong_key()), NOW_MS)),
-        Event::PufFails => return out(device.puf_result(Err(PufFailed), NOW_MS)),
-        Event::PollEarly => return out(device.poll(NOW_MS + 19)),
-        Event::PollDue => return out(device.poll(NOW_MS + 20)),
-        Event::PollGiveUp => return out(device.poll(NOW_MS + 60_000)),
-        Event::PollSessionExpired => return out(device.poll(NOW_MS + 100_000)),
+        Event::PufRight => return without_payload(device.puf_result(Ok(row_key(mode, ROW)), NOW_MS)),
+        Event::PufWrong => return without_payload(device.puf_result(Ok(wrong_key()), NOW_MS)),
+        Event::PufFails => return without_payload(device.puf_result(Err(PufFailed), NOW_MS)),
+        Event::PollEarly => return without_payload(device.poll(NOW_MS + 19)),
+        Event::PollDue => return without_payload(device.poll(NOW_MS + 20)),
+        Event::PollGiveUp => return without_payload(device.poll(NOW_MS + 60_000)),
+        Event::PollSessionExpired => return without_payload(device.poll(NOW_MS + 100_000)),
         Event::Abandon => {
             device.abandon();
             return ExpectedOutput::Nothing;
@@ -264,14 +265,14 @@ fn apply(device: &mut Device, event: Event, mode: Mode, response: Option<[u8; 64
         Event::DataDown => plain(message_type::DATA_DOWN).to_vec(),
         Event::Malformed => vec![0; 64],
     };
-    feed(device, &message).map_or_else(ExpectedOutput::Ignored, out)
+    feed(device, &message).map_or_else(ExpectedOutput::Ignored, without_payload)
 }
 
 fn wrong_key() -> linewarden_protocol::keys::RowKey {
     linewarden_protocol::keys::RowKey::from_bytes([0x66; 16])
 }
 
-fn out(output: Output) -> ExpectedOutput {
+fn without_payload(output: Output) -> ExpectedOutput {
     match output {
         Output::None => ExpectedOutput::Nothing,
         Output::Transmit(message) if message[3] == message_type::REQUEST => ExpectedOutput::Request,
@@ -304,7 +305,7 @@ fn expected(state: State, event: Event, mode: Mode) -> (ExpectedOutput, Phase) {
     let is_idle = matches!(state, S::Idle | S::Authenticated);
     match event {
         E::Start if is_idle => (ExpectedOutput::Request, Phase::AwaitChallenge),
-        // An Idle machine has no last nonce.
+        // An idle device has no previous nonce.
         E::StartSameNonce if state == S::Idle => (ExpectedOutput::Request, Phase::AwaitChallenge),
         E::StartZeroNonce | E::StartSameNonce if is_idle => {
             (ExpectedOutput::Refused(StartError::BadNonce), same_phase)
@@ -348,7 +349,7 @@ fn expected(state: State, event: Event, mode: Mode) -> (ExpectedOutput, Phase) {
             same_phase,
         ),
         E::AckWrongTag if awaits_ack => (ExpectedOutput::Ignored(IgnoredReason::AckTag), same_phase),
-        // The gateway replaced the previous session: it is closed here, too.
+        // The gateway has replaced the previous session, so the device closes this session.
         E::AckOtherAddress if awaits_ack => (ExpectedOutput::Failed(Failure::AddressChanged), Phase::Idle),
         E::AckSessionExpired if awaits_ack => (ExpectedOutput::Failed(Failure::SessionExpired), Phase::Idle),
         E::Ack
@@ -379,7 +380,7 @@ fn expected(state: State, event: Event, mode: Mode) -> (ExpectedOutput, Phase) {
         E::PufWrong | E::PufFails if awaits_puf => (ExpectedOutput::Nothing, Phase::AwaitChallenge),
         E::PufRight | E::PufWrong | E::PufFails => (ExpectedOutput::Nothing, same_phase),
 
-        // The renewal was due long before.
+        // The renewal has been due for a while.
         E::PollEarly | E::PollDue | E::PollGiveUp if state == S::Authenticated => {
             (ExpectedOutput::NeedNonce, same_phase)
         }
@@ -453,7 +454,7 @@ fn every_event_in_every_state_matches_the_table() {
     }
 }
 
-/// Ignored messages leave no trace: the handshake then ends as without them.
+/// Ignored messages leave no trace in the device's state.
 #[test]
 fn ignored_messages_change_nothing() {
     for state in STATES {

@@ -28,7 +28,7 @@ enum RemovedRule {
     Compare,
     /// A number is taken by one addition, and not by a load and a store.
     Addition,
-    /// The generation is that of the word that the addition returned, not of an earlier one.
+    /// A sealer takes the generation from the word that its own addition returned, not from an earlier word.
     OwnWord,
 }
 
@@ -48,6 +48,7 @@ enum Step {
 struct Model {
     /// The generation of the commit word.
     commit: u8,
+    /// The word that counts messages towards the device, with its generation.
     down: u64,
     sealers: [Step; SEALERS],
     /// Key and number of all sealed messages.
@@ -62,7 +63,7 @@ impl Model {
         Step::Done
     }
 
-    /// The next access of the sealer.
+    /// Performs the next access of the sealer.
     fn step(&mut self, sealer: usize, without: RemovedRule) {
         self.sealers[sealer] = match self.sealers[sealer] {
             Step::ReadCommit => Step::Add {
@@ -79,7 +80,7 @@ impl Model {
             }
             Step::Add { generation, tries } => {
                 self.down += 1;
-                self.after(generation, self.down, tries)
+                self.check_generation(generation, self.down, tries)
             }
             Step::Store {
                 generation,
@@ -87,7 +88,7 @@ impl Model {
                 tries,
             } => {
                 self.down = word + 1;
-                self.after(generation, word + 1, tries)
+                self.check_generation(generation, word + 1, tries)
             }
             Step::Reread {
                 generation,
@@ -128,7 +129,8 @@ impl Model {
         };
     }
 
-    fn after(&mut self, generation: u8, word: u64, tries: u8) -> Step {
+    /// Uses the number in the word that an addition returned, if this word has the sealer's generation.
+    fn check_generation(&mut self, generation: u8, word: u64, tries: u8) -> Step {
         if DownCounter(word).generation() == generation {
             self.use_number(generation, DownCounter(word).count())
         } else {
@@ -141,7 +143,7 @@ impl Model {
     }
 }
 
-/// Whether some interleaving uses a number twice, and the number of states.
+/// Returns whether some interleaving uses a number twice, and the number of visited states.
 fn explore(without: RemovedRule) -> (bool, usize) {
     let start = Model {
         commit: 1,
@@ -152,8 +154,8 @@ fn explore(without: RemovedRule) -> (bool, usize) {
         starts: SEALERS as u8,
     };
     let mut visited = HashSet::from([start.clone()]);
-    let mut open = vec![start];
-    while let Some(model) = open.pop() {
+    let mut unexplored = vec![start];
+    while let Some(model) = unexplored.pop() {
         if model.repeated {
             return (true, visited.len());
         }
@@ -177,7 +179,7 @@ fn explore(without: RemovedRule) -> (bool, usize) {
                 next.push(model);
             }
         }
-        open.extend(next.into_iter().filter(|model| visited.insert(model.clone())));
+        unexplored.extend(next.into_iter().filter(|model| visited.insert(model.clone())));
     }
     (false, visited.len())
 }

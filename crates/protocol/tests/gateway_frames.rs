@@ -69,7 +69,11 @@ fn assert_checksums(frame: &[u8]) {
         IpAddr::V6(_) => (&frame[ip.at + 8..ip.at + 24], &frame[ip.at + 24..ip.at + 40]),
     };
     assert_eq!(folded(&[src, dst, &[0, 17], &length, datagram]), 0xffff, "UDP");
-    assert_ne!(datagram[6..8], [0, 0], "a checksum of zero means none");
+    assert_ne!(
+        datagram[6..8],
+        [0, 0],
+        "a checksum of zero means that the sender computed no checksum"
+    );
 }
 
 proptest! {
@@ -259,7 +263,7 @@ fn contradicting_lengths_are_distinguished() {
 }
 
 #[test]
-fn addresses_have_one_form_of_sixteen_bytes() {
+fn addresses_have_one_representation_of_16_bytes() {
     let v4 = IpAddr::from([10, 66, 0, 1]);
     assert_eq!(ip_bytes(v4)[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
     for ip in [v4, endpoint(1, true).ip] {

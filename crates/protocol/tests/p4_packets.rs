@@ -1,9 +1,9 @@
 //! The packet tests of the P4 programs (p4/tests), generated from this crate: a program that passes agrees with the
 //! crate byte for byte.
 //!
-//! `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol --test p4_packets` regenerates them. They also run here on
-//! the switch, with frames altered differently by each seed: `LINEWARDEN_SEEDS` sets the number of seeds (default
-//! 10), `LINEWARDEN_SEED` the first one.
+//! `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol --test p4_packets` regenerates the files. The packet tests also
+//! run here on the software switch, with frames that each seed alters differently. `LINEWARDEN_SEEDS` sets the number of
+//! seeds (default 10), and `LINEWARDEN_SEED` sets the first seed (default 1).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -42,7 +42,7 @@ fn assert_current(tests: impl IntoIterator<Item = Stf>) {
         let stored = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(
             stored == test.text(),
-            "p4/tests/{} is not what the protocol gives; run `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol \
+            "p4/tests/{} differs from the protocol crate's output; run `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol \
              --test p4_packets`, review the changes, and commit them",
             test.file_name()
         );
@@ -50,39 +50,39 @@ fn assert_current(tests: impl IntoIterator<Item = Stf>) {
 }
 
 #[test]
-fn the_router_s_packets_are_current() {
+fn packet_tests_of_the_router_are_current() {
     assert_current(router::tests());
 }
 
 #[test]
-fn the_ciphers_packets_are_current() {
+fn packet_tests_of_the_ciphers_are_current() {
     assert_current(cipher::tests());
 }
 
 #[test]
-fn the_attesting_programs_packets_are_current() {
+fn packet_tests_of_the_attesting_programs_are_current() {
     assert_current(attest::tests());
 }
 
 #[test]
-fn the_classic_profiles_packets_are_current() {
+fn packet_tests_of_the_classic_profiles_are_current() {
     assert_current(classic::tests());
 }
 
 #[test]
-fn the_gateway_s_packets_are_current() {
+fn packet_tests_of_the_gateway_are_current() {
     assert_current(lap::tests());
 }
 
-fn number(name: &str, default: u64) -> u64 {
+fn environment_number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
 #[test]
 fn the_programs_agree_on_newly_altered_frames() {
     let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/compiled");
-    let first = number("LINEWARDEN_SEED", 1);
-    for seed in first..first + number("LINEWARDEN_SEEDS", 10) {
+    let first = environment_number("LINEWARDEN_SEED", 1);
+    for seed in first..first + environment_number("LINEWARDEN_SEEDS", 10) {
         packet_tester::vary(seed);
         let tests = attest::tests().into_iter().chain(classic::tests());
         for test in tests.chain(lap::tests()) {

@@ -1,4 +1,4 @@
-//! Confirms the computed failure rates by simulation and prints how fast rebuilds are.
+//! Compares the computed failure rates with simulated failure rates, and prints the number of rebuilds per second.
 //!
 //! `cargo run --release -p linewarden-puf --example decode_bench [DECODES]`
 

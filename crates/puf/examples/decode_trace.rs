@@ -1,9 +1,9 @@
 //! Performs one rebuild, so that its instructions can be counted. The count must not depend on the secret, the number
 //! of errors, or their positions.
 //!
-//! `cargo build --release -p linewarden-puf --example decode_trace`, then for several ERRORS and SEEDs
-//! `valgrind --tool=callgrind --toggle-collect='*extractor*rebuild*' target/release/examples/decode_trace
-//! ERRORS SEED` prints the same number after "Collected".
+//! Build with `cargo build --release -p linewarden-puf --example decode_trace`. Then run
+//! `valgrind --tool=callgrind --toggle-collect='*extractor*rebuild*' target/release/examples/decode_trace ERRORS SEED`
+//! with several values of ERRORS and SEED. Each run must print the same number after "Collected".
 
 use std::error::Error;
 
@@ -16,7 +16,7 @@ use linewarden_puf::{
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
-/// Responds to every challenge with the same random bits, of which `errors` are flipped.
+/// Responds to every challenge with the same random bits, and makes `errors` bit flips at random positions.
 struct BitFlippingPuf {
     response: Bits,
     errors: usize,

@@ -23,11 +23,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let mut fleet: Vec<Device> = Vec::new();
     std::thread::scope(|scope| -> Result<(), Box<dyn Error>> {
-        let share = |thread| (0..devices).filter(move |seed| seed % threads == thread);
+        let seeds_of = |thread| (0..devices).filter(move |seed| seed % threads == thread);
         let workers: Vec<_> = (0..threads)
             .map(|thread| {
                 scope.spawn(move || {
-                    share(thread)
+                    seeds_of(thread)
                         .map(|seed| enroll(seed, rows))
                         .collect::<Result<Vec<_>, _>>()
                 })
@@ -55,12 +55,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let per_rebuild_us = start.elapsed().as_secs_f64() * 1e6 / f64::from(devices);
     println!(
-        "one row rebuilt by each, PUF model and health test included: {per_rebuild_us:.0} us, {failures} failures"
+        "each device rebuilt one row: {per_rebuild_us:.0} us per rebuild with PUF model and health test, {failures} failures"
     );
     Ok(())
 }
 
-/// A 6-XOR arbiter PUF of 64 stages with 5 % wrong bits.
+/// Enrolls a simulated 6-XOR arbiter PUF of 64 stages with 5 % wrong bits; returns the PUF and its pool.
 fn enroll(seed: u32, rows: u32) -> Result<Device, ExtractorError> {
     let model = XorArbiterPuf::with_bit_error_rate(64, 6, 0.05, seed.into())?;
     let mut device = Simulated::new(model, u64::from(seed) + 1);

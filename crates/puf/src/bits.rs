@@ -113,7 +113,7 @@ impl Bits {
         low | (high << 1) << (63 - shift)
     }
 
-    /// `len` bits from `offset`; `None` if they exceed the end.
+    /// `len` bits from `offset`; `None` if the range exceeds the end.
     pub fn window(&self, offset: usize, len: usize) -> Option<Self> {
         if offset.checked_add(len)? > self.len {
             return None;
@@ -134,7 +134,7 @@ impl Bits {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    /// The number of positions in which both strings differ, up to the end of the shorter string.
+    /// The number of positions at which `self` and `other` differ, up to the end of the shorter string.
     pub fn distance(&self, other: &Self) -> usize {
         let len = self.len.min(other.len);
         let full_words = len / 64;
@@ -230,7 +230,7 @@ fn little_endian(chunk: &[u8]) -> u64 {
         .fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// How many ones each of 64 columns has, as bit planes, the least significant first.
+/// Counts the ones in each of 64 columns: bit `b` of the count of column `c` is bit `c` of plane `b`.
 fn column_planes(column: impl Iterator<Item = u64>) -> [u64; 16] {
     let mut planes = [0_u64; 16];
     for word in column {
@@ -245,7 +245,7 @@ fn column_planes(column: impl Iterator<Item = u64>) -> [u64; 16] {
     planes
 }
 
-/// The majority in each of 64 columns.
+/// The majority of `count` bits in each of 64 columns; in a tie, the bit of `tie`.
 fn majority_word(column: impl Iterator<Item = u64>, count: usize, tie: u64) -> u64 {
     let planes = column_planes(column);
     let half = count / 2;

@@ -9,7 +9,7 @@ const DOMAIN: u64 = u64::from_be_bytes(*b"lap1 puf");
 
 /// The endless sequence of 64-bit words of a challenge seed.
 ///
-/// SplitMix64 whose counter starts at `mix(seed xor "lap1 puf")`, the seed read big-endian. Challenges are public
+/// SplitMix64 with a counter that starts at `mix(seed xor "lap1 puf")`; the seed is big-endian. Challenges are public
 /// (LAP/1 1.6), so the expansion needs no secrecy, only unrelated challenges for distinct seeds. A PUF with `n`
 /// stages takes `ceil(n / 64)` words per challenge, stage `i` from bit `i % 64` of word `i / 64`, and leaves the
 /// remaining bits of the last word unused.

@@ -1,10 +1,10 @@
 //! Fingerprints of PUFs: detect that a PUF already belongs to another device.
 //!
 //! A fingerprint is a list of *bands*: groups of [`BAND_BITS`] bits at positions that are the same for every device.
-//! The registry stores a keyed hash of each band. The hashes of two readouts of one PUF agree in many bands, those of
-//! unrelated PUFs in none or one.
+//! The registry stores a keyed hash of each band. The hashes of two readouts of one PUF agree in many bands, the
+//! hashes of unrelated PUFs in none or one.
 //!
-//! The bits have no other use, so they reveal nothing about a secret:
+//! The bits of the bands have no other use, so they reveal nothing about a secret:
 //! * of a memory, 160 of each 2,048 cells are *reserved*: enrollment never draws the secret from them;
 //! * of a strong PUF, the bits are the response to a challenge that no row has.
 
@@ -36,10 +36,10 @@ const BLOCK_BANDS: usize = 8;
 pub const BANDS_MAX: usize = 192;
 /// Bands of a strong PUF.
 const STRONG_BANDS: usize = 128;
-/// Offset of the positions of a strong PUF's bands.
+/// Position of the first band of a strong PUF.
 const STRONG_POSITION: u16 = 1 << 15;
-/// How often a strong PUF is read for its fingerprint; the majority counts. Enrollment reads each row as often by
-/// default.
+/// How often a strong PUF is read for its fingerprint; the majority counts. By default, enrollment also reads
+/// each row three times.
 const STRONG_READS: usize = 3;
 
 /// A band.
@@ -137,6 +137,7 @@ pub fn is_reserved(cell: u32) -> bool {
 struct Reserved {
     /// The reserved cells, in the order in which bands use them.
     order: Vec<u16>,
+    /// One bit per cell of a block, set for reserved cells.
     cells: Bits,
 }
 

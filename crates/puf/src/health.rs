@@ -1,4 +1,4 @@
-//! Health test of a readout: checks whether it is plausible as fresh PUF bits.
+//! Health test of a readout: checks whether the readout can be a new reading of a PUF.
 //!
 //! The test detects a PUF that is dead, stuck, read at the wrong address or replayed by its driver. The test does not
 //! estimate entropy; see [`crate::entropy`].
@@ -14,13 +14,13 @@ pub struct HealthTest {
     pub ones_min: f64,
     /// The largest share of ones.
     pub ones_max: f64,
-    /// The probability that one healthy window or run fails, as a negative power of two (40 means 2^-40).
+    /// The probability that a healthy window or run is refused, as a negative power of two (40 means 2^-40).
     pub false_alarm_log2: u32,
     /// The largest share of positions that may agree with a copy shifted by 1 to 64 positions.
     pub periodic_max: f64,
     /// The largest share of bits in which two consecutive readouts may differ.
     pub distance_max: f64,
-    /// Whether two consecutive readouts that agree in every bit are refused.
+    /// Whether two identical readouts are refused.
     pub refuse_identical: bool,
 }
 
@@ -71,7 +71,7 @@ pub enum HealthError {
     /// A run of equal bits is too long (SP 800-90B, 4.4.1).
     #[error("{length} equal bits in a row at bit {position}, allowed are {limit}; part of the PUF is stuck")]
     Run {
-        /// Where the run begins.
+        /// The first bit of the run, counted from 0.
         position: usize,
         /// The length of the run.
         length: usize,
@@ -83,7 +83,7 @@ pub enum HealthError {
         "{count} of 1024 bits from bit {position} are equal, allowed are {limit}; part of the PUF is stuck"
     )]
     Proportion {
-        /// Where the window begins.
+        /// The first bit of the window, counted from 0.
         position: usize,
         /// The count of the more frequent value.
         count: usize,
@@ -199,7 +199,8 @@ impl HealthTest {
         Ok(())
     }
 
-    /// The repetition count test: cutoff `1 + ceil(-log2 α / H)`.
+    /// The repetition count test: cutoff `1 + ceil(-log2 α / H)`, with the false alarm probability `α` and the
+    /// min-entropy `H` per bit.
     fn check_runs(&self, readout: &Bits) -> Result<(), HealthError> {
         let per_bit = -self.bias().log2();
         if per_bit <= 0.0 {
@@ -253,7 +254,7 @@ impl HealthTest {
         Ok(())
     }
 
-    /// The probability that one healthy window fails.
+    /// The probability that a healthy window is refused.
     pub(crate) fn false_alarm(&self) -> f64 {
         (-f64::from(self.false_alarm_log2)).exp2()
     }
@@ -274,7 +275,7 @@ impl HealthTest {
     }
 }
 
-/// Whether more than `limit` bits in a row are equal.
+/// Whether more than `limit` consecutive bits are equal.
 ///
 /// If bit `i` of `equal` is set, bits `i … i + reach` are equal; each step doubles the reach as far as needed.
 fn has_run_above(readout: &Bits, limit: usize) -> bool {

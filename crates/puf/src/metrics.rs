@@ -100,7 +100,9 @@ pub struct DeviceTally {
     bits: usize,
     /// Number of ones of each readout.
     ones: Vec<usize>,
+    /// Number of bits of each readout that differ from the majority.
     from_majority: Vec<usize>,
+    /// Number of bits of each readout that differ from the first readout.
     from_first: Vec<usize>,
     /// Element `n` is the number of cells that are one in exactly `n` readouts.
     histogram: Vec<u64>,
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_by_hand() {
+    fn metrics_equal_values_computed_by_hand() {
         let readouts = [bits("11001010"), bits("11001011"), bits("01001010")];
         let majority = Bits::majority(&readouts).unwrap();
         let mut tally = DeviceTally::default();

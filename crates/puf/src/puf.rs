@@ -17,10 +17,10 @@ pub enum Challenge {
 /// A reading is noisy; two readings of one challenge differ in a few per cent of their bits. Enrollment and
 /// the device role both use this trait, so the same code runs on every kind of PUF.
 pub trait Puf: Send {
-    /// Reads `bits` response bits. Each call is a fresh, noisy evaluation.
+    /// Reads `bits` response bits. Each call is a new, noisy evaluation.
     ///
     /// # Errors
-    /// [`PufError`] if this PUF cannot serve this type of challenge, has fewer bits, or the hardware failed.
+    /// [`PufError`] if this PUF cannot serve this type of challenge, has fewer than `bits` bits, or the hardware failed.
     fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError>;
 }
 
@@ -37,9 +37,9 @@ pub enum PufError {
     /// A weak PUF received a pool challenge, or a strong PUF received a request for its power-up state.
     #[error("wrong challenge type: this PUF {has}; enroll the device in {enroll_in} mode")]
     WrongMode {
-        /// What the PUF is.
+        /// Property of the PUF, as a verb phrase.
         has: &'static str,
-        /// The right mode.
+        /// The mode for this PUF.
         enroll_in: &'static str,
     },
     /// The PUF has fewer bits than requested.

@@ -1,4 +1,4 @@
-//! Enrollment and rebuilding, and the inputs that they refuse.
+//! Enrollment of PUFs and rebuilding of secrets, and the inputs that enrollment and rebuilding refuse.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -47,10 +47,10 @@ fn pool(puf: &mut dyn Puf, rows: u32) -> EnrolledPool {
 }
 
 #[test]
-fn pool_rows_are_rebuilt_by_the_device_and_by_no_other() {
+fn pool_rows_are_rebuilt_by_the_device_and_by_no_other_device() {
     for seed in 0..20 {
         let mut device = strong(seed, 0.05);
-        let mut clone = strong(seed + 1000, 0.05);
+        let mut other_device = strong(seed + 1000, 0.05);
         let enrolled = pool(&mut device, 6);
         for row in &enrolled.rows {
             let secret = enrolled
@@ -59,11 +59,12 @@ fn pool_rows_are_rebuilt_by_the_device_and_by_no_other() {
                 .unwrap();
             assert_eq!(secret, row.secret, "seed {seed}");
             assert_eq!(enrolled.helper.digest(row.idx), Some(row.digest));
-            let clone_result = enrolled
-                .helper
-                .reproduce(row.idx, row.challenge, &mut clone, &HEALTH());
+            let other_result =
+                enrolled
+                    .helper
+                    .reproduce(row.idx, row.challenge, &mut other_device, &HEALTH());
             assert!(
-                matches!(clone_result, Err(ExtractorError::Uncorrectable)),
+                matches!(other_result, Err(ExtractorError::Uncorrectable)),
                 "seed {seed}"
             );
         }
@@ -76,7 +77,7 @@ fn pool_rows_are_rebuilt_by_the_device_and_by_no_other() {
 }
 
 #[test]
-fn interpose_pufs_enroll_too() {
+fn interpose_pufs_can_be_enrolled() {
     let model = InterposePuf::with_bit_error_rate(64, 1, 5, 0.08, 3).unwrap();
     let mut device = Simulated::new(model, 4);
     let enrolled = pool(&mut device, 2);
@@ -92,20 +93,26 @@ fn interpose_pufs_enroll_too() {
 
 #[test]
 fn foreign_challenges_and_unknown_rows_do_not_reach_the_puf() {
-    struct CountingPuf(Simulated<XorArbiterPuf>, u32);
+    struct CountingPuf {
+        puf: Simulated<XorArbiterPuf>,
+        reads: u32,
+    }
     impl Puf for CountingPuf {
         fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
-            self.1 += 1;
-            self.0.read(challenge, bits)
+            self.reads += 1;
+            self.puf.read(challenge, bits)
         }
     }
-    let mut device = CountingPuf(strong(1, 0.05), 0);
+    let mut device = CountingPuf {
+        puf: strong(1, 0.05),
+        reads: 0,
+    };
     let options = PoolEnrollment {
         first_idx: 100,
         ..PoolEnrollment::rows(3)
     };
     let enrolled = enroll_pool(&mut device, &options, &mut rng(1)).unwrap();
-    let reads_after_enrollment = device.1;
+    let reads_after_enrollment = device.reads;
     let foreign = enrolled.helper.reproduce(101, [0; 8], &mut device, &HEALTH());
     assert!(matches!(
         foreign,
@@ -125,12 +132,12 @@ fn foreign_challenges_and_unknown_rows_do_not_reach_the_puf() {
             "{idx}"
         );
     }
-    assert_eq!(device.1, reads_after_enrollment);
+    assert_eq!(device.reads, reads_after_enrollment);
     assert_eq!(enrolled.rows[2].idx, 102);
 }
 
 #[test]
-fn a_fleet_of_valid_devices_is_enrolled_without_exception() {
+fn each_valid_device_of_a_fleet_is_enrolled() {
     for seed in 0..150 {
         let mut device = strong(seed, 0.05);
         enroll_pool(&mut device, &PoolEnrollment::rows(2), &mut rng(seed))
@@ -175,7 +182,7 @@ fn biased_pufs_are_refused_with_their_min_entropy() {
         (0.5, CellSelection::First, true),
         (0.6, CellSelection::First, false),
         (0.6, CellSelection::Stable, false),
-        // Von Neumann's method extracts the most from biased cells.
+        // Von Neumann's method extracts the most entropy from biased cells.
         (0.6, CellSelection::Debiased, true),
     ] {
         let options = KeyEnrollment {
@@ -237,17 +244,17 @@ fn biased_pufs_are_refused_with_their_min_entropy() {
     assert!(error.to_string().contains("128 are required"), "{error}");
 }
 
-/// Chips near the limit: a chip that a first enrollment accepts is not refused by a later enrollment, which uses other
-/// responses. The bias of plain arbiters differs much between chips, so 400 chips include some at every distance
-/// from the limit.
+/// Chips near the entropy limit: if a first enrollment accepts a chip, no later enrollment refuses the chip, although a
+/// later enrollment uses other responses. The bias of plain arbiters differs much between chips, so 400 chips include
+/// some at every distance from the limit.
 #[test]
 fn an_accepted_strong_puf_is_accepted_again() {
     let (mut near_limit, mut refused) = (0, 0);
     for seed in 0..400 {
         let mut device = Simulated::new(ArbiterPuf::with_bit_error_rate(64, 0.05, seed).unwrap(), seed);
-        let mut enroll = |is_known, seed| {
+        let mut enroll = |is_reenrollment, seed| {
             let options = PoolEnrollment {
-                is_reenrollment: is_known,
+                is_reenrollment,
                 ..PoolEnrollment::rows(2)
             };
             enroll_pool(&mut device, &options, &mut rng(seed))
@@ -302,15 +309,15 @@ fn enrollment_errors_name_the_missing_input() {
         selection: CellSelection::First,
         ..KeyEnrollment::default()
     };
-    let attempt = |readouts: &[Bits], key_enrollment: &KeyEnrollment| {
+    let enrollment_error = |readouts: &[Bits], key_enrollment: &KeyEnrollment| {
         enroll(readouts, key_enrollment, &mut rng(1)).unwrap_err()
     };
     assert!(matches!(
-        attempt(&[], &first_cells),
+        enrollment_error(&[], &first_cells),
         ExtractorError::TooFewReadouts { given: 0, .. }
     ));
     assert!(matches!(
-        attempt(&readouts[..2], &KeyEnrollment::default()),
+        enrollment_error(&readouts[..2], &KeyEnrollment::default()),
         ExtractorError::TooFewReadouts {
             given: 2,
             needed: 3,
@@ -318,22 +325,22 @@ fn enrollment_errors_name_the_missing_input() {
         }
     ));
     assert!(matches!(
-        attempt(&short, &first_cells),
+        enrollment_error(&short, &first_cells),
         ExtractorError::TooFewCells {
             available: 3000,
             needed: 4590
         }
     ));
     assert!(matches!(
-        attempt(&readouts, &KeyEnrollment::default()),
+        enrollment_error(&readouts, &KeyEnrollment::default()),
         ExtractorError::TooFewCells { .. }
     ));
     assert!(matches!(
-        attempt(&uneven, &first_cells),
+        enrollment_error(&uneven, &first_cells),
         ExtractorError::UnevenReadouts { index: 1, .. }
     ));
     assert!(matches!(
-        attempt(&copied, &first_cells),
+        enrollment_error(&copied, &first_cells),
         ExtractorError::Health(HealthError::Identical { .. })
     ));
     let no_rows = enroll_pool(&mut strong(1, 0.05), &PoolEnrollment::rows(0), &mut rng(1));
@@ -361,7 +368,7 @@ fn key_helper() -> (HelperData, Vec<Bits>) {
     )
 }
 
-/// Offset of the cells in key-mode helper data.
+/// Byte offset of the list of cells in key-mode helper data.
 const CELLS_OFFSET: usize = 20;
 
 #[test]
@@ -495,7 +502,7 @@ fn files_round_trip_and_errors_name_file_and_position() {
     std::fs::write(&path, &bytes[..500]).unwrap();
     let truncated = PoolHelper::read_from(&path).unwrap_err();
     assert!(
-        matches!(&truncated, FileError::Format { source, .. } if source.problem == Problem::Truncated { needed: 216 })
+        matches!(&truncated, FileError::Format { source, .. } if source.problem == Problem::Truncated { missing: 216 })
     );
     std::fs::write(&path, [&bytes[..16], &0_u32.to_be_bytes(), &bytes[20..]].concat()).unwrap();
     assert!(
@@ -533,7 +540,7 @@ fn profiles_have_one_identifier_each() {
 }
 
 #[test]
-fn debug_output_has_no_secrets_and_readings() {
+fn debug_output_has_no_secrets_and_no_readings() {
     let enrolled = pool(&mut strong(3, 0.05), 1);
     let text = format!("{:?}", enrolled.rows[0]);
     assert!(text.contains("Secret(24 bytes)"), "{text}");
@@ -544,7 +551,7 @@ fn debug_output_has_no_secrets_and_readings() {
     assert_eq!(format!("{nominal:?}"), "Bits(64 bits)");
 }
 
-/// A strong PUF that uses only the lowest bits of its challenge.
+/// A strong PUF that uses only those bits of the last challenge byte that `mask` has.
 struct TruncatingPuf {
     puf: Simulated<XorArbiterPuf>,
     mask: u8,
@@ -574,7 +581,7 @@ fn a_strong_puf_that_ignores_its_challenge_is_refused() {
     }
 }
 
-/// Such readouts come from a dump of a wrapping address range, or of a page that was read twice at different times.
+/// A readout contains the same memory twice if a tool dumps a wrapping address range, or reads a page at two times.
 #[test]
 fn a_memory_read_twice_is_refused() {
     let mut chip = sram(4, 16_384, 0.5, 0.05);

@@ -1,4 +1,5 @@
-//! Arbitrary bytes: helper data and hex text are read or refused, and accepted data have exactly one encoding.
+//! Arbitrary bytes as helper data and as hex text: the parsers accept or refuse the bytes without a panic. Accepted
+//! helper data have exactly one encoding.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::OnceLock;
@@ -12,7 +13,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rand::SeedableRng as _;
 
-fn valid() -> &'static [Vec<u8>; 2] {
+/// Valid helper data of pool mode and of key mode.
+fn valid_helper_data() -> &'static [Vec<u8>; 2] {
     static VALID: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
     VALID.get_or_init(|| {
         let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
@@ -36,7 +38,7 @@ fn valid() -> &'static [Vec<u8>; 2] {
     })
 }
 
-/// Edits, each with a position as a share of the length, a value, and the number of an operation.
+/// Up to four edits. Each edit has a position as a share of the length, a value, and the number of an operation.
 fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
     vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
 }
@@ -44,7 +46,7 @@ fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
 fn with_edits(bytes: &[u8], edits: &[(f64, u8, u8)]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for (share, value, operation) in edits {
-        // Headers are short: half of the changes are in the header.
+        // The header is short, so half of the edits are restricted to the header.
         let position_limit = if value & 1 == 0 {
             bytes.len()
         } else {
@@ -68,7 +70,7 @@ proptest! {
 
     #[test]
     fn edited_helper_data_are_refused_or_canonical(changes in edits()) {
-        let [pool, key] = valid();
+        let [pool, key] = valid_helper_data();
         let bytes = with_edits(pool, &changes);
         if let Ok(helper) = PoolHelper::from_bytes(&bytes) {
             prop_assert_eq!(helper.to_bytes(), bytes);
@@ -91,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_refused_as_a_dump_or_has_a_byte_for_two_digits(text in vec(any::<u8>(), 0..200)) {
+    fn parsed_hex_has_at_most_one_byte_for_two_characters(text in vec(any::<u8>(), 0..200)) {
         if let Ok(bytes) = parse_hex(&text) {
             prop_assert!(bytes.len() <= text.len() / 2);
         }

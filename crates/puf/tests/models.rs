@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 const DEVICES: u64 = 60;
 const BITS: usize = 4000;
 
-/// Mean bit error rate against the noise-free response, and the noise-free responses, over a population.
+/// The mean bit error rate of `DEVICES` devices against their noise-free responses, and these noise-free responses.
 fn population<M: Model>(challenge: Challenge, new_device: impl Fn(u64) -> M) -> (f64, Vec<Bits>) {
     let mut noise = ChaCha8Rng::seed_from_u64(99);
     let (mut errors, mut responses) = (0, Vec::new());
@@ -34,8 +34,8 @@ fn population<M: Model>(challenge: Challenge, new_device: impl Fn(u64) -> M) -> 
     (errors as f64 / (DEVICES as f64 * BITS as f64), responses)
 }
 
-/// A calibrated error rate varies by some 10 % between devices, so the mean over 60 devices
-/// varies by 1.5 %; five times this deviation is allowed.
+/// The error rates of calibrated devices have a standard deviation of about 10 %, so the mean over 60 devices deviates
+/// by less than 1.5 %. Five times this deviation is allowed.
 fn assert_rate(name: &str, observed: f64, expected: f64) {
     assert!(
         (observed / expected - 1.0).abs() < 0.075,
@@ -54,7 +54,7 @@ fn calibrated_models_have_the_given_error_rate_and_random_output() {
                 XorArbiterPuf::with_bit_error_rate(stages, chains, rate, s).unwrap()
             });
             assert_rate("xor", xor, rate);
-            // Hamming distance of unrelated devices: one half, with deviation 1 / (2 sqrt(n)) per pair.
+            // The relative Hamming distance of two unrelated devices is 0.5 on average.
             let spread = Spread::of(&pairwise_distances(&responses)).unwrap();
             assert!(
                 (spread.mean - 0.5).abs() < 0.01,
@@ -86,7 +86,7 @@ fn calibrated_models_have_the_given_error_rate_and_random_output() {
 }
 
 #[test]
-fn sram_errors_are_a_property_of_cells() {
+fn sram_errors_are_concentrated_in_few_cells() {
     let parameters = SramParameters {
         cells: 100_000,
         ones: 0.5,
@@ -100,7 +100,8 @@ fn sram_errors_are_a_property_of_cells() {
     let mut tally = DeviceTally::default();
     tally.add(&readouts, &Bits::majority(&readouts).unwrap());
     let metrics = tally.metrics().unwrap();
-    // Independent errors would leave 0.95^35 = 17 % of the cells stable; the real chip has 74.2 % and 6.97 %.
+    // Independent errors would leave 0.95^35 = 17 % of the cells stable. The real chip has 74.2 % stable cells, and
+    // an error rate of 6.97 % against the first readout.
     assert!((metrics.stable_share - 0.742).abs() < 0.02, "{metrics:?}");
     assert!(
         (metrics.error_vs_first.unwrap().mean - 0.0699).abs() < 0.003,
@@ -117,7 +118,7 @@ fn a_seed_determines_the_model_and_noise_free_models_are_exact() {
     assert_eq!(first, device(1).nominal(pool, 500).unwrap());
     assert_ne!(first, device(2).nominal(pool, 500).unwrap());
     assert_ne!(first, device(1).nominal(Challenge::Pool([8; 8]), 500).unwrap());
-    // More bits of one challenge continue the same response.
+    // A longer response to the same challenge begins with the shorter response.
     assert_eq!(
         device(1).nominal(pool, 900).unwrap().window(0, 500).unwrap(),
         first

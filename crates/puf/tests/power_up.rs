@@ -6,7 +6,7 @@
     clippy::indexing_slicing
 )]
 
-#[allow(dead_code, reason = "each program uses some of it")]
+#[allow(dead_code, reason = "each test program uses only some of the functions")]
 mod support;
 
 use linewarden_puf::{
@@ -97,7 +97,7 @@ fn data_in_a_part_of_a_chip_is_refused_with_its_addresses() {
 #[test]
 fn structured_data_with_noise_are_refused_by_their_statistics() {
     let chip = chip_readouts(CHIP_BYTES, 0.05, 3, 5);
-    let counter: Vec<u8> = (0x2000_0000_u32..)
+    let pointers: Vec<u8> = (0x2000_0000_u32..)
         .step_by(28)
         .take(2048)
         .flat_map(u32::to_le_bytes)
@@ -105,7 +105,7 @@ fn structured_data_with_noise_are_refused_by_their_statistics() {
     let text = include_str!("extractor.rs").as_bytes()[..8192].to_vec();
     for (name, data) in [
         ("code", machine_code(8192)),
-        ("pointers", counter),
+        ("pointers", pointers),
         ("text", text),
     ] {
         let noisy = with_noise(&overwritten(&chip, 8192, &data), 8192..16_384, 0.05, 4);
@@ -154,9 +154,9 @@ fn readouts_of_two_chips_in_one_directory_are_refused() {
     );
 }
 
-/// A small board can be refused for either reason.
+/// A small board with power-up state is refused for its size; with other data, it is refused for these data.
 #[test]
-fn small_boards_are_refused_for_their_content_and_not_for_their_size() {
+fn bad_content_of_a_small_board_is_reported_instead_of_its_size() {
     let board = chip_readouts(1024, 0.05, 9, 5);
     let too_small = enroll(
         &board,
@@ -186,7 +186,7 @@ fn the_secret_uses_no_reserved_cell_and_reveals_no_fingerprint_bit() {
 
 /// The numbers of common bands match the registry's thresholds: for one chip at two times, and for different chips.
 #[test]
-fn fingerprints_of_one_chip_agree_and_those_of_others_do_not() {
+fn fingerprints_of_one_chip_agree_and_those_of_different_chips_do_not() {
     let fingerprint = |readouts: &[Bits]| Fingerprint::of_memory(&Bits::majority(readouts).unwrap(), 0);
     let common =
         |a: &Fingerprint, b: &Fingerprint| a.bands().iter().zip(b.bands()).filter(|(a, b)| a == b).count();

@@ -1,7 +1,7 @@
 //! The real SRAM readouts: the report has the known figures, and no rebuild fails.
 //!
-//! The directory comes from `LINEWARDEN_PUF_DATA`, or is `../shared/data/sram-puf-stm32f407` beside the
-//! workspace.
+//! `LINEWARDEN_PUF_DATA` names the directory; the default is `../shared/data/sram-puf-stm32f407`, relative to the root
+//! of the workspace.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,7 +9,7 @@
     clippy::indexing_slicing
 )]
 
-#[allow(dead_code, reason = "each program uses some of it")]
+#[allow(dead_code, reason = "each test program uses only some of the functions")]
 mod support;
 
 use linewarden_puf::{
@@ -66,7 +66,7 @@ fn the_report_finds_the_known_figures_and_no_failure() {
 }
 
 #[test]
-fn all_cells_enroll_and_rebuild_from_every_other_readout() {
+fn the_chip_is_enrolled_and_all_later_readouts_rebuild_the_secret() {
     let Some(directory) = real_data() else { return };
     let readouts: Vec<Bits> = read_directory(&directory, &Span::default())
         .unwrap()
@@ -75,10 +75,15 @@ fn all_cells_enroll_and_rebuild_from_every_other_readout() {
         .collect();
     let mut rng = ChaCha20Rng::seed_from_u64(8);
     let health = HealthTest::default();
-    for enrollment in [3, 5] {
-        let enrolled = enroll(&readouts[..enrollment], &KeyEnrollment::default(), &mut rng).unwrap();
-        println!("{enrollment} readouts: {:?}", enrolled.entropy);
-        for (i, readout) in readouts.iter().enumerate().skip(enrollment) {
+    for enrollment_readouts in [3, 5] {
+        let enrolled = enroll(
+            &readouts[..enrollment_readouts],
+            &KeyEnrollment::default(),
+            &mut rng,
+        )
+        .unwrap();
+        println!("{enrollment_readouts} readouts: {:?}", enrolled.entropy);
+        for (i, readout) in readouts.iter().enumerate().skip(enrollment_readouts) {
             assert_eq!(
                 reproduce(readout, &enrolled.helper, &health).unwrap(),
                 enrolled.secret,

@@ -8,7 +8,7 @@
 
 use std::{fs, path::Path};
 
-#[allow(dead_code, reason = "each program uses some of it")]
+#[allow(dead_code, reason = "each test program uses only some of the functions")]
 mod support;
 
 use linewarden_puf::{
@@ -20,6 +20,7 @@ use linewarden_puf::{
 use rand::{RngExt as _, SeedableRng as _};
 use support::{chip_readouts, overwritten, with_noise};
 
+/// Writes a subdirectory with `readouts` readouts for each of `devices` simulated chips. Every second readout is hex text.
 fn write_fleet(directory: &Path, devices: u64, readouts: usize) {
     for device in 0..devices {
         let parameters = SramParameters {
@@ -74,7 +75,7 @@ fn a_fleet_is_compared_device_by_device() {
             .iter()
             .all(|device| device.enrollment_bits.unwrap() >= 128.0)
     );
-    // With four devices the estimate stays below the one bit that a position has.
+    // With only four devices, the estimate of the min-entropy per position is below 1 bit even for fair bits.
     let rows = report.rows();
     let across = rows
         .iter()
@@ -94,7 +95,7 @@ fn a_fleet_is_compared_device_by_device() {
 }
 
 #[test]
-fn a_report_of_one_readout_omits_figures_that_need_several() {
+fn a_report_of_one_readout_omits_figures_that_need_several_readouts() {
     let directory = tempfile::tempdir().unwrap();
     write_fleet(directory.path(), 1, 1);
     let report = PufReport::from_directory(directory.path(), &ReportOptions::default(), &|_| {}).unwrap();

@@ -24,7 +24,7 @@ fn failures_at_high_error_rates_are_as_frequent_as_computed() {
         let report = simulate(profile, rate, 20_000, 5);
         assert!(report.failures() > 50, "nothing to compare: {report:?}");
         assert!(report.agrees(SIGNIFICANCE), "seed 5: {report:?}");
-        // The comparison is sensitive: it detects one percentage point more noise.
+        // The comparison is sensitive: an error rate that is one percentage point higher is detected.
         let shifted = FailureReport {
             computed: profile.failure(rate + 0.01).rebuild,
             ..report
@@ -48,10 +48,10 @@ fn results_do_not_depend_on_threads_and_runs_can_be_stopped() {
     assert_eq!(run(1), run(3));
 
     let calls = AtomicU64::new(0);
-    let stop = |done| {
+    let should_continue = |done| {
         calls.fetch_add(1, Ordering::Relaxed);
         done < 8192
     };
-    let report = simulate_failure(Profile::POOL, 0.1, 1_000_000, 7, 1, &stop).unwrap();
+    let report = simulate_failure(Profile::POOL, 0.1, 1_000_000, 7, 1, &should_continue).unwrap();
     assert_eq!((report.decodes, calls.load(Ordering::Relaxed)), (8192, 2));
 }

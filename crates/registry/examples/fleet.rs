@@ -1,4 +1,4 @@
-//! Measures a fleet's life in the registry: `cargo run -p linewarden-registry --example fleet [DEVICES]`.
+//! Measures the registry's operations on a fleet: `cargo run -p linewarden-registry --example fleet [DEVICES]`.
 //!
 //! Enrolls devices of 100 rows in bulk, then leases rows of all devices and loads all credentials, as a gateway does
 //! at startup.

@@ -23,7 +23,9 @@ const PAGE_SIZES: [u32; 5] = [4096, 8192, 16_384, 32_768, 65_536];
 const ROWS: usize = 100;
 const LOOKUPS: usize = 2000;
 const RUNS: usize = 5;
+/// Key type of a table in the order of enrollment, with an index.
 const HEAP: &str = "BIGINT PRIMARY KEY";
+/// Key type of a table that is clustered by device id.
 const CLUSTERED: &str = "INTEGER PRIMARY KEY";
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -101,6 +103,7 @@ impl Figures {
         stream_s: f64::INFINITY,
     };
 
+    /// Returns the better value of each measurement.
     fn better(self, other: Self) -> Self {
         Self {
             file_bytes: self.file_bytes.min(other.file_bytes),
@@ -113,6 +116,7 @@ impl Figures {
     }
 }
 
+/// Measures a registry with this page size.
 async fn registry(page_size_bytes: u32, ids: &[DeviceId]) -> Result<Figures, Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("registry");

@@ -35,7 +35,7 @@ CREATE TABLE device (
     revoked_reason     TEXT,
     first_idx          BIGINT   NOT NULL CHECK (first_idx BETWEEN 0 AND 4294967295),
     rows_total         BIGINT   NOT NULL CHECK (rows_total BETWEEN 0 AND 4294967295),
-    idx_floor          BIGINT   NOT NULL CHECK (idx_floor BETWEEN 0 AND 4294967295), -- the first row that was never leased
+    idx_floor          BIGINT   NOT NULL CHECK (idx_floor BETWEEN 0 AND 4294967295), -- from this row on, no row is leased or was used
     floor_version      BIGINT   NOT NULL,                             -- counts every change of idx_floor
     epoch              BIGINT   NOT NULL CHECK (epoch BETWEEN 0 AND 4294967295),
     revision           BIGINT   NOT NULL,
@@ -220,7 +220,7 @@ CREATE TABLE attest_round (
     ok              BIGINT NOT NULL,
     late            BIGINT NOT NULL,
     missed          BIGINT NOT NULL,
-    last_verdict_ms BIGINT NOT NULL,
+    last_proof_ms BIGINT NOT NULL,
     tag             BLOB   NOT NULL,
     PRIMARY KEY (gateway_id, number)
 );

@@ -10,7 +10,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 pub const POOL_ROW_BYTES: usize = 24;
 /// Length of a key-mode credential inside the seal, bytes: `row_key[16]`.
 pub const KEY_BYTES: usize = 16;
-/// Maximum number of rows of a device, with a record of 24 MiB.
+/// Maximum number of rows of a device; the sealed credentials of such a device take 24 MiB.
 pub const POOL_ROWS_MAX: usize = 1 << 20;
 
 /// One enrolled challenge-response pair (LAP/1 1.1, pool mode).

@@ -51,7 +51,7 @@ pub struct DeviceInfo {
     /// Number of rows in the pool; 0 in key mode.
     pub rows_total: u32,
     /// From this row on, no row is leased or was used. Lower rows may be unleased, too, if a gateway has returned or
-    /// skipped them. In key mode the value at which the counter of the next lease starts.
+    /// skipped them. In key mode, the counter of the next lease starts at this value.
     pub idx_floor: RowIndex,
     /// Number of replacements of the credentials.
     pub epoch: u32,
@@ -169,8 +169,8 @@ impl DeviceRecord {
     }
 }
 
-/// Refuses long texts and control characters, because texts are printed on terminals. A text with `permits_lines` may contain
-/// line feeds.
+/// Refuses long texts and control characters, because texts are printed on terminals. If `permits_lines` is true, line
+/// feeds are permitted.
 pub(crate) fn check_text(text: &str, bytes_max: usize, permits_lines: bool) -> Result<(), String> {
     if text.len() > bytes_max {
         return Err(format!("{} B long; the maximum is {bytes_max} B", text.len()));

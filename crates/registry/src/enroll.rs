@@ -27,8 +27,8 @@ pub enum OnConflict {
     /// Refuse the chunk with an error that names the device.
     #[default]
     Refuse,
-    /// Replace its credentials, name and profile. `idx_floor` never decreases: rows of the new pool below it are lost,
-    /// so let the pool start at `idx_floor`. A revoked device is refused; a device in quarantine stays in quarantine.
+    /// Replace its credentials, name and profile. `idx_floor` never decreases: rows of the new pool below `idx_floor` are
+    /// lost, so let the pool start at `idx_floor`. A revoked device is refused; a device in quarantine stays in quarantine.
     Replace,
 }
 
@@ -53,9 +53,9 @@ impl Default for BulkOptions {
 /// The progress of a long operation, reported after each chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Devices processed.
+    /// Number of devices processed; in copies, number of records.
     pub done: u64,
-    /// Total number of devices, if known.
+    /// Total number of devices or records, if known.
     pub total: Option<u64>,
 }
 

@@ -237,7 +237,7 @@ pub enum RegistryError {
     },
     /// The PUF is already enrolled as another device.
     #[error(
-        "device {device}: its PUF matches that of device {other} in {bands} of {of} samples: the same chip, or chips \
+        "device {device}: its PUF matches that of device {other} in {bands} of {bands_compared} samples: the same chip, or chips \
          with common memory content other than power-up state; revoke {other} if this is its chip, otherwise enroll another PUF or \
          another part of the memory (`--range`)"
     )]
@@ -249,7 +249,7 @@ pub enum RegistryError {
         /// Number of bands in which the PUFs agree.
         bands: usize,
         /// Number of bands that were compared.
-        of: usize,
+        bands_compared: usize,
     },
     /// A device that occurs twice in one input.
     #[error("device {device} occurs twice in the input; remove one of the two")]
@@ -296,7 +296,7 @@ pub enum RegistryError {
     RowsExhausted {
         /// The device.
         device: DeviceId,
-        /// One past the last row of its pool.
+        /// One past the last row of the device's pool.
         rows_end: u32,
     },
     /// A gateway reports unused rows that are not in its lease.
@@ -312,7 +312,7 @@ pub enum RegistryError {
         unused_from: u32,
         /// First row of the gateway's lease.
         rows_start: u32,
-        /// One past its last row.
+        /// One past the last row of the gateway's lease.
         rows_end: u32,
     },
 
@@ -377,7 +377,7 @@ pub enum RegistryError {
         "event {number}, or the one before it, was modified or deleted; check write access to the database"
     )]
     DamagedEvent {
-        /// Its number.
+        /// The number of the event.
         number: u64,
     },
 
@@ -425,13 +425,13 @@ pub enum RegistryError {
     /// A period that does not exist.
     #[error("period {period} does not exist; create it first")]
     UnknownPeriod {
-        /// Its number.
+        /// The number of the period.
         period: Period,
     },
     /// A stored period does not authenticate.
     #[error("the record of period {period} is damaged or was modified; create and start a later period")]
     DamagedPeriod {
-        /// Its number.
+        /// The number of the period.
         period: Period,
     },
     /// A reported round that is invalid.
@@ -479,7 +479,7 @@ pub enum RegistryError {
         committed: u64,
         /// Position in the input of the chunk's first record, from 0.
         first: u64,
-        /// One past the position of its last record.
+        /// One past the position of the chunk's last record.
         end: u64,
         /// The cause.
         source: Box<RegistryError>,
@@ -494,7 +494,7 @@ pub enum RegistryError {
     },
 }
 
-/// A problem of lines of a file.
+/// A problem that occurs in one or more lines of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineProblem {
     /// The line numbers, from 1, ascending; not empty.

@@ -34,13 +34,13 @@ pub struct Change {
 /// A page of the feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// In the order of their revisions.
+    /// The changed devices, in the order of their revisions.
     pub changes: Vec<Change>,
     /// Newest sessions of devices that moved to another gateway, in the order of their revisions.
     pub newest_sessions: Vec<NewestSession>,
     /// Errors of devices whose records do not authenticate; the feed reports these devices as inactive.
     pub damaged: Vec<String>,
-    /// The revision to continue after; only authentic records advance it.
+    /// The revision to continue after; only authentic records advance this revision.
     pub up_to_revision: Revision,
     /// Whether the next page is already available.
     pub has_more: bool,
@@ -72,16 +72,16 @@ impl Registry {
     /// # Errors
     /// A failure of the database.
     pub async fn changes_since(&self, since: Revision, limit: u32) -> Result<Changes> {
-        let mut page_rows = limit.max(1);
+        let mut page_records = limit.max(1);
         loop {
-            if let Some(changes) = self.changes_page(since, page_rows).await? {
+            if let Some(changes) = self.changes_page(since, page_records).await? {
                 return Ok(changes);
             }
-            page_rows = page_rows.saturating_mul(2);
+            page_records = page_records.saturating_mul(2);
         }
     }
 
-    /// `None` if no record of a full page authenticates: the start of the next page is then unknown.
+    /// One page of the feed. `None` if no record of a full page authenticates: the start of the next page is then unknown.
     async fn changes_page(&self, since: Revision, limit: u32) -> Result<Option<Changes>> {
         // One query reads both tables, so that the page is consistent: a change between two queries could take a
         // revision that the page skips.

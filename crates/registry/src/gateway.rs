@@ -7,7 +7,7 @@ use crate::conversion::seconds_to_column;
 use crate::error::{RegistryError, Result};
 use crate::record_tag::{RecordAuthenticator, halves};
 use crate::sql::{self, Connection};
-use crate::storage::first_fencing_token;
+use crate::storage::fencing_token_base;
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table gateway v1";
@@ -100,7 +100,7 @@ impl Registry {
                 highest.unwrap_or_default().cast_unsigned()
             }
         };
-        let number = previous.max(first_fencing_token(incarnation)).saturating_add(1);
+        let number = previous.max(fencing_token_base(incarnation)).saturating_add(1);
         sql::query(
             "INSERT INTO gateway (gateway_id, fencing_token, registered_at_s, tag) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (gateway_id) DO UPDATE SET fencing_token = excluded.fencing_token, \

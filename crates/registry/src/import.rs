@@ -221,8 +221,8 @@ fn import_error(path: &Path, line: u64, problem: String) -> RegistryError {
 /// Why a line could not be read as a device.
 struct LineFailure {
     problem: String,
-    /// Whether the remaining lines of the file cannot be read.
-    is_last: bool,
+    /// Whether the remaining lines of the file cannot be read either.
+    ends_reading: bool,
 }
 
 /// A reader of an export file; yields its devices.
@@ -276,7 +276,7 @@ impl<'file> ImportReader<'file> {
                 },
                 Err(failure) => {
                     problems.add(self.line, failure.problem);
-                    if failure.is_last {
+                    if failure.ends_reading {
                         return lines;
                     }
                 }
@@ -289,25 +289,25 @@ impl<'file> ImportReader<'file> {
     }
 
     fn read_device(&mut self) -> Result<Option<NewDevice>, LineFailure> {
-        let last = |problem: String| LineFailure {
+        let unreadable_file = |problem: String| LineFailure {
             problem,
-            is_last: true,
+            ends_reading: true,
         };
         let text = read_line(&mut self.input);
         let expected = self.devices;
         let devices_read = self.line - 1;
         self.line += 1;
-        match text.map_err(last)? {
-            Some(_) if devices_read >= expected => Err(last(format!(
+        match text.map_err(unreadable_file)? {
+            Some(_) if devices_read >= expected => Err(unreadable_file(format!(
                 "the header announces {expected} devices, but the file has more"
             ))),
             Some(text) => parse_device(&text, &self.sealer)
                 .map(Some)
                 .map_err(|problem| LineFailure {
                     problem,
-                    is_last: false,
+                    ends_reading: false,
                 }),
-            None if devices_read < expected => Err(last(format!(
+            None if devices_read < expected => Err(unreadable_file(format!(
                 "the file ends after {devices_read} of {expected} devices: the file was truncated; export again"
             ))),
             None => Ok(None),

@@ -1,7 +1,7 @@
 //! Keys that operators handle: the master key of a registry and the key of an export file.
 //!
-//! Both are 32 random bytes, written as 64 hexadecimal digits, in a file that only its owner may read or in an
-//! environment variable. They must be random and not passwords: no key derivation strengthens them.
+//! Each key has 32 random bytes, written as 64 hexadecimal digits, in a file that only its owner may read or in an
+//! environment variable. A key must be random and not a password: no key derivation strengthens a password.
 
 use std::fmt;
 use std::io;
@@ -75,13 +75,13 @@ macro_rules! key_type {
 }
 
 key_type!(
-    /// The key that seals a registry's credentials. Without the key the registry is unusable. With the key and the
-    /// registry every device can be impersonated, so keep the two apart in backups.
+    /// The key that seals a registry's credentials. Without the key the registry is unusable. A party with both the key
+    /// and the registry can impersonate every device, so keep the key and the registry apart in backups.
     MasterKey
 );
 key_type!(
-    /// The key that seals the credentials in an export file, so that a registry with another master key can import
-    /// them.
+    /// The key that seals the credentials in an export file, so that a registry with another master key can import the
+    /// credentials.
     ExportKey
 );
 

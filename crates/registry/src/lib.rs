@@ -1,10 +1,10 @@
 //! The registry: the database of devices, their credentials, leases of rows to gateways, and attestation results.
 //!
-//! A registry is one SQLite file or one PostgreSQL schema. A device has two records. The record of its state is short and changes
-//! often. The record of its credentials has all rows or the key, and changes only if the credentials are renewed or replaced. The
-//! credentials are sealed with XChaCha20-Poly1305 under a key derived from a [`MasterKey`], which is never stored in the database.
-//! Sealed credentials are bound to device, mode, suite, epoch and row numbers, and do not open if they were damaged or moved to
-//! another record. A tag authenticates the record of the state.
+//! A registry is one SQLite file or one PostgreSQL schema. A device has two records. The record of its state is short
+//! and changes often. The record of its credentials has all rows or the key, and changes only if the credentials are
+//! renewed or replaced. The credentials are sealed with XChaCha20-Poly1305 under a key derived from a [`MasterKey`],
+//! which is never stored in the database. Sealed credentials are bound to device, mode, suite, epoch and row numbers,
+//! and do not open if they were damaged or moved to another record. A tag authenticates the record of the state.
 //!
 //! | module | contents |
 //! |---|---|

@@ -6,7 +6,7 @@ pub trait TransactionMonitor: Send + Sync {
     fn observer(&self) -> Option<Box<dyn TransactionObserver>>;
 }
 
-/// An observer of one transaction; dropped at its end.
+/// An observer of one transaction; dropped at the end of the transaction.
 pub trait TransactionObserver: Send + Sync {
     /// The transaction has started and holds the write lock.
     fn started(&mut self);

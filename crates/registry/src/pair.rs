@@ -35,7 +35,7 @@ pub struct PairKey {
     pub lifetime_s: u32,
 }
 
-/// The ids of a pair, the lower one first.
+/// The ids of a pair, the lower id first.
 #[derive(Clone, Copy)]
 struct PairIds {
     low: DeviceId,
@@ -111,7 +111,7 @@ impl Registry {
         Ok(inserted > 0)
     }
 
-    /// Deletes the permission of a pair, which then gets no new key; returns whether it existed.
+    /// Deletes the permission of a pair, so that the pair gets no new key; returns whether the permission existed.
     ///
     /// # Errors
     /// The same device twice, or a failure of the database.
@@ -230,6 +230,7 @@ enum PairState {
     NoPair,
     /// Allowed, without a key that is valid long enough.
     NoKey,
+    /// Allowed, with a key that is valid long enough.
     HasKey(CurrentKey),
 }
 

@@ -93,7 +93,7 @@ impl Registry {
     /// The next `limit` devices after `after` that match the filter: by ascending id, or by name and id if the filter
     /// has a name prefix.
     ///
-    /// Start with `None` and continue with [`DevicePage::next`] until that is `None`.
+    /// Start with `None`, and continue with [`DevicePage::next`] until `next` is `None`.
     ///
     /// # Errors
     /// A failure of the database.
@@ -216,7 +216,7 @@ pub fn ids_with_prefix(digits: &str) -> Option<RangeInclusive<DeviceId>> {
     Some(DeviceId(first)..=DeviceId(last))
 }
 
-/// The lowest text above all texts with this prefix; `None` if there is none.
+/// The lowest text above all texts with this prefix; `None` if no text is above them.
 fn upper_bound(prefix: &str) -> Option<String> {
     let mut characters: Vec<char> = prefix.chars().collect();
     while let Some(last) = characters.pop() {
@@ -239,7 +239,7 @@ impl DeviceFilter {
     fn push_ids(&self, query: &mut Builder) {
         if let Some(ids) = &self.ids {
             let (first, last) = (id_to_column(*ids.start()), id_to_column(*ids.end()));
-            // Bit-cast to i64, a range that includes ids of both halves starts above its end: it wraps around.
+            // Bit-cast to i64, a range that includes ids of both halves starts above its end: the range wraps around.
             let wraps_around =
                 ids.start().0.cast_signed() > ids.end().0.cast_signed() && ids.start() <= ids.end();
             query.push(" AND (device_id >= ").push_bind(first);
@@ -248,7 +248,7 @@ impl DeviceFilter {
         }
     }
 
-    /// Appends all conditions except that of [`DeviceFilter::ids`].
+    /// Appends all conditions except the condition of [`DeviceFilter::ids`].
     fn push_conditions(&self, query: &mut Builder) {
         if let Some(prefix) = &self.name_prefix {
             // An index serves a range; both databases sort texts by characters.

@@ -75,7 +75,8 @@ impl Registry {
         self.enrollment_in(&mut connection, device).await
     }
 
-    /// Stores a renewal durably, or changes nothing; returns the result and the enrollment after it.
+    /// Stores a renewal durably, or changes nothing; returns the result and the resulting enrollment. `number` is the number
+    /// of the device's ticket.
     ///
     /// A new key ends all leases of the old key; the change feed reports the renewal as a replacement of the credentials.
     ///

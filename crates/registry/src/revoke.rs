@@ -59,7 +59,7 @@ impl Registry {
         Ok((revoked, unknown))
     }
 
-    /// Returns the revision of the revocation, and whether it is new.
+    /// Returns the revision of the revocation, and whether the revocation is new.
     async fn revoke_in(
         &self,
         connection: &mut Connection,

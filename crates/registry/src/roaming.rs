@@ -1,4 +1,5 @@
-//! The gateways of the devices' newest sessions, so that older sessions at other gateways end (LAP/1 1.4.11).
+//! Records at which gateway a device opened its newest session, so that its older sessions at other gateways end (LAP/1
+//! 1.4.11).
 //!
 //! The table has a record for each device that was leased to more than one gateway. Reports of sessions may arrive late
 //! and in any order. They are ordered by the start times of the sessions on one clock: with SQLite the boot-time clock of
@@ -111,14 +112,14 @@ pub(crate) type NewestSessionColumns = (
 const DATABASE_CLOCK: BootId = BootId(*b"database's clock");
 
 impl Registry {
-    /// The current time of the clock that orders sessions at different gateways. With SQLite this is `own`, the caller's
-    /// clock, because all programs run on one machine; with PostgreSQL the server's clock.
+    /// The current time of the clock that orders sessions at different gateways. With SQLite this is `local_clock`, the
+    /// boot-time clock of the caller's machine, because all programs run on one machine; with PostgreSQL the server's clock.
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn session_clock(&self, own: Option<BootTimestamp>) -> Result<Option<BootTimestamp>> {
+    pub async fn session_clock(&self, local_clock: Option<BootTimestamp>) -> Result<Option<BootTimestamp>> {
         if matches!(self.reader(), Pool::Sqlite(_)) {
-            return Ok(own);
+            return Ok(local_clock);
         }
         let (now_us,): (i64,) =
             sql::query("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)")
@@ -130,8 +131,8 @@ impl Registry {
         }))
     }
 
-    /// Those of `devices` that are or were leased to another gateway. Only these devices can have a session at another
-    /// gateway.
+    /// Returns the devices among `devices` that are or were leased to another gateway. Only these devices can have a session
+    /// at another gateway.
     ///
     /// # Errors
     /// [`RegistryError::StaleFencingToken`](crate::RegistryError::StaleFencingToken), or a failure of the database.
@@ -160,8 +161,8 @@ impl Registry {
     /// [`Registry::session_clock`].
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`](crate::RegistryError::StaleFencingToken), or a failure of the database. Nothing is recorded
-    /// then.
+    /// [`RegistryError::StaleFencingToken`](crate::RegistryError::StaleFencingToken), or a failure of the database.
+    /// Nothing is recorded then.
     pub async fn record_sessions(
         &self,
         fencing_token: &FencingToken,
@@ -271,7 +272,7 @@ struct SessionDecision {
     write: Option<SessionWrite>,
 }
 
-/// A decision for each session. If the list has several sessions of one device, at most the last one of them is
+/// A decision for each session. If the list has several sessions of one device, at most the last of these sessions is
 /// recorded; a gateway reports only the newest session of a device.
 fn decide_all(
     known: &HashMap<DeviceId, StoredSession>,
@@ -313,8 +314,8 @@ fn decide(
         None => return keep(SessionOrder::Unknown),
     };
     match (is_newer, known_gateway == gateway) {
-        // The feed need not report the change to other gateways. Their sessions that are older than the recorded session
-        // have ended; any other session of theirs ends with the response to their next report.
+        // The feed need not report the change to other gateways. Sessions at other gateways that are older than the recorded
+        // session have ended. Any other session there ends with the response to that gateway's next report.
         (true, true) => record(Some(known.revision)),
         (true, false) => record(None),
         // The report is repeated, or late.

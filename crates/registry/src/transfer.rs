@@ -126,7 +126,7 @@ impl From<&DeviceInfo> for DeviceLine {
 }
 
 impl DeviceLine {
-    /// The associated data of the sealed credentials: the line without them, as this program writes it.
+    /// The associated data of the sealed credentials: the line without the credentials, as this program writes the line.
     fn aad(&self) -> Result<Vec<u8>> {
         let mut aad = SEALING_LABEL.to_vec();
         let without_sealed = Self {
@@ -173,6 +173,8 @@ impl<'a> DeviceLines<'a> {
         }
     }
 
+    /// The lines of the next devices; `None` at the end. If `opens_credentials` is true, the credentials are decrypted and
+    /// checked, too.
     async fn next_chunk(
         &mut self,
         snapshot: &mut Connection,

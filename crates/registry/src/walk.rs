@@ -108,7 +108,7 @@ impl Registry {
         Ok(damaged)
     }
 
-    /// At most `limit` records after a revision, and the revision of the last one; no records at the end.
+    /// At most `limit` records after a revision, and the revision of the last of these records; no records at the end.
     pub(crate) async fn records_after(
         &self,
         connection: &mut Connection,

@@ -23,15 +23,16 @@ use crate::state::App;
 
 /// Name of the browser session cookie.
 pub(crate) const COOKIE: &str = "linewarden_session";
-/// The header that writes with a cookie require. A form on another site cannot send this header.
-const OWN_HEADER: &str = "x-linewarden";
+/// Header required for requests that change data and are authenticated by a cookie. A form on another site cannot send
+/// this header.
+const CSRF_HEADER: &str = "x-linewarden";
 /// Time for which a successful authentication is cached. Requests of a removed user may succeed for this time.
-const CACHED_FOR: Duration = Duration::from_secs(1);
+const CACHE_LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum time to identify the user, including the time to wait for a database lock or connection.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which a secret counts as recent after an authentication. A recent secret may be looked up regardless of
 /// failed attempts of other clients at the same address.
-const RECENT_FOR: Duration = Duration::from_secs(3_600);
+const RECENT_SECRET_LIFETIME: Duration = Duration::from_secs(3_600);
 /// Maximum number of cached authentications, and of hashes of recent secrets.
 const CACHED_SECRETS_MAX: usize = 10_000;
 
@@ -43,6 +44,7 @@ pub(crate) const RETRY_AFTER_S: u32 = 60;
 pub(crate) struct Principal {
     pub(crate) name: String,
     pub(crate) role: Role,
+    /// IP address of the client, for the audit log.
     pub(crate) origin: String,
     /// Expiry of the token, session or certificate.
     pub(crate) expires_at_s: Option<u64>,
@@ -53,14 +55,14 @@ pub(crate) struct Principal {
 #[derive(Clone, Debug)]
 enum AuthMethod {
     Token(Arc<Zeroizing<String>>),
-    /// The browser may also send the cookie with requests from pages of other sites.
+    /// The cookie of a browser session. The browser may also send the cookie with requests from pages of other sites.
     Cookie(Arc<Zeroizing<String>>),
     Certificate,
 }
 
 impl Principal {
     /// Whether the credential still authenticates the user with at least the same role. Long requests, such as event
-    /// streams, check this repeatedly.
+    /// streams, call this function repeatedly.
     pub(crate) async fn is_still_authorized(&self, registry: &Registry) -> bool {
         let now_s = now_s();
         if self
@@ -86,7 +88,10 @@ impl Principal {
         })
     }
 
-    /// A registry whose writes record this user as the actor, with this reason.
+    /// Returns a registry handle. Writes with this handle record this user as the actor, the reason and the event.
+    ///
+    /// # Errors
+    /// The reason is empty, or the registry refuses the action.
     pub(crate) fn registry_for_action(
         &self,
         registry: &Registry,
@@ -123,6 +128,7 @@ pub(crate) fn hash_of_cookie(cookie: &str) -> SecretHash {
     hash(1, cookie)
 }
 
+/// `kind` separates tokens from cookies with the same text.
 fn hash(kind: u8, secret: &str) -> SecretHash {
     let mut hash = Sha256::new();
     hash.update([kind]);
@@ -130,56 +136,60 @@ fn hash(kind: u8, secret: &str) -> SecretHash {
     hash.finalize().into()
 }
 
-/// Caches recent authentications, and which secrets authenticated within the last hour.
+/// Caches recent authentications, and the hashes of the secrets that authenticated a user within the last hour.
 #[derive(Default)]
 pub(crate) struct LoginCache {
+    /// The user of each secret, and the time of the authentication.
     users: Mutex<HashMap<SecretHash, (Principal, Instant)>>,
-    recent: Mutex<HashMap<SecretHash, Instant>>,
+    /// The time of the latest authentication with each secret.
+    recent_secrets: Mutex<HashMap<SecretHash, Instant>>,
 }
 
 impl LoginCache {
     fn get(&self, secret: &SecretHash) -> Option<Principal> {
         let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         let (principal, at) = users.get(secret)?;
-        (at.elapsed() < CACHED_FOR).then(|| principal.clone())
+        (at.elapsed() < CACHE_LIFETIME).then(|| principal.clone())
     }
 
     /// Whether the registry may be queried for the user of this secret. Each address has a rate limit. Recent secrets
     /// are exempt, so that failed attempts of other clients at the same address do not lock out the users with these
     /// secrets.
     pub(crate) fn may_look_up(&self, secret: &SecretHash, limits: &Limits, address: IpAddr) -> bool {
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_recent = recent.get(secret).is_some_and(|at| at.elapsed() < RECENT_FOR);
-        drop(recent);
+        let recent_secrets = self.recent_secrets.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_recent = recent_secrets
+            .get(secret)
+            .is_some_and(|at| at.elapsed() < RECENT_SECRET_LIFETIME);
+        drop(recent_secrets);
         is_recent || limits.allow_lookup(address)
     }
 
     /// Records whether the registry knows the secret.
     pub(crate) fn record_lookup(&self, secret: SecretHash, is_known: bool) {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent_secrets = self.recent_secrets.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_known {
-            recent.remove(&secret);
+            recent_secrets.remove(&secret);
             return;
         }
-        if recent.len() >= CACHED_SECRETS_MAX && !recent.contains_key(&secret) {
-            recent.retain(|_, at| at.elapsed() < RECENT_FOR);
+        if recent_secrets.len() >= CACHED_SECRETS_MAX && !recent_secrets.contains_key(&secret) {
+            recent_secrets.retain(|_, at| at.elapsed() < RECENT_SECRET_LIFETIME);
         }
-        if recent.len() < CACHED_SECRETS_MAX || recent.contains_key(&secret) {
-            recent.insert(secret, Instant::now());
+        if recent_secrets.len() < CACHED_SECRETS_MAX || recent_secrets.contains_key(&secret) {
+            recent_secrets.insert(secret, Instant::now());
         }
     }
 
     fn put(&self, secret: SecretHash, principal: Principal) {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if users.len() >= CACHED_SECRETS_MAX {
-            users.retain(|_, (_, at)| at.elapsed() < CACHED_FOR);
+            users.retain(|_, (_, at)| at.elapsed() < CACHE_LIFETIME);
         }
         if users.len() < CACHED_SECRETS_MAX {
             users.insert(secret, (principal, Instant::now()));
         }
     }
 
-    /// Removes all cached authentications, after the end of a session or the removal of a user.
+    /// Removes all cached authentications. Called when a session ends or a user is removed.
     pub(crate) fn clear(&self) {
         self.users.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -226,7 +236,7 @@ pub(crate) async fn authenticate(
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     if matches!(principal.method, AuthMethod::Cookie(_))
         && !is_read
-        && !request.headers().contains_key(OWN_HEADER)
+        && !request.headers().contains_key(CSRF_HEADER)
     {
         return Err(ApiError::forbidden(
             "writes with a session cookie require the header X-Linewarden: 1",
@@ -321,15 +331,19 @@ macro_rules! role_extractors {
 }
 
 role_extractors!(
-    /// A user with access to all reads except users and the audit log.
+    /// A user with at least the role viewer, which may read everything except users and the audit log.
     Viewer Viewer,
-    /// A user with permission to enroll, revoke, quarantine and release devices, to revoke signers and to request rounds.
+    /// A user with at least the role operator, which may also enroll, revoke, quarantine and release devices, revoke signers
+    /// and request rounds.
     Operator Operator,
-    /// A user with all permissions.
+    /// A user with the role admin, which has all permissions.
     Admin Admin
 );
 
-/// Draws a random 256-bit secret: the prefix and hexadecimal digits.
+/// Returns `prefix` followed by a random 256-bit secret in hexadecimal digits.
+///
+/// # Errors
+/// The operating system provides no random bytes.
 pub(crate) fn draw_secret(prefix: &str) -> Result<String> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).map_err(|error| {

@@ -31,6 +31,7 @@ impl MachineClock {
     }
 }
 
+/// Nanoseconds since the boot of this machine, including time in suspend.
 fn boot_ns() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();

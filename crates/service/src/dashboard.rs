@@ -13,12 +13,12 @@ include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Serves the page.
+/// Serves `index.html`.
 pub(crate) async fn index() -> Response {
     asset("index.html")
 }
 
-/// Serves one file.
+/// Serves one file of `assets/`; `path` is relative to that directory.
 pub(crate) async fn file(Path(path): Path<String>) -> Response {
     asset(&format!("assets/{path}"))
 }

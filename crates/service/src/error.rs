@@ -136,6 +136,7 @@ impl ApiError {
         error
     }
 
+    /// Adds the number of records that were stored before the error.
     pub(crate) fn with_stored(mut self, stored: u64) -> Self {
         self.detail.stored = Some(stored);
         self

@@ -1,4 +1,4 @@
-//! Extractors like those of axum; their rejections use the JSON format of API errors.
+//! Extractors that wrap the extractors of axum and convert each rejection to the JSON format of API errors.
 
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -69,7 +69,8 @@ where
     }
 }
 
-/// Refuses NUL characters, which databases treat as an end of text or as an error.
+/// Refuses requests with a NUL character in the path or query, because databases treat NUL as the end of a text or as an
+/// error.
 pub(crate) async fn refuse_null(
     request: Request,
     next: axum::middleware::Next,

@@ -1,5 +1,5 @@
-//! State of all gateways: from the reports of the gateways that are connected to this controller, and from the registry for
-//! the gateways of other controllers.
+//! State of all gateways. A gateway that is connected to this controller reports its state. For a gateway of another
+//! controller, this controller reads the state that the other controller has recorded in the registry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::clock::now_ms;
 use crate::stream::{EventStream, StreamEvent};
 use crate::trust::Trust;
 
-/// A gateway without a message for this time is disconnected.
+/// A gateway counts as disconnected after this time without a message.
 pub(crate) const DISCONNECTED_AFTER_MS: u64 = 10_000;
 /// Interval between records of a gateway's state in the registry.
 const RECORD_INTERVAL_MS: u64 = 2_000;
@@ -49,7 +49,8 @@ pub(crate) struct GatewayStatus {
     pub(crate) authentications_per_s: Option<f64>,
     pub(crate) latency_us_p50: Option<f64>,
     pub(crate) latency_us_p99: Option<f64>,
-    /// Counts by known name and [`OTHER`]. The next three fields have the same form.
+    /// Counts by verdict name; [`OTHER`] has the sum for unknown names. The names in the next three fields are limited in
+    /// the same way.
     pub(crate) verdicts: BTreeMap<String, u64>,
     #[serde(default)]
     pub(crate) dropped_types: BTreeMap<String, u64>,
@@ -73,7 +74,8 @@ pub(crate) struct GatewaySnapshot {
     pub(crate) status: GatewayStatus,
 }
 
-/// The time of a message; 0 if this time is after `now_ms` by more than the maximum clock skew.
+/// The time of a message; 0 if this time is after `now_ms` by more than the maximum clock skew. The clock of the recording
+/// controller was then wrong.
 pub(crate) fn seen_ms(now_ms: u64, at_ms: u64) -> u64 {
     match at_ms > now_ms.saturating_add(CLOCK_SKEW_MAX_MS) {
         true => 0,
@@ -105,12 +107,14 @@ pub(crate) struct Fleet {
 
 #[derive(Default)]
 struct LocalGateway {
+    /// Time of the last message.
     seen_ms: u64,
+    /// Time of the last record in the registry.
     recorded_ms: u64,
-    /// Whether the disconnection was reported.
-    is_lost: bool,
+    /// Whether the gateway has disconnected, and its current controller has reported or will report the disconnection.
+    is_disconnection_handled: bool,
     /// The number of the last round that was appraised.
-    round: Option<u32>,
+    last_round: Option<u32>,
     status: GatewayStatus,
 }
 
@@ -134,11 +138,11 @@ impl Fleet {
     }
 
     /// The latest known state of each gateway, from this or another controller.
-    pub(crate) fn all(&self) -> BTreeMap<GatewayId, GatewaySnapshot> {
-        self.all_at(now_ms())
+    pub(crate) fn snapshots(&self) -> BTreeMap<GatewayId, GatewaySnapshot> {
+        self.snapshots_at(now_ms())
     }
 
-    fn all_at(&self, now_ms: u64) -> BTreeMap<GatewayId, GatewaySnapshot> {
+    fn snapshots_at(&self, now_ms: u64) -> BTreeMap<GatewayId, GatewaySnapshot> {
         let mut snapshots: BTreeMap<GatewayId, GatewaySnapshot> = lock(&self.remote)
             .iter()
             .map(|(gateway, snapshot)| (*gateway, snapshot.clone()))
@@ -176,7 +180,7 @@ impl Fleet {
         let remote = lock(&self.remote);
         for (gateway, local) in lock(&self.local).iter_mut() {
             let is_disconnected = age_ms(now_ms, local.seen_ms) >= DISCONNECTED_AFTER_MS;
-            if !is_disconnected || local.is_lost {
+            if !is_disconnected || local.is_disconnection_handled {
                 continue;
             }
             // If the gateway has moved to another controller, that controller reports a disconnection.
@@ -185,7 +189,8 @@ impl Fleet {
                 .is_some_and(|snapshot| seen_ms(now_ms, snapshot.at_ms) > seen_ms(now_ms, local.seen_ms));
             let detail = || format!("last seen by controller {}", self.name);
             // If the queue is full, the next call records the event.
-            local.is_lost = has_moved || self.record_event("gateway_disconnected", *gateway, detail());
+            local.is_disconnection_handled =
+                has_moved || self.record_event("gateway_disconnected", *gateway, detail());
         }
     }
 
@@ -252,13 +257,14 @@ fn snapshot_from_state(state: GatewayState) -> Option<GatewaySnapshot> {
     })
 }
 
-/// The number if it is in the range from 0 to `max`, which excludes NaN; JSON cannot represent NaN and infinities.
-fn within(number: Option<f64>, max: f64) -> Option<f64> {
+/// Returns `None` for a number outside of the range from 0 to `max` (inclusive), and for NaN. JSON cannot represent NaN
+/// and infinities.
+fn in_range(number: Option<f64>, max: f64) -> Option<f64> {
     number.filter(|number| (0.0..=max).contains(number))
 }
 
-/// Counts by known name; [`OTHER`] has the sum of all other counts. So a gateway cannot report an unlimited number of
-/// names.
+/// Returns the counts by known name; [`OTHER`] has the sum of the counts with unknown names. Unknown names are not stored,
+/// because a gateway could report an unlimited number of names. Counts above [`COUNT_MAX`] are ignored.
 fn count_by_known_name(
     counts_by_name: impl IntoIterator<Item = (String, u64)>,
     is_known: impl Fn(&str) -> bool,
@@ -309,7 +315,7 @@ impl GatewayObserver for FleetSink {
         let mut local_gateways = lock(&self.fleet.local);
         let entry = local_gateways.entry(gateway).or_default();
         entry.seen_ms = now_ms();
-        entry.is_lost = false;
+        entry.is_disconnection_handled = false;
         entry.status.fencing_token = fencing_token;
         entry.status.version = version.chars().take(64).collect();
         drop(local_gateways);
@@ -324,7 +330,7 @@ impl GatewayObserver for FleetSink {
         let mut local_gateways = lock(&self.fleet.local);
         let entry = local_gateways.entry(gateway).or_default();
         entry.seen_ms = now_ms();
-        if std::mem::take(&mut entry.is_lost) {
+        if std::mem::take(&mut entry.is_disconnection_handled) {
             drop(local_gateways);
             let detail = format!("reconnected to controller {}", self.fleet.name);
             self.fleet.record_event("gateway_connected", gateway, detail);
@@ -333,15 +339,15 @@ impl GatewayObserver for FleetSink {
 
     fn status_reported(&self, gateway: GatewayId, report: StatusReport) {
         let now_ms = now_ms();
-        // If the gateway registered with another controller, or before this controller started, the registry has its
-        // version and fencing token.
-        let recorded = lock(&self.fleet.remote)
+        // If the gateway registered with another controller, or before this controller started, only the registry has
+        // the version and the fencing token of the gateway.
+        let recorded_registration = lock(&self.fleet.remote)
             .get(&gateway)
             .map(|snapshot| (snapshot.status.fencing_token, snapshot.status.version.clone()));
         let mut local_gateways = lock(&self.fleet.local);
         let entry = local_gateways.entry(gateway).or_default();
         if let Some((fencing_token, version)) =
-            recorded.filter(|(fencing_token, _)| *fencing_token > entry.status.fencing_token)
+            recorded_registration.filter(|(fencing_token, _)| *fencing_token > entry.status.fencing_token)
         {
             entry.status.fencing_token = fencing_token;
             entry.status.version = version;
@@ -355,9 +361,9 @@ impl GatewayObserver for FleetSink {
             devices: report.devices.min(DEVICES_MAX),
             slots: report.slots.min(DEVICES_MAX),
             sessions: report.sessions.filter(|sessions| *sessions <= DEVICES_MAX),
-            authentications_per_s: within(report.authentications_per_s, RATE_MAX),
-            latency_us_p50: within(report.latency_us_p50, LATENCY_US_MAX),
-            latency_us_p99: within(report.latency_us_p99, LATENCY_US_MAX),
+            authentications_per_s: in_range(report.authentications_per_s, RATE_MAX),
+            latency_us_p50: in_range(report.latency_us_p50, LATENCY_US_MAX),
+            latency_us_p99: in_range(report.latency_us_p99, LATENCY_US_MAX),
             verdicts: report.verdicts,
             dropped_types: report.dropped_types,
             kernel_drops: report.kernel_drops,
@@ -366,7 +372,7 @@ impl GatewayObserver for FleetSink {
             trust: entry.status.trust.take(),
         }
         .with_known_names();
-        // The absolute difference, because the clock may have been ahead at the last record.
+        // An absolute difference, because `recorded_ms` is in the future if the clock was ahead at the last record.
         if now_ms.abs_diff(entry.recorded_ms) < RECORD_INTERVAL_MS {
             return;
         }
@@ -376,9 +382,9 @@ impl GatewayObserver for FleetSink {
     fn round_appraised(&self, round: &RoundRecord, appraisal: &RoundAppraisal) {
         let mut local_gateways = lock(&self.fleet.local);
         let entry = local_gateways.entry(round.gateway).or_default();
-        let previous_round = entry.round.replace(round.number);
+        let previous_round = entry.last_round.replace(round.number);
         drop(local_gateways);
-        // The gateway did not receive the response and has repeated its request.
+        // With an equal number, the gateway did not receive the response and has repeated its request.
         if previous_round == Some(round.number) {
             return;
         }
@@ -401,12 +407,13 @@ impl GatewayObserver for FleetSink {
         let mut local_gateways = lock(&self.fleet.local);
         let entry = local_gateways.entry(gateway).or_default();
         entry.seen_ms = now_ms;
-        let before = entry.status.trust.take();
-        let trust = Trust::after_report(report, before.as_ref(), now_ms);
-        let has_changed = trust.differs(before.as_ref());
-        let decision = trust
+        let previous_trust = entry.status.trust.take();
+        let trust = Trust::after_report(report, previous_trust.as_ref(), now_ms);
+        let has_changed = trust.differs(previous_trust.as_ref());
+        let previous_decision = previous_trust.and_then(|previous| previous.last_decision);
+        let new_decision = trust
             .last_decision
-            .filter(|decision| before.and_then(|before| before.last_decision) != Some(*decision));
+            .filter(|decision| previous_decision != Some(*decision));
         let detail = match trust.reason.as_str() {
             "" => format!(
                 "evidence matches the reference values, by controller {}",
@@ -419,7 +426,7 @@ impl GatewayObserver for FleetSink {
             self.fleet.record_state(gateway, entry, now_ms);
         }
         drop(local_gateways);
-        if let Some(is_trusted) = decision {
+        if let Some(is_trusted) = new_decision {
             let kind = if is_trusted {
                 "gateway_trusted"
             } else {
@@ -440,7 +447,7 @@ impl GatewayObserver for FleetSink {
         let memory = trust.memory();
         let mut local_gateways = lock(&self.fleet.local);
         let entry = local_gateways.entry(gateway).or_default();
-        // The trust state of this controller is newer than a state that this controller has recorded itself.
+        // If this controller recorded the state itself, the trust state in memory is newer.
         if snapshot.controller != *self.fleet.name || entry.status.trust.is_none() {
             entry.status.trust = Some(trust.reset_for_new_controller(now_ms()));
         }
@@ -538,7 +545,7 @@ mod tests {
 
     /// The registry supplies fencing token and version if the gateway registered before this controller started.
     #[tokio::test]
-    async fn an_earlier_registration_is_used() {
+    async fn the_registry_supplies_an_earlier_registration() {
         let (fleet, mut tasks) = Fleet::new("a".into(), EventStream::new());
         let snapshot = GatewaySnapshot {
             at_ms: 1,
@@ -581,7 +588,7 @@ mod tests {
                     ..StatusReport::default()
                 },
             );
-            let status = fleet.all().remove(&GATEWAY).unwrap().status;
+            let status = fleet.snapshots().remove(&GATEWAY).unwrap().status;
             for counts in [
                 status.verdicts,
                 status.dropped_types,
@@ -625,12 +632,12 @@ mod tests {
         }
     }
 
-    /// The clock of a controller was ahead by an hour for a while.
+    /// The clock of this or the other controller was temporarily ahead by an hour.
     #[test]
     fn records_ahead_of_now_are_ignored() {
         const NOW_MS: u64 = 1_800_000_000_000;
         const HOUR_MS: u64 = 3_600_000;
-        for (local_ms, recorded_ms, at_ms, events) in [
+        for (local_ms, recorded_ms, newest_valid_ms, events) in [
             (
                 NOW_MS - DISCONNECTED_AFTER_MS,
                 NOW_MS + HOUR_MS,
@@ -661,8 +668,8 @@ mod tests {
             };
             lock(&fleet.remote).insert(GATEWAY, snapshot);
             assert_eq!(
-                fleet.all_at(NOW_MS)[&GATEWAY].at_ms,
-                at_ms,
+                fleet.snapshots_at(NOW_MS)[&GATEWAY].at_ms,
+                newest_valid_ms,
                 "{local_ms} {recorded_ms}"
             );
             fleet.report_disconnected_at(NOW_MS);

@@ -19,10 +19,10 @@ use crate::permits::{KeyedPermits, hold_until_sent};
 use crate::state::App;
 use crate::telemetry;
 
-/// Routes of the gRPC service.
+/// Route pattern for all methods of the gRPC service.
 const METHOD_ROUTE: &str = "/linewarden.link.v1.Link/{method}";
 const REGISTER_ROUTE: &str = "/linewarden.link.v1.Link/Register";
-/// Methods with large messages: the entries of a data plane, and a round over all provers.
+/// Methods with large messages: evidence with the inventory of a data plane, and a round with the results of all provers.
 const LARGE_METHOD_ROUTES: [&str; 2] = [
     "/linewarden.link.v1.Link/SubmitEvidence",
     "/linewarden.link.v1.Link/AppraiseRound",
@@ -39,7 +39,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Routes for gateways.
 pub(crate) fn router(app: &App) -> Router {
-    // A separate reader, so that API requests do not delay requests of gateways.
+    // Separate connections for reading, so that API requests do not delay requests of gateways.
     let sink = FleetSink {
         fleet: Arc::clone(&app.fleet),
         registry: app.registry.with_separate_reader(),
@@ -75,7 +75,7 @@ pub(crate) fn router(app: &App) -> Router {
     routes.layer(middleware::from_fn_with_state(gateway_limits, gateways_only))
 }
 
-/// Rate limits of gateways.
+/// Limits of the rate and of the number of concurrent requests, per gateway.
 #[derive(Clone)]
 struct GatewayLimits {
     limits: Limits,

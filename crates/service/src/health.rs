@@ -15,8 +15,8 @@ pub(crate) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Time for which a readiness result is cached, because the path needs no authentication.
-const READINESS_CACHED_FOR: Duration = Duration::from_secs(1);
+/// Time for which a readiness result is cached. The cache limits the load by clients, which need no authentication.
+const READINESS_CACHE_LIFETIME: Duration = Duration::from_secs(1);
 
 /// Maximum duration of a readiness check.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,9 +27,9 @@ pub(crate) struct ReadinessCache(Mutex<Option<(Instant, bool)>>);
 
 /// Readiness: the registry is available.
 pub(crate) async fn readyz(State(app): State<App>) -> Response {
-    let mut last = app.readiness.0.lock().await;
-    let is_ready = match *last {
-        Some((at, is_ready)) if at.elapsed() < READINESS_CACHED_FOR => is_ready,
+    let mut last_result = app.readiness.0.lock().await;
+    let is_ready = match *last_result {
+        Some((at, is_ready)) if at.elapsed() < READINESS_CACHE_LIFETIME => is_ready,
         _ => {
             let result = tokio::time::timeout(READINESS_TIMEOUT, app.registry.check_available()).await;
             match &result {
@@ -38,7 +38,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> Response {
                 Err(_) => tracing::warn!("no response from the registry within 5 s; controller not ready"),
             }
             let is_ready = matches!(result, Ok(Ok(_)));
-            *last = Some((Instant::now(), is_ready));
+            *last_result = Some((Instant::now(), is_ready));
             is_ready
         }
     };

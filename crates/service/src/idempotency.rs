@@ -24,6 +24,7 @@ const KEY: &str = "idempotency-key";
 pub const ABANDONED_AFTER_S: u64 = 120;
 /// Maximum duration of a request. A response after this time is not stored.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum time to store a response.
 const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Response extension: the response contains a secret and is not stored.
@@ -100,11 +101,12 @@ pub(crate) async fn idempotent(State(app): State<App>, request: Request, next: N
     })
 }
 
+/// Stores the response to the request of the user `name`; returns the response unchanged.
 async fn store_response(
     app: &App,
     name: &str,
     key: &str,
-    request: &[u8; 32],
+    request_hash: &[u8; 32],
     response: Response,
 ) -> Response {
     let (parts, body) = response.into_parts();
@@ -115,7 +117,9 @@ async fn store_response(
         body: body.to_vec(),
     });
     // A repeated request is carried out again if the response is not stored.
-    let storing = app.registry.finish_request(name, key, request, stored.as_ref());
+    let storing = app
+        .registry
+        .finish_request(name, key, request_hash, stored.as_ref());
     match tokio::time::timeout(STORE_TIMEOUT, storing).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
@@ -126,8 +130,8 @@ async fn store_response(
     Response::from_parts(parts, Body::from(body))
 }
 
-/// Whether a response with this status is stored. The response to a refused request is not stored, nor is a response
-/// that may differ when the request is repeated.
+/// Whether a response with this status is stored: success or conflict. After any other status, a repeated request is
+/// carried out again, because its result may differ.
 fn is_storable(status: StatusCode) -> bool {
     status.is_success() || status == StatusCode::CONFLICT
 }

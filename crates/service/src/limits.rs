@@ -11,16 +11,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use crate::permits::{KeyedPermit, KeyedPermits};
 
-/// Maximum number of requests of one user per second, and in a burst.
+/// Maximum number of requests of one user per second. A burst may have as many requests.
 const REQUESTS_PER_USER_PER_S: u32 = 5_000;
 /// Maximum number of concurrent responses to one user, including event streams. A response that the user does not read
 /// stays in memory for a minute, with at most a third of a MiB.
 const RESPONSES_PER_USER_MAX: usize = 512;
 /// Maximum number of failed authentications from one address per minute.
 const ATTEMPTS_PER_MINUTE: u32 = 30;
-/// Maximum number of registry look-ups from one address per minute, and in a burst, for secrets that did not
-/// authenticate recently. The limit is ten times that of failed attempts, so that a new user who shares the address of
-/// an attacker has a chance to authenticate.
+/// Maximum number of registry look-ups from one address per minute for secrets that did not authenticate recently. A burst
+/// may have as many look-ups. The limit is ten times [`ATTEMPTS_PER_MINUTE`], so that a new user who shares the address
+/// of an attacker has a chance to authenticate.
 const LOOKUPS_PER_MINUTE: u32 = 300;
 
 /// Maximum number of concurrent event streams of one user.
@@ -38,15 +38,15 @@ const REGISTRATIONS_PER_MINUTE: u32 = 30;
 /// All limits. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct Limits {
-    users: Arc<DefaultKeyedRateLimiter<String>>,
-    attempts: Arc<DefaultKeyedRateLimiter<IpAddr>>,
+    requests: Arc<DefaultKeyedRateLimiter<String>>,
+    failed_attempts: Arc<DefaultKeyedRateLimiter<IpAddr>>,
     lookups: Arc<DefaultKeyedRateLimiter<IpAddr>>,
     registrations: Arc<DefaultKeyedRateLimiter<GatewayId>>,
     responses: KeyedPermits<String>,
     streams: KeyedPermits<String>,
     imports: KeyedPermits<String>,
     all_imports: Arc<Semaphore>,
-    storing: Arc<Semaphore>,
+    chunk_storage: Arc<Semaphore>,
 }
 
 /// Permit for one import, released when dropped.
@@ -68,10 +68,10 @@ const fn at_least_one(count: u32) -> NonZeroU32 {
 impl Limits {
     pub(crate) fn new() -> Self {
         Self {
-            users: Arc::new(RateLimiter::keyed(Quota::per_second(at_least_one(
+            requests: Arc::new(RateLimiter::keyed(Quota::per_second(at_least_one(
                 REQUESTS_PER_USER_PER_S,
             )))),
-            attempts: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
+            failed_attempts: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
                 ATTEMPTS_PER_MINUTE,
             )))),
             lookups: Arc::new(RateLimiter::keyed(Quota::per_minute(at_least_one(
@@ -84,13 +84,13 @@ impl Limits {
             streams: KeyedPermits::new(STREAMS_PER_USER_MAX),
             imports: KeyedPermits::new(IMPORTS_PER_USER_MAX),
             all_imports: Arc::new(Semaphore::new(IMPORTS_MAX)),
-            storing: Arc::new(Semaphore::new(1)),
+            chunk_storage: Arc::new(Semaphore::new(1)),
         }
     }
 
-    /// Whether the user may send one more request now.
+    /// Counts a request of the user; returns whether the rate is within the limit.
     pub(crate) fn allow_request(&self, user: &String) -> bool {
-        self.users.check_key(user).is_ok()
+        self.requests.check_key(user).is_ok()
     }
 
     /// A permit for one more response to the user, if available.
@@ -98,13 +98,13 @@ impl Limits {
         self.responses.take(user.to_owned())
     }
 
-    /// Whether the address may fail to authenticate once more.
+    /// Counts a failed authentication from the address; returns whether the rate is within the limit.
     pub(crate) fn allow_attempt(&self, address: IpAddr) -> bool {
-        self.attempts.check_key(&address).is_ok()
+        self.failed_attempts.check_key(&address).is_ok()
     }
 
-    /// Whether the registry may be queried for one more secret from the address; for secrets that did not authenticate
-    /// recently.
+    /// Counts a registry look-up of a secret from the address; returns whether the rate is within the limit. Callers count
+    /// only secrets that did not authenticate recently.
     pub(crate) fn allow_lookup(&self, address: IpAddr) -> bool {
         self.lookups.check_key(&address).is_ok()
     }
@@ -125,20 +125,20 @@ impl Limits {
     /// at most one chunk.
     pub(crate) async fn storing_permit(&self) -> Option<SemaphorePermit<'_>> {
         // The semaphore is never closed.
-        self.storing.acquire().await.ok()
+        self.chunk_storage.acquire().await.ok()
     }
 
-    /// Whether the gateway may register once more now.
+    /// Counts a registration of the gateway; returns whether the rate is within the limit.
     pub(crate) fn allow_registration(&self, gateway: GatewayId) -> bool {
         self.registrations.check_key(&gateway).is_ok()
     }
 
     /// Removes inactive users, addresses and gateways.
     pub(crate) fn shrink(&self) {
-        self.users.retain_recent();
-        self.users.shrink_to_fit();
-        self.attempts.retain_recent();
-        self.attempts.shrink_to_fit();
+        self.requests.retain_recent();
+        self.requests.shrink_to_fit();
+        self.failed_attempts.retain_recent();
+        self.failed_attempts.shrink_to_fit();
         self.lookups.retain_recent();
         self.lookups.shrink_to_fit();
         self.registrations.retain_recent();

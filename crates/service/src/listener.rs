@@ -39,7 +39,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum time in which a peer reads nothing of a response. Events and keep-alive messages are more frequent.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum time for a refused peer to read the alert. A client on a busy machine needs more than a second.
+/// Maximum time for a refused peer to read the TLS alert. A client on a busy machine needs more than a second.
 const LINGER_TIMEOUT: Duration = HANDSHAKE_TIMEOUT;
 /// Maximum number of reads that discard data of a refused peer within [`LINGER_TIMEOUT`].
 const LINGER_READS_MAX: usize = 16;
@@ -69,8 +69,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Tls {
     config: Arc<RwLock<Arc<rustls::ServerConfig>>>,
-    /// Each replacement ends all connections with a client certificate, because the CA that issued it may no longer
-    /// be trusted.
+    /// Notified when `config` is replaced. Each replacement ends all connections with a client certificate, because the
+    /// CA of the client certificate may no longer be trusted.
     replacements: Arc<watch::Sender<()>>,
 }
 
@@ -99,7 +99,7 @@ struct ListenerContext {
     tls: Option<Tls>,
     router: Router,
     handshakes: Arc<PendingHandshakes>,
-    without_certificate: Arc<Semaphore>,
+    permits_without_certificate: Arc<Semaphore>,
     gateway_permits: KeyedPermits<GatewayId>,
     stop: watch::Receiver<bool>,
 }
@@ -117,7 +117,7 @@ pub(crate) async fn serve(
         tls,
         router,
         handshakes: Arc::default(),
-        without_certificate: Arc::new(Semaphore::new(CONNECTIONS_WITHOUT_CERTIFICATE_MAX)),
+        permits_without_certificate: Arc::new(Semaphore::new(CONNECTIONS_WITHOUT_CERTIFICATE_MAX)),
         gateway_permits: KeyedPermits::new(CONNECTIONS_PER_GATEWAY_MAX),
         stop: stop.clone(),
     };
@@ -131,7 +131,7 @@ pub(crate) async fn serve(
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // The most likely cause is that no file descriptors are left, until other connections end.
+                // The most likely cause: the process has no free file descriptor until another connection ends.
                 tracing::warn!(%error, "failed to accept connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -164,7 +164,7 @@ async fn connection(stream: TcpStream, address: SocketAddr, context: ListenerCon
         tls,
         router,
         handshakes,
-        without_certificate,
+        permits_without_certificate,
         gateway_permits,
         stop,
     } = context;
@@ -206,7 +206,11 @@ async fn connection(stream: TcpStream, address: SocketAddr, context: ListenerCon
     };
     let _permit_without_certificate = match certificate {
         Some(_) => None,
-        None => Some(without_certificate.try_acquire().map_err(io::Error::other)?),
+        None => Some(
+            permits_without_certificate
+                .try_acquire()
+                .map_err(io::Error::other)?,
+        ),
     };
     let expires_at_s = peer.expires_at_s;
     let outdated = async move {
@@ -215,7 +219,7 @@ async fn connection(stream: TcpStream, address: SocketAddr, context: ListenerCon
         };
         tokio::select! {
             () = until_expiry(expires_at_s) => {}
-            // The sender lives as long as the listener.
+            // `changed` returns no error, because the sender lives as long as the listener.
             _ = replacements.changed() => {}
         }
     };
@@ -240,7 +244,8 @@ async fn handshake(tls: &Tls, stream: TcpStream) -> io::Result<TlsStream<TcpStre
     }
 }
 
-/// Waits until this time of the system clock. The function reads the clock repeatedly, because the clock may be set.
+/// Waits until the system clock reaches `at_s`. The function reads the clock repeatedly, because an operator or NTP may
+/// set the clock.
 async fn until_expiry(at_s: u64) {
     const CHECK_INTERVAL_S: u64 = 60;
     loop {
@@ -275,11 +280,11 @@ const TIMEOUTS: Timeouts = Timeouts {
 /// Reads and discards data of a refused peer until the peer has received the alert and closes the connection. A
 /// connection that is closed with unread data is reset, and the peer might not receive the alert.
 async fn linger(mut stream: TcpStream) {
-    let mut unread = [0; 4_096];
+    let mut buffer = [0; 4_096];
     let drain = async {
         stream.shutdown().await?;
         for _ in 0..LINGER_READS_MAX {
-            if stream.read(&mut unread).await? == 0 {
+            if stream.read(&mut buffer).await? == 0 {
                 break;
             }
         }
@@ -289,7 +294,8 @@ async fn linger(mut stream: TcpStream) {
     let _ = tokio::time::timeout(LINGER_TIMEOUT, drain).await;
 }
 
-/// Serves HTTP until the connection ends, `outdated` completes or `stop` is set.
+/// Serves HTTP until the connection ends, `outdated` completes or `stop` is set. `outdated` completes when the client
+/// certificate has expired, or when the TLS configuration was replaced.
 async fn http<T>(
     stream: T,
     peer: Peer,
@@ -302,7 +308,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let activity = Activity::new();
-    let streams = match peer.gateway {
+    let streams_max = match peer.gateway {
         Some(_) => GATEWAY_STREAMS_MAX,
         None => STREAMS_MAX,
     };
@@ -328,7 +334,7 @@ where
         .http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(Some(KEEPALIVE_INTERVAL))
-        .max_concurrent_streams(streams);
+        .max_concurrent_streams(streams_max);
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
@@ -338,7 +344,7 @@ where
         _ = stop.wait_for(|stop| *stop) => {}
     }
     connection.as_mut().graceful_shutdown();
-    // Event streams do not end by themselves.
+    // The time is limited, because event streams do not end by themselves.
     match tokio::time::timeout(timeouts.shutdown, connection).await {
         Ok(result) => result,
         Err(_) => Err(timed_out().into()),

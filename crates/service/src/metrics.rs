@@ -21,7 +21,7 @@ use crate::telemetry::TraceCounts;
 const BOUNDS_S: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 /// Maximum time to count devices.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of gateways in the metrics, lowest ids first. A metric has the number of omitted gateways.
+/// Maximum number of gateways in the metrics, lowest ids first. `linewarden_gateways_omitted` counts the other gateways.
 const GATEWAYS_MAX: usize = 1_000;
 
 /// Requests by kind, status class and latency.
@@ -29,7 +29,9 @@ const GATEWAYS_MAX: usize = 1_000;
 pub(crate) struct ApiCounters {
     /// By kind (read, write) and status class (2xx to 5xx).
     responses: [[AtomicU64; 4]; 2],
+    /// By kind and latency bucket.
     buckets: [[AtomicU64; BOUNDS_S.len()]; 2],
+    /// Sum of the latencies, by kind.
     sum_us: [AtomicU64; 2],
     /// Failed authentications.
     pub(crate) authentication_failures: AtomicU64,
@@ -58,6 +60,7 @@ impl ApiCounters {
     }
 }
 
+/// A page in the Prometheus text format.
 struct Page(String);
 
 impl Page {
@@ -88,13 +91,13 @@ pub(crate) async fn page(app: &App) -> String {
         trace_metrics(&mut page, traces);
     }
     attestation_metrics(&mut page, app).await;
-    gateway_metrics(&mut page, &app.fleet.all());
+    gateway_metrics(&mut page, &app.fleet.snapshots());
     page.0
 }
 
-/// Devices without successful attestation. Omitted while the registry is unavailable.
+/// Adds the number of devices without successful attestation. Adds no numbers while the registry is unavailable.
 async fn attestation_metrics(page: &mut Page, app: &App) {
-    let name = "linewarden_attested_devices";
+    let name = "linewarden_unattested_devices";
     page.begin(
         name,
         "gauge",
@@ -205,7 +208,7 @@ fn trace_metrics(page: &mut Page, traces: &TraceCounts) {
 
 type GatewayValue = fn(&GatewaySnapshot) -> Option<f64>;
 
-/// Gauges of connected gateways.
+/// Gauges of connected gateways: metric name, help text, value.
 const GATEWAY_GAUGES: [(&str, &str, GatewayValue); 8] = [
     (
         "linewarden_gateway_devices",
@@ -267,30 +270,30 @@ fn gateway_metrics(page: &mut Page, gateways: &BTreeMap<GatewayId, GatewaySnapsh
         "Gateways beyond the first 1,000 by number, which have no metrics.",
     );
     page.value(name, "", gateways.len().saturating_sub(GATEWAYS_MAX));
-    let reported: Vec<_> = gateways.iter().take(GATEWAYS_MAX).collect();
+    let first_gateways: Vec<_> = gateways.iter().take(GATEWAYS_MAX).collect();
     let name = "linewarden_gateway_up";
     page.begin(
         name,
         "gauge",
         "Whether a message of a gateway arrived within 10 s.",
     );
-    for (gateway, snapshot) in &reported {
+    for (gateway, snapshot) in &first_gateways {
         page.value(name, &labels(gateway), u8::from(is_up(snapshot)));
     }
     let name = "linewarden_gateway_last_seen_age_seconds";
     page.begin(name, "gauge", "Time since the last message of a gateway.");
-    for (gateway, snapshot) in &reported {
+    for (gateway, snapshot) in &first_gateways {
         let age_s = Duration::from_millis(age_ms(snapshot)).as_secs_f64();
         page.value(name, &labels(gateway), age_s);
     }
     // Disconnected gateways have no other metrics, because their values are outdated.
-    let up: Vec<_> = reported
+    let connected_gateways: Vec<_> = first_gateways
         .into_iter()
         .filter(|(_, snapshot)| is_up(snapshot))
         .collect();
     for (name, help, value) in GATEWAY_GAUGES {
         page.begin(name, "gauge", help);
-        for (gateway, snapshot) in &up {
+        for (gateway, snapshot) in &connected_gateways {
             if let Some(value) = value(snapshot) {
                 page.value(name, &labels(gateway), value);
             }
@@ -298,7 +301,7 @@ fn gateway_metrics(page: &mut Page, gateways: &BTreeMap<GatewayId, GatewaySnapsh
     }
     for (name, help, label, counts) in GATEWAY_COUNTERS {
         page.begin(name, "counter", help);
-        for (gateway, snapshot) in &up {
+        for (gateway, snapshot) in &connected_gateways {
             for (value, count) in counts(&snapshot.status) {
                 let labels = format!("{{gateway=\"{}\",{label}=\"{value}\"}}", gateway.0);
                 page.value(name, &labels, count);
@@ -309,7 +312,7 @@ fn gateway_metrics(page: &mut Page, gateways: &BTreeMap<GatewayId, GatewaySnapsh
 
 type CountsByName = fn(&GatewayStatus) -> &BTreeMap<String, u64>;
 
-/// Counters of gateways since their start, with their labels.
+/// Counters since the start of a gateway: metric name, help text, label name, counts by label value.
 const GATEWAY_COUNTERS: [(&str, &str, &str, CountsByName); 4] = [
     (
         "linewarden_gateway_frames_total",

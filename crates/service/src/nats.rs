@@ -1,9 +1,10 @@
 //! Publishes events to NATS JetStream: each public entry of the event log once and in order, regardless of the number of
 //! controllers that publish ([ADR 36](../../../docs/adr/0036-the-event-stream-holds-its-own-position.md)).
 //!
-//! The newest message in the stream is the position. No controller stores a position that could be lost or differ. The
-//! server accepts a message only if no other message was added to the stream since the position was read. If another
-//! controller has added a message, the position is read again.
+//! Publishing continues after the log entry that the newest message in the stream contains. This position is only in the
+//! stream: a position that a controller stores could be lost, or differ from those of other controllers. The server
+//! accepts a message only if no other message was added to the stream since the position was read. If another controller
+//! has added a message, the position is read again.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,21 +28,21 @@ use crate::stream::{entry_to_json, is_public};
 const BATCH_ENTRIES: u32 = 200;
 /// Maximum time until a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval between attempts.
+/// Delay after a failed attempt to publish, and maximum time between checks of the connection.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay after another controller published first.
+/// Delay after another controller published first, and between checks of a broken connection.
 const CONFLICT_DELAY: Duration = Duration::from_millis(50);
 /// Maximum delay before the next attempt to connect.
 const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
-/// Maximum size of a stream that a controller creates; the oldest messages are then removed.
+/// Maximum size of a stream that a controller creates, bytes. A full stream removes its oldest messages.
 const STREAM_BYTES_MAX: i64 = 256 << 20;
-/// Value of an unknown position.
+/// Value of [`NatsCounts::position`] before the position was read.
 const UNKNOWN_POSITION: u64 = u64::MAX;
 
 /// Options of event publishing.
 #[derive(Clone, Debug)]
 pub struct NatsOptions {
-    /// `nats://HOST:PORT` or `tls://HOST:PORT`, of one cluster.
+    /// Addresses of the servers of one cluster: `nats://HOST:PORT` or `tls://HOST:PORT`.
     pub servers: Vec<String>,
     /// TLS files; with these files, TLS is used for all addresses.
     pub tls: Option<NatsTls>,
@@ -75,7 +76,7 @@ pub enum NatsError {
     Address {
         /// The configured value.
         address: String,
-        /// The reason.
+        /// Why the address is invalid.
         reason: String,
     },
     /// A server on another machine, without TLS.
@@ -88,14 +89,14 @@ pub enum NatsError {
         address: String,
     },
     /// An invalid stream name or subject prefix.
-    #[error("invalid name {value:?}: expected letters, digits, - and _{}", if *dots { ", in parts separated by dots" } else { "" })]
+    #[error("invalid name {value:?}: expected letters, digits, - and _{}", if *allows_dots { ", in parts separated by dots" } else { "" })]
     Name {
         /// The configuration field.
         field: &'static str,
         /// The configured value.
         value: String,
         /// Whether dots are allowed.
-        dots: bool,
+        allows_dots: bool,
     },
     /// Invalid credentials.
     #[error("invalid NATS credentials: {0}")]
@@ -135,16 +136,16 @@ impl NatsOptions {
             let mut bytes = text.bytes();
             !text.is_empty() && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
         };
-        let name = |field, value: &str, dots| NatsError::Name {
+        let invalid_name = |field, value: &str, allows_dots| NatsError::Name {
             field,
             value: value.to_owned(),
-            dots,
+            allows_dots,
         };
         if !is_word(&self.stream) {
-            return Err(name("stream", &self.stream, false));
+            return Err(invalid_name("stream", &self.stream, false));
         }
         if !self.subject_prefix.split('.').all(is_word) {
-            return Err(name("subject_prefix", &self.subject_prefix, true));
+            return Err(invalid_name("subject_prefix", &self.subject_prefix, true));
         }
         if let Some(credentials) = &self.credentials {
             let result = ConnectOptions::new().credentials(credentials);
@@ -194,7 +195,7 @@ impl NatsOptions {
                     .min(RECONNECT_DELAY_MAX)
             });
         if self.tls.is_none() && !self.plaintext {
-            // The client might connect without TLS to servers that another server announces.
+            // Otherwise the client might connect without TLS to a server that another server announces.
             options = options.ignore_discovered_servers();
         }
         // The error is logged once per disconnection, not for each attempt.
@@ -234,9 +235,9 @@ pub(crate) struct NatsCounts {
     /// Failed attempts to publish or to connect.
     pub(crate) failed: AtomicU64,
     connected: AtomicBool,
-    /// The last published entry.
+    /// Number of the last entry that is in the stream, or [`UNKNOWN_POSITION`].
     position: AtomicU64,
-    /// The newest entry of the event log.
+    /// Number of the newest entry of the event log.
     newest: watch::Receiver<u64>,
 }
 
@@ -246,7 +247,7 @@ impl NatsCounts {
         self.connected.load(Relaxed)
     }
 
-    /// Entries of the event log that are not yet in the stream; `None` before the position is known.
+    /// The number of entries of the event log that are not yet in the stream; `None` before the position is known.
     pub(crate) fn lag(&self) -> Option<u64> {
         let position = self.position.load(Relaxed);
         (position != UNKNOWN_POSITION).then(|| self.newest.borrow().saturating_sub(position))
@@ -268,7 +269,7 @@ pub(crate) struct Publisher {
 /// Position of the stream.
 #[derive(Clone, Copy, Debug)]
 struct Position {
-    /// The last published entry of the event log.
+    /// Number of the last published entry of the event log.
     entry: u64,
     /// Sequence number of the newest message.
     sequence: u64,
@@ -455,7 +456,7 @@ impl Publisher {
         }
     }
 
-    /// Reads the position from the stream.
+    /// Reads the position from the stream; creates the stream if it does not exist.
     async fn read_position(&self) -> Result<Position, String> {
         let subjects = format!("{}.>", self.options.subject_prefix);
         let config = Config {
@@ -487,47 +488,48 @@ impl Publisher {
             Err(error) if matches!(error.kind(), LastRawMessageErrorKind::NoMessageFound) => None,
             Err(error) => return Err(error_chain(&error)),
         };
-        // The end of the event log is read after the newest message of the stream: an entry is in the log before it is in
-        // the stream.
-        let end = self
+        // The end of the event log is read after the newest message of the stream. An entry is in the log before it is in
+        // the stream, so a stream that is ahead of the log shows that the log was restored.
+        let log_end = self
             .registry
             .newest_authentic_event()
             .await
             .map_err(|error| error.to_string())?;
         let entry = match newest {
-            Some(newest) if newest > end => {
+            Some(newest) if newest > log_end => {
                 tracing::error!(
                     stream_event = newest,
-                    registry_event = end,
+                    registry_event = log_end,
                     "stream is ahead of the registry, so an older registry was restored; only new events are published"
                 );
-                end
+                log_end
             }
             Some(newest) => newest,
             None if sequence == 0 => 0,
-            None => self.position_after_purge(end),
+            None => self.position_after_purge(log_end),
         };
         Ok(Position { entry, sequence })
     }
 
     /// The position if all messages were removed from the stream: the last entry that this controller has published, or
     /// the end of the event log if this controller has published none.
-    fn position_after_purge(&self, end: u64) -> u64 {
+    fn position_after_purge(&self, log_end: u64) -> u64 {
         match self.counts.position.load(Relaxed) {
             UNKNOWN_POSITION => {
                 tracing::warn!("stream was purged; only new events are published");
-                end
+                log_end
             }
             position => position,
         }
     }
 }
 
-/// The message ID for deduplication. The time makes the ID unique even if a restored older registry assigns numbers again.
+/// The message ID for deduplication. The time makes the ID unique even if a restored registry reuses entry numbers.
 fn message_id(entry: &EventLogEntry) -> String {
     format!("{}-{}", entry.number, entry.at_ms)
 }
 
+/// Parses the entry number in a message ID.
 fn number_of(id: &str) -> Option<u64> {
     id.split_once('-')?.0.parse().ok()
 }

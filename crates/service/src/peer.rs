@@ -7,17 +7,18 @@ use linewarden_protocol::ids::GatewayId;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-const PREFIX: &str = "urn:linewarden:user:";
+/// Start of the URI that names a user in a certificate.
+const USER_URI_PREFIX: &str = "urn:linewarden:user:";
 
 /// The peer of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
-    /// The gateway that its certificate names, if any.
+    /// The gateway that the peer's certificate names, if any.
     pub(crate) gateway: Option<GatewayId>,
-    /// The user that its certificate names, if any.
+    /// The user that the peer's certificate names, if any.
     pub(crate) user: Option<String>,
-    /// Expiry of its certificate, seconds since 1970-01-01 UTC; `None` without a certificate.
+    /// Expiry of the peer's certificate, seconds since 1970-01-01 UTC; `None` without a certificate.
     pub(crate) expires_at_s: Option<u64>,
 }
 
@@ -32,7 +33,7 @@ impl Peer {
         }
     }
 
-    /// The owner of its address, see [`address_owner`].
+    /// The owner of the peer's address, see [`address_owner`].
     pub(crate) fn address_owner(&self) -> IpAddr {
         address_owner(self.address.ip())
     }
@@ -55,7 +56,8 @@ pub(crate) fn is_local_host(host: &str) -> bool {
     }
 }
 
-/// Expiry of a certificate (DER); 0 if it cannot be parsed, which the handshake excludes.
+/// Expiry of a certificate (DER), seconds since 1970-01-01 UTC. A certificate that cannot be parsed counts as expired (0),
+/// although the handshake already refuses it.
 fn certificate_expiry(certificate: &[u8]) -> u64 {
     let parsed = parse_x509_certificate(certificate);
     let expiry = parsed.map(|(_, certificate)| certificate.validity().not_after.timestamp());
@@ -65,10 +67,10 @@ fn certificate_expiry(certificate: &[u8]) -> u64 {
 /// The URI that names the user in the subject alternative names of a certificate.
 #[must_use]
 pub fn user_uri(name: &str) -> String {
-    format!("{PREFIX}{name}")
+    format!("{USER_URI_PREFIX}{name}")
 }
 
-/// Start and end of a certificate's (DER) validity, seconds since 1970-01-01 UTC.
+/// Start and end of the validity of a certificate (DER), seconds since 1970-01-01 UTC; `None` if it cannot be parsed.
 #[must_use]
 pub fn validity_s(certificate: &[u8]) -> Option<(i64, i64)> {
     let (_, certificate) = parse_x509_certificate(certificate).ok()?;
@@ -82,7 +84,7 @@ pub fn user_from_certificate(certificate: &[u8]) -> Option<String> {
     let (_, certificate) = parse_x509_certificate(certificate).ok()?;
     let names = certificate.subject_alternative_name().ok()??;
     let mut users = names.value.general_names.iter().filter_map(|name| match name {
-        GeneralName::URI(uri) => uri.strip_prefix(PREFIX),
+        GeneralName::URI(uri) => uri.strip_prefix(USER_URI_PREFIX),
         _ => None,
     });
     let user = users.next().filter(|user| !user.is_empty())?;

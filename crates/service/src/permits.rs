@@ -1,4 +1,4 @@
-//! Concurrency limits per owner.
+//! Concurrency limits per owner, for example per user, gateway or address.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -74,11 +74,11 @@ pub enum ServiceError {
 /// A running service.
 pub struct Service {
     address: SocketAddr,
-    metrics: Option<SocketAddr>,
+    metrics_address: Option<SocketAddr>,
     tls: Tls,
     stop: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
-    background: Vec<JoinHandle<()>>,
+    background_tasks: Vec<JoinHandle<()>>,
     telemetry: Option<Telemetry>,
 }
 
@@ -90,21 +90,22 @@ impl Service {
     /// server or collector is not an error.
     pub async fn start(options: ServiceOptions) -> Result<Self, ServiceError> {
         let tls = Tls::new(options.tls.to_rustls(&PROTOCOLS)?);
-        let listen = bind(options.listen).await?;
-        let metrics = match options.metrics {
+        let api_listener = bind(options.listen).await?;
+        let metrics_listener = match options.metrics {
             Some(address) => Some(bind(address).await?),
             None => None,
         };
         let name: Arc<str> = options.name.into();
         let stream = EventStream::new();
         let (fleet, tasks) = Fleet::new(Arc::clone(&name), Arc::clone(&stream));
-        // The recorded states are read before a gateway can connect: a first report without fencing token and version
-        // must not overwrite them. After a failure, the first status refresh reads the states.
+        // The recorded states are read before a gateway can connect. Otherwise a first report without fencing token and
+        // version would overwrite a recorded state. After a failure, the first status refresh reads the states.
         let _ = tokio::time::timeout(STATUS_TIMEOUT, fleet.read_remote(&options.registry)).await;
         let (publisher, nats) = match options.nats {
             Some(nats) => {
                 let registry = options.registry.clone();
-                let (publisher, counts) = Publisher::new(nats, &name, registry, stream.newest()).await?;
+                let newest = stream.subscribe_newest();
+                let (publisher, counts) = Publisher::new(nats, &name, registry, newest).await?;
                 (Some(publisher), Some(counts))
             }
             None => (None, None),
@@ -134,35 +135,40 @@ impl Service {
             readiness: Arc::default(),
         };
         let router = api::router(&app).merge(gateways::router(&app));
-        let (stop, stopped) = watch::channel(false);
-        let address = local_address(&listen, options.listen);
+        let (stop, stop_receiver) = watch::channel(false);
+        let address = local_address(&api_listener, options.listen);
         let mut listeners = vec![tokio::spawn(listener::serve(
-            listen,
+            api_listener,
             Some(tls.clone()),
             router,
-            stopped.clone(),
+            stop_receiver.clone(),
         ))];
-        let metrics_address = metrics
+        let metrics_address = metrics_listener
             .as_ref()
             .zip(options.metrics)
             .map(|(listener, configured)| self::local_address(listener, configured));
-        if let Some(metrics) = metrics {
+        if let Some(metrics_listener) = metrics_listener {
             let router = api::metrics_router(&app);
-            listeners.push(tokio::spawn(listener::serve(metrics, None, router, stopped)));
+            listeners.push(tokio::spawn(listener::serve(
+                metrics_listener,
+                None,
+                router,
+                stop_receiver,
+            )));
         }
-        let mut background = vec![
+        let mut background_tasks = vec![
             tokio::spawn(tasks.run(app.registry.clone())),
             tokio::spawn(Arc::clone(&app.stream).follow(app.registry.clone())),
             tokio::spawn(run_periodic_tasks(app)),
         ];
-        background.extend(publisher.map(|publisher| tokio::spawn(publisher.run())));
+        background_tasks.extend(publisher.map(|publisher| tokio::spawn(publisher.run())));
         Ok(Self {
             address,
-            metrics: metrics_address,
+            metrics_address,
             tls,
             stop,
             listeners,
-            background,
+            background_tasks,
             telemetry,
         })
     }
@@ -176,10 +182,10 @@ impl Service {
     /// The address of the metrics.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics
+        self.metrics_address
     }
 
-    /// Replaces the certificate and CA for new connections.
+    /// Replaces the certificate and CA for new connections, and ends all connections with a client certificate.
     ///
     /// # Errors
     /// Invalid TLS configuration. The current configuration then stays in use.
@@ -195,7 +201,7 @@ impl Service {
         for task in self.listeners {
             let _ = task.await;
         }
-        for task in self.background {
+        for task in self.background_tasks {
             task.abort();
             let _ = task.await;
         }
@@ -215,11 +221,11 @@ fn local_address(listener: &TcpListener, configured: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(configured)
 }
 
-/// Runs the periodic tasks.
+/// Reports disconnected gateways and refreshes the status each second; shrinks the limits each minute.
 async fn run_periodic_tasks(app: App) {
     let mut clock = tokio::time::interval(STATUS_INTERVAL);
     clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut shrunk_at = tokio::time::Instant::now();
+    let mut last_shrink = tokio::time::Instant::now();
     loop {
         clock.tick().await;
         app.fleet.report_disconnected();
@@ -229,9 +235,9 @@ async fn run_periodic_tasks(app: App) {
         {
             tracing::debug!("status refresh timed out");
         }
-        if shrunk_at.elapsed() >= Limits::SHRINK_INTERVAL {
+        if last_shrink.elapsed() >= Limits::SHRINK_INTERVAL {
             app.limits.shrink();
-            shrunk_at = tokio::time::Instant::now();
+            last_shrink = tokio::time::Instant::now();
         }
     }
 }

@@ -92,6 +92,7 @@ pub(crate) fn entry_to_json(entry: &EventLogEntry) -> serde_json::Value {
 /// Distributes events to all subscribers of this controller.
 pub(crate) struct EventStream {
     sender: broadcast::Sender<StreamEvent>,
+    /// Number of the newest authentic entry of the event log.
     newest: watch::Sender<u64>,
 }
 
@@ -105,7 +106,7 @@ impl EventStream {
     }
 
     /// The number of the newest authentic entry of the event log, updated when the log grows; 0 while unknown.
-    pub(crate) fn newest(&self) -> watch::Receiver<u64> {
+    pub(crate) fn subscribe_newest(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
 

@@ -33,7 +33,7 @@ use crate::peer::is_local_host;
 const QUEUE_SPANS: usize = 2_048;
 /// Spans per export.
 const BATCH_SPANS: usize = 512;
-/// Maximum time to collect a batch.
+/// Maximum time to collect a batch after its first span.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time to connect, and until a response of the collector.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ pub enum TelemetryError {
     Address {
         /// The configured value.
         address: String,
-        /// The reason.
+        /// Why the address is invalid.
         reason: String,
     },
     /// A collector on another machine, without TLS.
@@ -116,7 +116,7 @@ impl TelemetryOptions {
         self.authority().map(|_| ())
     }
 
-    /// Host and port.
+    /// Validates the address; returns its host and port.
     fn authority(&self) -> Result<String, TelemetryError> {
         let invalid = |reason: &str| TelemetryError::Address {
             address: self.otlp.clone(),
@@ -175,7 +175,7 @@ pub(crate) struct TraceCounts {
 pub(crate) struct Telemetry {
     tracer: SdkTracer,
     counts: Arc<TraceCounts>,
-    end: oneshot::Sender<()>,
+    end_sender: oneshot::Sender<()>,
     sender_task: JoinHandle<()>,
 }
 
@@ -207,7 +207,7 @@ impl Telemetry {
             .with_resource(resource)
             .with_span_processor(queue)
             .build();
-        let (end, ended) = oneshot::channel();
+        let (end_sender, end_receiver) = oneshot::channel();
         let sender = SpanSender {
             exporter,
             counts: Arc::clone(&counts),
@@ -216,8 +216,8 @@ impl Telemetry {
         Ok(Self {
             tracer: provider.tracer("linewarden"),
             counts,
-            end,
-            sender_task: tokio::spawn(sender.run(inbox, ended)),
+            end_sender,
+            sender_task: tokio::spawn(sender.run(inbox, end_receiver)),
         })
     }
 
@@ -233,7 +233,7 @@ impl Telemetry {
     /// Exports the remaining spans, within [`FLUSH_TIMEOUT`].
     pub(crate) async fn end(mut self) {
         // Fails only if the task has ended.
-        let _ = self.end.send(());
+        let _ = self.end_sender.send(());
         if tokio::time::timeout(FLUSH_TIMEOUT, &mut self.sender_task)
             .await
             .is_err()
@@ -286,21 +286,22 @@ struct SpanSender {
 }
 
 impl SpanSender {
-    async fn run(mut self, mut inbox: Receiver<SpanData>, mut ended: oneshot::Receiver<()>) {
-        let mut is_last = false;
+    /// Exports batches of spans. After a message from `end_receiver`, exports the remaining spans and returns.
+    async fn run(mut self, mut inbox: Receiver<SpanData>, mut end_receiver: oneshot::Receiver<()>) {
+        let mut is_ending = false;
         let mut batch = Vec::new();
         loop {
             let collection = collect_batch(&mut inbox, &mut batch);
             tokio::select! {
-                () = collection, if !is_last => {}
-                // The `Telemetry` has ended or was dropped.
-                _ = &mut ended, if !is_last => {
-                    is_last = true;
+                () = collection, if !is_ending => {}
+                // `Telemetry::end` was called, or the `Telemetry` was dropped.
+                _ = &mut end_receiver, if !is_ending => {
+                    is_ending = true;
                     inbox.close();
                 }
                 else => {}
             }
-            if is_last {
+            if is_ending {
                 let room = BATCH_SPANS.saturating_sub(batch.len());
                 if room > 0 {
                     inbox.recv_many(&mut batch, room).await;

@@ -23,11 +23,13 @@ pub(crate) enum TrustState {
     Untrusted,
 }
 
-/// The last evidence of a gateway that its key has signed.
+/// The last evidence that was signed with the gateway's evidence key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Evidence {
+    /// Time of arrival, seconds since 1970-01-01 UTC.
     pub(crate) at_s: u64,
+    /// Whether the evidence matches the reference values.
     pub(crate) is_affirmed: bool,
     pub(crate) boot_count: u64,
     pub(crate) sequence: u64,
@@ -48,14 +50,14 @@ pub(crate) struct Trust {
     pub(crate) reason: String,
     /// The name of the gateway's reference values.
     pub(crate) reference: String,
-    /// Validity of evidence.
+    /// Time for which evidence is valid after its arrival, seconds.
     pub(crate) validity_s: u64,
     pub(crate) evidence: Option<Evidence>,
     /// SHA-256 of the gateway's evidence key, hexadecimal.
     pub(crate) key: String,
     /// Boot count and sequence number of the newest data plane state that this key has signed.
     pub(crate) newest_state: Option<(u64, u64)>,
-    /// The last decision of any controller, as recorded in the event log.
+    /// The last decision of any controller, as recorded in the event log: whether the gateway is trusted.
     pub(crate) last_decision: Option<bool>,
 }
 
@@ -66,7 +68,7 @@ impl Trust {
             GatewayTrustState::Unproven => (TrustState::Unproven, String::new()),
             GatewayTrustState::Trusted => (TrustState::Trusted, String::new()),
             GatewayTrustState::Untrusted { reason } => {
-                (TrustState::Untrusted, bounded(reason, REASON_BYTES_MAX))
+                (TrustState::Untrusted, to_short_line(reason, REASON_BYTES_MAX))
             }
         };
         let evidence = report.last_evidence.map(|(appraisal, at_s)| Evidence {
@@ -91,9 +93,9 @@ impl Trust {
             state,
             since_ms: with_same_state.map_or(now_ms, |previous| previous.since_ms),
             reason,
-            reference: bounded(&report.reference, NAME_BYTES_MAX),
+            reference: to_short_line(&report.reference, NAME_BYTES_MAX),
             validity_s: report.validity_ns / 1_000_000_000,
-            // The evidence of another controller may be newer.
+            // The newest evidence is kept, because the evidence of another controller may be newer than the report's.
             evidence: [
                 evidence,
                 previous_of_key.and_then(|previous| previous.evidence.clone()),
@@ -123,7 +125,7 @@ impl Trust {
         }
     }
 
-    /// Whether the trust differs from the previous trust in more than the time of its evidence.
+    /// Whether the state, the reason, the newest data plane state or the key differs from `previous`.
     pub(crate) fn differs(&self, previous: Option<&Self>) -> bool {
         let compared = |trust: &Self| {
             (
@@ -136,7 +138,7 @@ impl Trust {
         previous.map(compared) != Some(compared(self))
     }
 
-    /// The memory for another controller; `None` if it cannot be parsed.
+    /// The memory for another controller; `None` if the recorded key fingerprint cannot be parsed.
     pub(crate) fn memory(&self) -> Option<TrustMemory> {
         let key = hex::decode(&self.key).ok()?.try_into().ok()?;
         let newest_state = self
@@ -171,8 +173,8 @@ fn is_ahead(evidence: &Evidence, now_s: u64) -> bool {
     evidence.at_s > now_s.saturating_add(CLOCK_SKEW_MAX_MS / 1000)
 }
 
-/// Truncates the text and removes control characters, because it may contain text from a gateway.
-fn bounded(text: &str, bytes_max: usize) -> String {
+/// Replaces control characters by spaces and truncates the text, because the text may come from a gateway.
+fn to_short_line(text: &str, bytes_max: usize) -> String {
     let mut line: String = text
         .chars()
         .map(|character| if character.is_control() { ' ' } else { character })

@@ -3,9 +3,9 @@
 //! A lane takes as long for an invalid signature as for a valid one. Messages of known signers with random numbers as signatures
 //! therefore serve as samples. No sample is ever accepted: samples never reach [`Receiver::accept`].
 //!
-//! A lane caches hashed components of RA, and makes tables of points, for messages with valid signatures only. For
-//! samples a lane does both as if the signatures were valid, for a few signers. The measured time is then that of a
-//! signer's later messages.
+//! A lane caches hashed components of RA, and makes tables of points, only for messages with valid signatures. This
+//! module therefore does both for the signers of its samples. The measured time is then the time of a signer's later
+//! messages.
 
 use linewarden_arithmetic::Backend;
 use rand_chacha::ChaCha8Rng;
@@ -26,17 +26,18 @@ const SIGNERS_MAX: usize = 8;
 const SAMPLES_PER_SIGNER: usize = 8;
 /// Payload bytes for keys without a layout.
 const PAYLOAD_BYTES: usize = 64;
-/// Attempts to find a signature in its range: one in 16 random numbers is in the range of Ed25519.
-const TRIES: usize = 512;
-/// Measurements of each size; the median counts.
+/// Maximum number of attempts to find a signature whose numbers are in their ranges: for Ed25519, one in 16 random
+/// signatures is in range.
+const TRIES_MAX: usize = 512;
+/// Number of measurements of each batch size, of which the median is used.
 const REPEATS: usize = 3;
 
-/// Messages for measuring lanes.
+/// Messages for measuring lanes, by class.
 pub struct Samples(Vec<(Class, Vec<Checked>)>);
 
 impl Samples {
     /// Samples of the receiver's signers, for each class of their keys. If any signer of a class has a place on a
-    /// device, only such signers are used. `random` determines the signatures.
+    /// device, the class uses only signers with a place. `random` determines the signatures.
     #[must_use]
     pub fn new(receiver: &Receiver, placement: Option<&KeyPlacement>, now: TimeMs, random: [u8; 32]) -> Self {
         let mut random = ChaCha8Rng::from_seed(random);
@@ -133,6 +134,8 @@ fn samples_of_key(
     Some(messages)
 }
 
+/// A message with a random signature that fails only at the verification of the signature. `None` if the receiver
+/// refuses the message earlier, or if no attempt finds a signature in range.
 fn sample(
     receiver: &Receiver,
     key: &PublicKey,
@@ -140,16 +143,16 @@ fn sample(
     now: TimeMs,
     random: &mut ChaCha8Rng,
 ) -> Option<Checked> {
-    for _ in 0..TRIES {
+    for _ in 0..TRIES_MAX {
         let mut signature = vec![0; key.scheme().signature_bytes()];
         random.fill_bytes(&mut signature);
         let draft = draft.clone();
         let bytes = match key.ra() {
             None => draft.with_signature(&signature),
             Some(_) => {
-                let mut mask = [0; MASK_NAME_BYTES];
-                random.fill_bytes(&mut mask);
-                draft.with_mask(&mask, &signature)
+                let mut mask_name = [0; MASK_NAME_BYTES];
+                random.fill_bytes(&mut mask_name);
+                draft.with_mask(&mask_name, &signature)
             }
         };
         match receiver.screen(bytes, now) {

@@ -1,7 +1,7 @@
 //! Signed broadcast messages: Rapid Authentication (RA) and plain signature schemes, on CPU and GPU lanes behind a scheduler.
 //!
-//! The crate signs messages, verifies received messages, and schedules both. It does not distribute keys, does not encrypt, and has no
-//! command line: `linewarden signed` uses this crate.
+//! The crate signs messages, verifies received messages, and schedules both. The crate neither distributes keys nor
+//! encrypts messages. The command line is in `linewarden signed`, which uses this crate.
 //!
 //! ```text
 //! payloads ──► signing ──► scheduler ──► lanes ──► udp::UdpSender

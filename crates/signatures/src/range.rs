@@ -1,4 +1,5 @@
-//! Range checks of a signature's numbers: lanes rely on the ranges, and out-of-range numbers would give a signature a second form.
+//! Checks the ranges of a signature's numbers. Lanes rely on these ranges, and numbers out of range would give one
+//! signature several encodings.
 
 use linewarden_arithmetic::rsa::RsaPublic;
 
@@ -23,7 +24,7 @@ const ED25519_ORDER: [u64; 4] = [
 /// Checks the numbers of a signature before any computation. For ECDSA, `p256_low_s` also requires s in the lower half.
 ///
 /// # Errors
-/// [`Refusal::OutOfRange`], [`Refusal::Malleable`].
+/// [`Refusal::WrongLength`], [`Refusal::OutOfRange`] or [`Refusal::Malleable`].
 pub(crate) fn check(key: &PublicKey, signature: &[u8], p256_low_s: bool) -> Result<(), Refusal> {
     match key.material() {
         Material::Ra(ra) => rsa(ra.rsa(), signature),
@@ -33,7 +34,7 @@ pub(crate) fn check(key: &PublicKey, signature: &[u8], p256_low_s: bool) -> Resu
     }
 }
 
-/// `1 < σ < n - 1`: the e-th powers of 0, 1 and n - 1 are themselves.
+/// Requires `1 < σ < n - 1`: the numbers 0, 1 and n - 1 equal their own e-th powers modulo n.
 fn rsa(key: &RsaPublic, signature: &[u8]) -> Result<(), Refusal> {
     let modulus = key.as_bytes();
     if signature.len() != modulus.len() {
@@ -53,7 +54,8 @@ fn rsa(key: &RsaPublic, signature: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// `0 < r < n` and `0 < s < n`. With `low_s`, `0 < s <= n / 2`, since `(r, n - s)` is valid if `(r, s)` is.
+/// Requires `0 < r < n` and `0 < s < n`. With `low_s`, requires `0 < s <= n / 2`: if `(r, s)` is valid, `(r, n - s)` is
+/// also valid.
 fn p256(signature: &[u8], low_s: bool) -> Result<(), Refusal> {
     let (numbers, []) = signature.as_chunks::<32>() else {
         return Err(Refusal::WrongLength);
@@ -79,8 +81,8 @@ const P256_HALF: [u64; 4] = {
     [a >> 1, a << 63 | b >> 1, b << 63 | c >> 1, c << 63 | d >> 1]
 };
 
-/// The form of an ECDSA signature that every receiver accepts: `(r, n - s)` if s is in the upper half. `None` for a signature of another
-/// length than 64 bytes.
+/// Converts an ECDSA signature to the form that every receiver accepts: `(r, n - s)` if s is in the upper half,
+/// otherwise the unchanged signature. `None` if the signature does not have 64 bytes.
 pub(crate) fn lower_half(signature: &[u8]) -> Option<Vec<u8>> {
     let (r, s) = signature.split_first_chunk::<32>()?;
     let mut number = words(s.as_array()?, u64::from_be_bytes);
@@ -93,7 +95,7 @@ pub(crate) fn lower_half(signature: &[u8]) -> Option<Vec<u8>> {
     Some([r.as_slice(), number.map(u64::to_be_bytes).as_flattened()].concat())
 }
 
-/// `S < L` (RFC 8032, 5.1.7), and R canonically encoded.
+/// Requires `S < L` (RFC 8032, 5.1.7), and an R that is canonically encoded and does not have small order.
 fn ed25519(signature: &[u8]) -> Result<(), Refusal> {
     let (numbers, []) = signature.as_chunks::<32>() else {
         return Err(Refusal::WrongLength);
@@ -111,10 +113,10 @@ fn ed25519(signature: &[u8]) -> Result<(), Refusal> {
     }
     let mut y = words(&point, u64::from_le_bytes);
     y.reverse();
-    let [top, rest @ ..] = &mut y;
+    let [top, lower_limbs @ ..] = &mut y;
     *top &= u64::MAX >> 1;
     // p = 2^255 - 19.
-    let is_canonical = *top < u64::MAX >> 1 || *rest < [u64::MAX, u64::MAX, 0u64.wrapping_sub(19)];
+    let is_canonical = *top < u64::MAX >> 1 || *lower_limbs < [u64::MAX, u64::MAX, 0u64.wrapping_sub(19)];
     match is_canonical {
         true => Ok(()),
         false => Err(Refusal::Malleable),
@@ -149,7 +151,7 @@ mod tests {
         let check_any_s = |r: [u8; 32], s: [u8; 32]| p256(&[r, s].concat(), false);
         for s in [one, number(P256_HALF, -1), number(P256_HALF, 0)] {
             assert_eq!(check_low_s(one, s), Ok(()));
-            // The other form of the signature, which converts to the lower form.
+            // The form with s in the upper half, which `lower_half` converts to the other form.
             let high = BigUint::from_bytes_be(P256_ORDER.map(u64::to_be_bytes).as_flattened())
                 - BigUint::from_bytes_be(&s);
             let high: [u8; 32] = high.to_bytes_be().try_into().unwrap();

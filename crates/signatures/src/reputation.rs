@@ -1,23 +1,24 @@
 //! Lock-free tables that lanes fill for the receiving thread: recent senders of valid messages, and recent sources of
 //! invalid messages.
 //!
-//! A table has a fixed size, and each slot keeps its latest entry. An entry may be overwritten early; its sender then
-//! counts as new. The hashes are keyed, so that an attacker cannot choose colliding entries. The scheduler keeps
-//! records of its own; these tables are for decisions before a message reaches the scheduler.
+//! A table has a fixed size, and each slot keeps its latest entry. An entry may be overwritten before it is too old;
+//! the sender or source of the entry then counts as new. The hashes are keyed, so that an attacker cannot choose
+//! colliding entries. The scheduler keeps records of its own; these tables are for decisions before a message reaches
+//! the scheduler.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::scheduler::{Source, Span, Time};
 use crate::udp::QUEUED_MAX;
 
-/// Slots, a power of two, used in pairs.
+/// Number of slots, a power of two; slots are used in pairs.
 const SLOTS: usize = 1 << 16;
 /// Bits of a hash that distinguish the entries of a pair of slots.
 const TAG_BITS: u32 = 40;
 /// Resolution of recorded times.
 const TICK: Span = Span::from_micros(62_500);
 /// Entries older than this are ignored.
-pub(crate) const MEMORY: Span = Span::from_millis(60_000);
+pub(crate) const ENTRY_LIFETIME: Span = Span::from_millis(60_000);
 
 /// Sources recorded recently.
 pub(crate) struct RecentSources(Box<[AtomicU64]>);
@@ -61,25 +62,25 @@ impl RecentSources {
         let (tag, now) = (source.0 >> (64 - TAG_BITS), tick(now));
         self.pair(source).iter().any(|slot| {
             let entry = slot.load(Ordering::Relaxed);
-            entry >> (64 - TAG_BITS) == tag && age(entry, now) <= MEMORY.as_nanos() / TICK.as_nanos()
+            entry >> (64 - TAG_BITS) == tag && age(entry, now) <= ENTRY_LIFETIME.as_nanos() / TICK.as_nanos()
         })
     }
 
-    /// Removes a source.
+    /// Removes a source, or a sender.
     pub(crate) fn forget(&self, source: Source) {
         let tag = source.0 >> (64 - TAG_BITS);
         for slot in self.pair(source) {
             let entry = slot.load(Ordering::Relaxed);
             if entry >> (64 - TAG_BITS) == tag {
-                // An entry that another thread has meanwhile refreshed stays.
+                // If another thread has refreshed the entry in the meantime, the entry stays.
                 let _ = slot.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// Age of an entry in ticks; the maximum for an empty slot. A message that waited may have arrived before its sender was recorded: then
-/// the age is 0.
+/// Age of an entry in ticks; the maximum for an empty slot. A message that waited may have arrived before the sender of
+/// the message was recorded: then the age is 0.
 fn age(entry: u64, now: u64) -> u64 {
     // Plus one tick for rounding.
     const WAITED_MAX: u64 = QUEUED_MAX.as_nanos() as u64 / TICK.as_nanos() + 1;
@@ -94,6 +95,7 @@ fn age(entry: u64, now: u64) -> u64 {
 
 /// Rate limit of new senders during overload: a token bucket of one thread.
 pub(crate) struct NewSenderLimit {
+    /// Time at which the bucket will be full again.
     full_at: Time,
 }
 
@@ -107,6 +109,7 @@ impl NewSenderLimit {
         Self { full_at: Time::ZERO }
     }
 
+    /// Takes a token; returns false if the bucket is empty.
     pub(crate) fn try_take(&mut self, now: Time) -> bool {
         let is_allowed = self.full_at.saturating_since(now) <= Self::INTERVAL.times(Self::BURST - 1);
         if is_allowed {

@@ -26,14 +26,15 @@ use crate::udp::{Datagram, FilterAttachment, UdpReceiver};
 
 /// Receives verified messages. Called from the threads of lanes.
 pub trait VerifiedMessageSink: Send + Sync {
-    /// Receives a valid, fresh message, accepted for the first time, and its latency since arrival.
+    /// Receives a valid, recent message that is accepted for the first time, and the time since the message arrived.
     fn verified(&self, message: Verified, latency: Span);
 }
 
 /// The current time on the signers' time scale.
 pub type Clock = fn() -> TimeMs;
 
-/// Deadline of a result by priority: 1 ms for immediate messages, 10 ms for the next priority, 100 ms for others.
+/// Time from the arrival of a message to the deadline of the result: 1 ms for immediate messages, 10 ms for the next
+/// priority, 100 ms for others.
 fn deadline(priority: Priority) -> Span {
     match priority.number() {
         0 => Span::from_millis(1),
@@ -55,14 +56,16 @@ pub fn class(scheme: Scheme) -> Class {
     }
 }
 
-/// The work of hashing a component of RA, in thousandths of an ordinary message. With this number, predicted times match the measured times
-/// of lanes.
+/// The work of hashing a component of RA, in thousandths of the work of an ordinary message. With this value, predicted
+/// times match the measured times of lanes.
 const COMPONENT_WORK: u32 = 200;
-/// The work of an ECDSA or Ed25519 message whose signer has no precomputed table, in thousandths of an ordinary message.
+/// The work of an ECDSA or Ed25519 message whose signer has no precomputed table, in thousandths of the work of an
+/// ordinary message.
 const NEW_SIGNER_WORK: u32 = 2_500;
 
-/// The work of a message. For unknown senders, which choose the components, the work counts the components that are not cached. For known
-/// senders, it counts the recent average of such components in the signer's valid messages.
+/// The work of a message, in thousandths of the work of an ordinary message. For an unknown sender, which may choose
+/// any components, the work includes the message's components that are not cached. For a known sender, the work
+/// includes the recent average number of uncached components in the signer's valid messages.
 fn work(message: &Checked, is_known: bool) -> u32 {
     let key = message.key();
     let (ra, digits) = match (key.material(), message.rapid()) {
@@ -165,7 +168,8 @@ impl Sink<Checked> for Shared {
             if *outcome != Outcome::Accepted {
                 self.refusals.count(Refusal::WrongSignature);
                 if entry.is_unknown_sender {
-                    self.suspect_sources.record(entry.meta.source, batch_result.at);
+                    self.suspect_sources
+                        .record(entry.meta.source, batch_result.ended_at);
                     self.known_senders.forget(entry.meta.sender);
                 }
                 continue;
@@ -178,12 +182,15 @@ impl Sink<Checked> for Shared {
             match accepted {
                 Ok(verified) => {
                     if let Some(placement) = &self.placement {
-                        placement.record_accepted(verified.message().key(), batch_result.at);
+                        placement.record_accepted(verified.message().key(), batch_result.ended_at);
                     }
-                    self.known_senders.record(entry.meta.sender, batch_result.at);
+                    self.known_senders
+                        .record(entry.meta.sender, batch_result.ended_at);
                     self.verified.fetch_add(1, Ordering::Relaxed);
-                    self.sink
-                        .verified(verified, batch_result.at.saturating_since(entry.meta.arrived));
+                    self.sink.verified(
+                        verified,
+                        batch_result.ended_at.saturating_since(entry.meta.arrived),
+                    );
                 }
                 Err(refusal) => {
                     *outcome = Outcome::Discarded;
@@ -193,7 +200,7 @@ impl Sink<Checked> for Shared {
         }
     }
 
-    /// Only releases the jobs: the scheduler counts them.
+    /// Only releases the jobs: the scheduler has already counted them.
     fn dropped(&self, dropped: &mut Vec<Dropped<Checked>>) {
         dropped.clear();
     }
@@ -226,8 +233,9 @@ pub struct Service {
     shared: Arc<Shared>,
     engine: Engine<Checked>,
     submitter: Submitter<Checked>,
-    fingerprints: FingerprintKey,
-    sources: [u8; 16],
+    fingerprint_key: FingerprintKey,
+    /// Key of the hashes of sources and senders.
+    source_key: [u8; 16],
     new_sender_limit: NewSenderLimit,
     flood: Flood,
     jobs: Vec<Job<Checked>>,
@@ -325,14 +333,14 @@ impl Service {
         config: Config,
         policy: Box<dyn Policy>,
         Lanes { lanes, placement }: Lanes,
-        delivery: Arc<dyn VerifiedMessageSink>,
+        message_sink: Arc<dyn VerifiedMessageSink>,
         clock: Clock,
         random: [[u8; 16]; 2],
     ) -> Result<Self, EngineError> {
-        let [fingerprints, sources] = random;
+        let [fingerprint_key, source_key] = random;
         let shared = Arc::new(Shared {
             receiver: RwLock::new(receiver),
-            sink: delivery,
+            sink: message_sink,
             placement,
             clock,
             refusals: RefusalCounts::default(),
@@ -351,10 +359,10 @@ impl Service {
             submitter: engine.submitter(),
             shared,
             engine,
-            fingerprints: FingerprintKey::new(fingerprints),
-            sources,
+            fingerprint_key: FingerprintKey::new(fingerprint_key),
+            source_key,
             new_sender_limit: NewSenderLimit::new(),
-            flood: Flood::new(&sources),
+            flood: Flood::new(&source_key),
             jobs: Vec::new(),
         })
     }
@@ -383,7 +391,7 @@ impl Service {
                 return Err(refusal);
             }
         };
-        let origin = Origin::from_address(address, key, &self.sources);
+        let origin = Origin::from_address(address, key, &self.source_key);
         let mut unknown = None;
         if self.shared.known_senders.contains(origin.sender, arrived) {
             self.flood.record_known(address, key, origin.sender, arrived);
@@ -413,7 +421,7 @@ impl Service {
             deadline: arrived + deadline(priority),
             // A message verified after this time would be refused as too old.
             expires: self.submitter.now() + remaining_validity,
-            fingerprint: Some(self.fingerprints.of(message.bytes())),
+            fingerprint: Some(self.fingerprint_key.of(message.bytes())),
             ..Meta::new(self.class(&message), priority, origin.source, arrived)
         };
         Ok(Some(Job {
@@ -430,7 +438,7 @@ impl Service {
             self.flood.record_non_message(arrived);
             return;
         };
-        let sender = Origin::from_address(address, key, &self.sources).sender;
+        let sender = Origin::from_address(address, key, &self.source_key).sender;
         if self.shared.known_senders.contains(sender, arrived) {
             self.flood.record_passing(arrived);
         } else {
@@ -485,9 +493,11 @@ impl Service {
         self.submitter.submit(&mut self.jobs)
     }
 
-    /// Attaches, replaces or detaches the flood filter on the inbox's socket (ADR 51). Call after every receive. Returns a change if a filter
-    /// was attached, detached or rejected, or starts or stops sampling messages. A new sample rate or a new list of known senders alone is not
-    /// returned. While a flood of messages passes because too many senders are known, [`FloodFilter::TooManySenders`] is returned repeatedly.
+    /// Attaches, replaces or detaches the flood filter on the inbox's socket (ADR 51). Call this function after every
+    /// receive. Returns a change if a filter was attached, detached or rejected, or if the filter starts or stops
+    /// sampling messages. Returns `None` if only the sample ratio or the list of known senders changes. While a flood
+    /// of messages passes because too many senders are known, the function returns [`FloodFilter::TooManySenders`]
+    /// repeatedly.
     ///
     /// # Errors
     /// The socket's drop counter cannot be read, or a filter cannot be detached.
@@ -529,7 +539,8 @@ impl Service {
         Ok(Some(current.map_or(FloodFilter::Detached, FloodFilter::Attached)))
     }
 
-    /// Counts datagrams that the kernel dropped while a filter was attached. Call before making a report.
+    /// Counts datagrams that the kernel dropped while a filter was attached. Call this function before
+    /// [`Service::report`].
     ///
     /// # Errors
     /// Reading the socket's drop counter failed.
@@ -541,7 +552,8 @@ impl Service {
         Ok(())
     }
 
-    /// Messages of signers without a place on a device have a class of their own, which only CPU lanes support.
+    /// The operation class of a message. A message of a signer without a place on a device has another class, which
+    /// only CPU lanes support.
     fn class(&self, message: &Checked) -> Class {
         let class = class(message.key().scheme());
         match (class.unplaced(), &self.shared.placement) {
@@ -550,7 +562,7 @@ impl Service {
         }
     }
 
-    /// Sets the list of revoked signers, also for waiting messages, and returns the previous list.
+    /// Sets the list of revoked signers, which also applies to waiting messages. Returns the previous list.
     pub fn set_revoked(&self, revoked: Revocations) -> Revocations {
         let mut receiver = self
             .shared
@@ -579,7 +591,7 @@ impl Service {
     /// # Errors
     /// The latency histograms could not be created or added.
     pub fn finish(mut self) -> Result<Report, EngineError> {
-        // Submitting fails only after a shutdown, and the only shutdown is here.
+        // Submitting fails only after a shutdown, and the service is shut down only below.
         let _ = self.submit();
         let shared = Arc::clone(&self.shared);
         let (_, engine) = self.engine.shut_down(ShutdownMode::CompleteJobs)?;

@@ -63,12 +63,12 @@ pub struct Signed {
     pub method: SigningMethod,
 }
 
-/// A key with its table and masks. Several threads may sign with it.
+/// A key with its table and masks. Several threads may use one signer.
 pub struct Signer {
     key: Arc<PrivateKey>,
     table: Option<Table>,
-    /// Locked before the pool. If the pool has enough masks, the file is not locked, since the lock may be held by a thread that waits for
-    /// the disk.
+    /// A thread that needs both locks takes this lock before the lock of the pool. If the pool has enough masks, a
+    /// thread does not take this lock: another thread may hold the lock while that thread waits for the disk.
     file: Mutex<Option<MaskFile>>,
     /// Unused masks that are no longer in any file.
     pool: Mutex<Vec<Mask>>,
@@ -81,7 +81,7 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// Signs with this key; RA requires its table, and uses masks of the file if there is one.
+    /// Signs with this key. RA requires the key's table, and uses the masks of `file` if there is a file.
     #[must_use]
     pub fn new(key: PrivateKey, table: Option<Table>, file: Option<MaskFile>) -> Self {
         Self {
@@ -92,7 +92,8 @@ impl Signer {
         }
     }
 
-    /// Makes and discards a signature: the library's first random number takes a tenth of a second.
+    /// Makes and discards a signature, since the library's first random number takes a tenth of a second. The first
+    /// message then does not wait for this random number.
     pub(crate) fn warm_up(&self) {
         let public = self.key.public();
         let message = UnsignedMessage {
@@ -133,7 +134,8 @@ impl Signer {
         self.file().as_ref().map_or(0, MaskFile::remaining)
     }
 
-    /// Makes masks with new random names and adds them to the pool in memory; none for a plain key.
+    /// Makes masks with new random names, adds the masks to the pool in memory, and returns their number; 0 for a plain
+    /// key.
     ///
     /// # Errors
     /// No random bytes, or the check of a result failed.
@@ -141,7 +143,7 @@ impl Signer {
         let Some(ra) = self.key.ra() else {
             return Ok(0);
         };
-        let names = std::iter::repeat_with(fresh_name).take(count);
+        let names = std::iter::repeat_with(new_mask_name).take(count);
         let masks = ra.masks(&names.collect::<Result<Vec<_>, _>>()?);
         let masks = masks.map_err(PrivateKeyError::from)?;
         let made = masks.len();
@@ -186,7 +188,7 @@ impl Signer {
         let digits = match public.ra() {
             Some(ra) => Some(ra.layout().digits(stamp, kind, payload)),
             None => {
-                crate::receive::plain_shape(kind, payload).map_err(SignError::Payload)?;
+                crate::receive::check_plain_payload(kind, payload).map_err(SignError::Payload)?;
                 None
             }
         };
@@ -203,7 +205,8 @@ impl Signer {
         self.sign_with(messages, sign_products)
     }
 
-    /// Like [`Signer::sign`], but `products` makes the signatures from the table, masks and components, in order.
+    /// Like [`Signer::sign`], but `products` makes the signatures from the table, the masks and the messages'
+    /// components, in the order of the messages.
     ///
     /// # Errors
     /// As for [`Signer::sign`], and the errors of `products`.
@@ -252,7 +255,8 @@ impl Signer {
         Ok(Signed { bytes, method })
     }
 
-    /// Takes up to `count` masks.
+    /// Takes up to `count` masks from the pool. Moves blocks of masks from the file to the pool while the pool has too
+    /// few masks.
     fn take_masks(&self, count: usize) -> Result<Vec<Mask>, MaskFileError> {
         let take = |masks: &mut Vec<Mask>| masks.split_off(masks.len().saturating_sub(count));
         loop {
@@ -292,7 +296,7 @@ impl PreparedMessage {
 fn sign_unmasked(ra: &RaPrivate, messages: &[&PreparedMessage]) -> Result<Vec<Signed>, SignError> {
     let named = messages
         .iter()
-        .map(|message| Ok((fresh_name()?, message.digits()?)));
+        .map(|message| Ok((new_mask_name()?, message.digits()?)));
     let named = named.collect::<Result<Vec<_>, SignError>>()?;
     let signatures = ra.sign_all(&named).map_err(PrivateKeyError::from)?;
     let finished = messages.iter().zip(named.iter().zip(signatures));
@@ -316,7 +320,7 @@ fn sign_products(
 }
 
 /// A new mask name: 256 random bits of the operating system, unique in practice.
-pub(crate) fn fresh_name() -> Result<[u8; MASK_NAME_BYTES], SignError> {
+pub(crate) fn new_mask_name() -> Result<[u8; MASK_NAME_BYTES], SignError> {
     let mut name = [0; MASK_NAME_BYTES];
     getrandom::fill(&mut name).map_err(SignError::Entropy)?;
     Ok(name)

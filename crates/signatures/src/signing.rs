@@ -26,7 +26,7 @@ pub const IN_FLIGHT_MAX: usize = 4_096;
 /// Lowest limit of messages in flight, and the limit at the start.
 const IN_FLIGHT_MIN: usize = 64;
 /// How long a message may wait for its signature. The stamp is older than the signature, and receivers refuse messages older than five
-/// seconds. The limit in flight shrinks if lanes take longer.
+/// seconds. If messages wait longer, the limit of messages in flight shrinks.
 const WAIT_MAX: Span = Span::from_millis(250);
 
 /// Receives signed messages. Called from the threads of lanes.
@@ -116,6 +116,7 @@ struct Shared {
     /// Messages that no lane signed.
     failed: AtomicU64,
     in_flight: Mutex<InFlight>,
+    /// Notified when messages are no longer in flight.
     completed: Condvar,
 }
 
@@ -127,12 +128,13 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Removes from the count messages that give no information about waiting times.
+    /// Subtracts messages that give no information about waiting times, such as dropped messages.
     fn remove(&mut self, count: usize) {
         self.count = self.count.saturating_sub(count);
     }
 
-    /// Removes completed messages; lowers the limit if they waited too long, raises it if they hardly waited.
+    /// Subtracts completed messages. Lowers the limit if a message waited too long; raises the limit if all messages
+    /// waited only briefly.
     fn complete(&mut self, count: usize, waited: Span) {
         self.remove(count);
         if waited > WAIT_MAX {
@@ -193,7 +195,7 @@ impl Sink<SigningJob> for Shared {
         let waited = result
             .entries
             .iter()
-            .map(|entry| result.at.saturating_since(entry.meta.arrived));
+            .map(|entry| result.ended_at.saturating_since(entry.meta.arrived));
         let _guard = CompletionGuard(self, result.payloads.len(), waited.max().unwrap_or_default());
         let count = result.payloads.len();
         let signed = result.payloads.drain(..).filter_map(|job| job.signed);
@@ -244,7 +246,8 @@ impl Lane<SigningJob> for SigningLane {
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), LaneLost> {
         let messages: Vec<&PreparedMessage> = jobs.iter().map(|job| &job.message).collect();
-        // The scheduler assigns masks to batches; a batch uses no more masks than assigned.
+        // The scheduler assigns the available masks to batches of `RA_SIGN`. A batch of `RSA_SIGN` has no assigned
+        // masks, and therefore takes no mask.
         let signed = match class {
             Class::RSA_SIGN => self.signer.sign_without_masks(&messages),
             _ => self.signer.sign(&messages),
@@ -314,13 +317,13 @@ impl SigningService {
         settings: SigningSettings,
         gpus: Vec<GpuLane>,
         policy: Box<dyn Policy>,
-        dispatch: Arc<dyn SignedMessageSink>,
+        message_sink: Arc<dyn SignedMessageSink>,
     ) -> Result<Self, EngineError> {
         signer.warm_up();
         let class = class(signer.public().scheme());
         let last_error = Arc::new(Mutex::new(None));
         let shared = Arc::new(Shared {
-            sink: dispatch,
+            sink: message_sink,
             counts: [const { AtomicU64::new(0) }; 3],
             failed: AtomicU64::new(0),
             in_flight: Mutex::new(InFlight {
@@ -329,14 +332,14 @@ impl SigningService {
             }),
             completed: Condvar::new(),
         });
-        let signing = || SigningLane {
+        let signing_lane = || SigningLane {
             signer: Arc::clone(&signer),
             last_error: Arc::clone(&last_error),
         };
         let lane = |number| {
             (
                 spec(number, settings),
-                Box::new(signing()) as Box<dyn Lane<SigningJob>>,
+                Box::new(signing_lane()) as Box<dyn Lane<SigningJob>>,
             )
         };
         let sink: Arc<dyn Sink<SigningJob>> = Arc::<Shared>::clone(&shared);
@@ -345,7 +348,7 @@ impl SigningService {
         if class == Class::RA_SIGN {
             lanes.extend(
                 gpus.into_iter()
-                    .map(|gpu| gpu_signing_lane(gpu, signing(), settings)),
+                    .map(|gpu| gpu_signing_lane(gpu, signing_lane(), settings)),
             );
         }
         let stock = usize::try_from(signer.masks()).unwrap_or(usize::MAX);
@@ -409,7 +412,7 @@ impl SigningService {
         self.shared.counts()
     }
 
-    /// Takes the last error that prevented signing.
+    /// Takes the latest error that prevented signing.
     #[must_use]
     pub fn take_last_error(&self) -> Option<SignError> {
         self.last_error
@@ -418,12 +421,13 @@ impl SigningService {
             .take()
     }
 
-    /// Shuts down: enqueued payloads are signed and delivered first. Returns the counts, the engine's snapshot and the last error.
+    /// Shuts down: enqueued payloads are signed and delivered first. Returns the counts, the engine's snapshot and the
+    /// latest error.
     ///
     /// # Errors
     /// The latency histograms could not be created or added.
     pub fn finish(mut self) -> Result<(SigningCounts, Snapshot, Option<SignError>), EngineError> {
-        // Submitting fails only after a shutdown, and the only shutdown is here.
+        // Submitting fails only after a shutdown, and the service is shut down only below.
         let _ = self.submit();
         let last_error = Arc::clone(&self.last_error);
         let shared = Arc::clone(&self.shared);
@@ -445,7 +449,7 @@ fn class(scheme: Scheme) -> Class {
     }
 }
 
-/// A CPU lane with assumed rates; the engine corrects the rates from measurements.
+/// The spec of a CPU lane, with assumed rates; the engine corrects the rates from measurements.
 fn spec(number: usize, settings: SigningSettings) -> LaneSpec {
     let rates = [
         (Class::RA_SIGN, 20_000.0),
@@ -490,7 +494,8 @@ fn gpu_signing_lane(
     (spec, Box::new(GpuSigningLane { gpu: device, signing }))
 }
 
-/// Time limit of one refill on a GPU: one CRT signature takes some milliseconds, and a full batch takes as long.
+/// Time limit of one refill on a GPU. One CRT signature takes some milliseconds, and a full batch takes as long as one
+/// signature.
 const GPU_SLICE: Span = Span::from_millis(20);
 
 /// Configuration of the scheduler. No quota applies to sources, since the service trusts the priorities of its own messages.
@@ -627,25 +632,28 @@ mod tests {
             assert!(outcomes.is_empty() && items.iter().all(|job| job.signed.is_none()));
             Some(before - signer.masks())
         };
-        let (mut too_few, mut enough) = (0u64, 1);
-        while masks_taken(enough).is_some() {
-            (too_few, enough) = (enough, 2 * enough);
+        let (mut too_few_calls, mut enough_calls) = (0u64, 1);
+        while masks_taken(enough_calls).is_some() {
+            (too_few_calls, enough_calls) = (enough_calls, 2 * enough_calls);
         }
-        while enough - too_few > 1 {
-            let middle = u64::midpoint(too_few, enough);
+        while enough_calls - too_few_calls > 1 {
+            let middle = u64::midpoint(too_few_calls, enough_calls);
             match masks_taken(middle) {
-                Some(_) => too_few = middle,
-                None => enough = middle,
+                Some(_) => too_few_calls = middle,
+                None => enough_calls = middle,
             }
         }
-        // Most calls upload the table in parts: test a few of those, and each call that signs or verifies.
-        let last = enough - 32;
-        let call_counts = (0..last).step_by(61).chain(last..enough);
+        // Most calls upload the table in parts: the test tries a few of these calls, and each call that signs or
+        // verifies.
+        let tested_singly_from = enough_calls - 32;
+        let call_counts = (0..tested_singly_from)
+            .step_by(61)
+            .chain(tested_singly_from..enough_calls);
         let taken: Vec<u64> = call_counts.map(|calls| masks_taken(calls).unwrap()).collect();
-        println!("{enough} calls; masks taken: {taken:?}");
+        println!("{enough_calls} calls; masks taken: {taken:?}");
         assert!(taken.is_sorted() && taken.last() == Some(&3));
         // In the last 32 cases, the device was opened and failed later.
-        assert!(gpu(last).is_ok() && taken[taken.len() - 32..].contains(&0));
+        assert!(gpu(tested_singly_from).is_ok() && taken[taken.len() - 32..].contains(&0));
         assert!(taken.iter().all(|taken| [0, 3].contains(taken)));
     }
 

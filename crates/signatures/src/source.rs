@@ -18,14 +18,16 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The source of a message, and the source together with the signer that the message names.
+/// Two hashes that identify where a message comes from.
 pub(crate) struct Origin {
+    /// The network of the address.
     pub source: Source,
+    /// The network of the address, together with the signer that the message names.
     pub sender: Source,
 }
 
 impl Origin {
-    /// `secret` keys the hashes, so that an attacker cannot choose colliding origins.
+    /// The hashes are keyed with `secret`, so that an attacker cannot choose colliding origins.
     pub(crate) fn from_address(address: IpAddr, key: KeyId, secret: &[u8; 16]) -> Self {
         let mut hasher = SipHasher13::new_with_key(secret);
         network(address).hash(&mut hasher);

@@ -56,7 +56,9 @@ pub struct UdpReceiver {
     buffer_bytes: usize,
     /// The kernel's drop counter at the last reading, modulo 2^32.
     drops: u64,
+    /// Datagrams that the kernel dropped while no filter was attached.
     dropped: u64,
+    /// Datagrams that the kernel dropped while a filter was attached, since the last [`UdpReceiver::take_filtered`].
     filtered: u64,
     has_filter: bool,
     counted_at: Instant,
@@ -187,7 +189,8 @@ impl UdpReceiver {
         self.received_until
     }
 
-    /// Returns and resets the number of datagrams that the kernel dropped while a filter was attached: nearly all by the filter.
+    /// Returns and resets the number of datagrams that the kernel dropped while a filter was attached. The filter
+    /// itself dropped nearly all of them.
     pub(crate) fn take_filtered(&mut self) -> io::Result<u64> {
         self.count()?;
         Ok(std::mem::take(&mut self.filtered))
@@ -253,15 +256,15 @@ impl UdpReceiver {
                     ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
                     _ => None,
                 });
-                let queued = stamps.next().and_then(|stamp| wall_clock.checked_sub(stamp));
+                let queue_time = stamps.next().and_then(|stamp| wall_clock.checked_sub(stamp));
                 (
                     datagram.bytes,
                     datagram
                         .address
                         .map_or(UNKNOWN_SENDER, |address| socket_addr(&address)),
-                    queued
-                        .filter(|queued| *queued <= QUEUED_MAX)
-                        .and_then(|queued| now.checked_sub(queued))
+                    queue_time
+                        .filter(|queue_time| *queue_time <= QUEUED_MAX)
+                        .and_then(|queue_time| now.checked_sub(queue_time))
                         .unwrap_or(now),
                 )
             })
@@ -286,9 +289,10 @@ fn enlarge_buffer(socket: &Socket) -> io::Result<usize> {
     Ok(socket.recv_buffer_size()? / 2)
 }
 
-/// Gives the calling thread, which receives datagrams, precedence over lanes on a shared CPU: datagrams left in the kernel wait without
-/// priorities. Sets time slices of 100 us, the shortest possible (Linux 6.12 and later), so that a lane does not delay the thread by
-/// milliseconds; with `CAP_SYS_NICE` also niceness -5. A thread with a real-time policy keeps its policy.
+/// Gives the calling thread, which receives datagrams, precedence over lanes on a shared CPU: datagrams that wait in
+/// the kernel are not ordered by priority. Sets time slices of 100 us, the shortest possible (Linux 6.12 and later), so
+/// that a lane does not delay the thread by milliseconds; with `CAP_SYS_NICE` also niceness -5. A thread with a
+/// real-time policy keeps its policy.
 pub fn prioritize_receiving_thread() {
     const NICE: i32 = -5;
     let Some(current) = scheduling() else { return };
@@ -299,12 +303,12 @@ pub fn prioritize_receiving_thread() {
         sched_runtime: 100_000,
         ..current
     };
-    let preferred = libc::sched_attr {
+    let short_slices_and_nice = libc::sched_attr {
         sched_nice: NICE.min(current.sched_nice),
         ..short_slices
     };
     // Tries both settings, then the short time slices alone, then the niceness alone.
-    if !set_scheduling(&preferred) && !set_scheduling(&short_slices) {
+    if !set_scheduling(&short_slices_and_nice) && !set_scheduling(&short_slices) {
         // On Linux the call sets the niceness of the calling thread.
         let _ = rustix::process::setpriority_process(None, NICE);
     }
@@ -319,7 +323,8 @@ fn scheduling() -> Option<libc::sched_attr> {
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as libc::c_uint;
     let pointer = &raw mut attributes;
-    // SAFETY: the kernel writes at most the given number of bytes, which is the size of the attributes; they outlive the call.
+    // SAFETY: the kernel writes at most the given number of bytes, which is the size of the attributes; the attributes
+    // outlive the call.
     let status = unsafe { libc::syscall(libc::SYS_sched_getattr, THIS_THREAD, pointer, size, NO_FLAGS) };
     (status == 0).then_some(attributes)
 }
@@ -327,7 +332,7 @@ fn scheduling() -> Option<libc::sched_attr> {
 /// Sets the scheduling attributes of the calling thread; returns false if the kernel refuses.
 fn set_scheduling(attributes: &libc::sched_attr) -> bool {
     let pointer = &raw const *attributes;
-    // SAFETY: the kernel reads as many bytes as the attributes state; they outlive the call.
+    // SAFETY: the kernel reads as many bytes as the attributes state; the attributes outlive the call.
     unsafe { libc::syscall(libc::SYS_sched_setattr, THIS_THREAD, pointer, NO_FLAGS) == 0 }
 }
 

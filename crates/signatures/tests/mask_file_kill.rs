@@ -24,8 +24,9 @@ use zeroize::Zeroizing;
 
 const SCHEME: Scheme = Scheme::RaRsa2048;
 const KEY: KeyId = KeyId(*b"signer 1");
+/// Number of blocks in the file.
 const BLOCKS: u8 = 3;
-/// Offset of the blocks, after header and counts.
+/// Byte offset of the first block, after the header and the counts.
 const BLOCKS_OFFSET: u64 = 4096;
 /// The environment variable that passes the file to the child process, which runs this test again.
 const VARIABLE: &str = "LINEWARDEN_TEST_MASKS";
@@ -48,7 +49,7 @@ fn masks(block: u8) -> Vec<Mask> {
     (0..BLOCK_MASKS).map(mask).collect()
 }
 
-/// Prints its thread id, waits for a byte, and prints each block that it takes.
+/// The child process: prints its thread id, waits for a byte on standard input, and prints each block that it takes.
 fn take_all(path: &Path) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\nthread {}", nix::unistd::gettid()).unwrap();
@@ -126,8 +127,8 @@ impl TracedProcess {
         }
     }
 
-    /// Runs the process for a number of stops, one before and one after each system call, and kills it there. Returns
-    /// whether the process reached the last stop.
+    /// Runs the process, which stops before and after each system call, and kills it at stop number `stops`. Returns
+    /// false if the process exited before this stop.
     fn kill_at(&mut self, stops: usize) -> bool {
         let mut stdin = self.child.stdin.take().unwrap();
         ptrace::interrupt(self.thread).unwrap();
@@ -136,7 +137,7 @@ impl TracedProcess {
         assert!(matches!(wait().unwrap(), WaitStatus::PtraceEvent(..)));
         stdin.write_all(&[0]).unwrap();
         let mut remaining_stops = stops;
-        let reached = loop {
+        let has_reached_stop = loop {
             if remaining_stops == 0 {
                 break true;
             }
@@ -152,10 +153,10 @@ impl TracedProcess {
             }
         };
         self.child.kill().unwrap();
-        // Reaps the thread first, since only its tracer can reap it.
+        // Reaps the thread first, since only the tracer of the thread can reap the thread.
         let _ = wait();
         self.child.wait().unwrap();
-        reached
+        has_reached_stop
     }
 
     fn blocks(&mut self) -> Vec<u8> {
@@ -166,22 +167,25 @@ impl TracedProcess {
     }
 }
 
-/// Checks that each block is read after a sync that follows the write of the counts: a kill does not show the effect of a loss of power.
-/// Returns the number of blocks.
+/// Checks that each block is read only after the write of its counts is synced: after a loss of power, which a kill does
+/// not emulate, only synced data remain. Returns the number of blocks.
 fn blocks_read_after_a_sync(calls: &[Call]) -> usize {
-    // The file with written counts, and whether they are durable.
-    let (mut blocks, mut file, mut durable) = (0, None, false);
+    // The number of read blocks, the file whose counts are written, and whether these counts are synced.
+    let (mut blocks, mut file, mut is_durable) = (0, None, false);
     for call in calls.iter().filter(|call| !call.failed) {
         match call.number {
             libc::SYS_pwrite64 if call.offset < BLOCKS_OFFSET => {
-                (file, durable) = (Some(call.descriptor), false);
+                (file, is_durable) = (Some(call.descriptor), false);
             }
-            libc::SYS_fsync if file == Some(call.descriptor) => durable = true,
+            libc::SYS_fsync if file == Some(call.descriptor) => is_durable = true,
             libc::SYS_pread64 if call.offset >= BLOCKS_OFFSET => {
-                assert!(durable, "block {blocks} is read before its reservation is synced");
+                assert!(
+                    is_durable,
+                    "block {blocks} is read before its reservation is synced"
+                );
                 blocks += 1;
                 // The next block needs its own reservation.
-                durable = false;
+                is_durable = false;
             }
             _ => {}
         }
@@ -206,12 +210,12 @@ fn no_block_is_used_twice_after_a_kill_at_any_call() {
         drop(file);
         let mut process = TracedProcess::start(&path);
         if let Err(error) = ptrace::seize(process.thread, Options::PTRACE_O_TRACESYSGOOD) {
-            println!("SKIPPED: a process may not trace its own child: {error}");
+            println!("SKIPPED: this process is not permitted to trace its child process: {error}");
             process.child.kill().unwrap();
             process.child.wait().unwrap();
             return;
         }
-        let reached = process.kill_at(stops);
+        let has_reached_stop = process.kill_at(stops);
         let mut blocks = process.blocks();
         let mut file = open(&path, false);
         while let Some(masks) = file.take_block().unwrap() {
@@ -224,7 +228,7 @@ fn no_block_is_used_twice_after_a_kill_at_any_call() {
             "killed at stop {stops}: {blocks:?}"
         );
         runs_with_losses += usize::from(blocks.len() < usize::from(BLOCKS));
-        if !reached {
+        if !has_reached_stop {
             // The process ended by itself, after completing its work.
             assert_eq!(blocks_read_after_a_sync(&process.calls), usize::from(BLOCKS));
             assert_eq!(blocks.len(), usize::from(BLOCKS));

@@ -1,4 +1,4 @@
-//! Drops on overload by unknown senders: in the receiver before its lanes, and in the kernel.
+//! During an overload by unknown senders, the service drops messages before its lanes, and the kernel drops datagrams.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -26,17 +26,18 @@ use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::service::{FloodFilter, Lanes, Report, Service, VerifiedMessageSink};
 use linewarden_signatures::udp::{BATCH, Datagram, UdpReceiver, UdpSender};
 
-/// Controls a lane; records the number of verified messages and the latency of the last one.
+/// Controls a lane; records the number of verified messages and the latency of the latest verified message.
 #[derive(Default)]
 struct LaneControl {
+    /// Whether the lane may verify, and the number of verified messages.
     state: Mutex<(bool, u64)>,
     latency: Mutex<Span>,
     changed: Condvar,
 }
 
 impl LaneControl {
-    fn set(&self, open: bool) {
-        self.state.lock().unwrap().0 = open;
+    fn set_enabled(&self, is_enabled: bool) {
+        self.state.lock().unwrap().0 = is_enabled;
         self.changed.notify_all();
     }
 
@@ -54,7 +55,7 @@ impl VerifiedMessageSink for LaneControl {
     }
 }
 
-/// A lane that verifies messages while the control allows it.
+/// A lane that waits until the control enables it, and then verifies messages.
 struct ControlledLane(SingleLane, Arc<LaneControl>);
 
 impl Lane<Checked> for ControlledLane {
@@ -64,7 +65,7 @@ impl Lane<Checked> for ControlledLane {
         jobs: &mut [Checked],
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), LaneLost> {
-        self.1.wait_until(|(open, _)| *open);
+        self.1.wait_until(|(is_enabled, _)| *is_enabled);
         self.0.run(class, jobs, outcomes)
     }
 }
@@ -74,7 +75,7 @@ fn now() -> TimeMs {
 }
 
 fn service(lane_control: &Arc<LaneControl>) -> Service {
-    // The spec claims a millisecond per message: 50 waiting messages are an overload.
+    // The spec claims a millisecond per message, so 50 waiting messages are an overload.
     let cost_model = CostModel::new(Span::ZERO, 1_000.0);
     let spec = LaneSpec::new("gated", LaneKind::Cpu).with_class(Class::ED25519_VERIFY, cost_model);
     let lane: Box<dyn Lane<Checked>> =
@@ -113,7 +114,7 @@ fn submit_datagram(service: &mut Service, bytes: &[u8], sender: &str) {
 fn the_latency_of_a_message_begins_when_the_message_arrives() {
     let waited = Duration::from_millis(20);
     let lane_control = Arc::new(LaneControl::default());
-    lane_control.set(true);
+    lane_control.set_enabled(true);
     let mut service = service(&lane_control);
     let arrived = Instant::now();
     while arrived.elapsed() < waited {
@@ -145,7 +146,7 @@ fn forged(number: u32) -> Vec<u8> {
     forged
 }
 
-/// Sends more than the scheduler's submission queue holds, from many sources.
+/// Submits more messages than the scheduler's submission queue holds, from many sources.
 fn overload(service: &mut Service) {
     for number in 0..1_100 {
         let [high, low] = (number as u16).to_be_bytes();
@@ -166,13 +167,13 @@ const FLOOD: &str = "192.0.2.66:9";
 fn overload_drops_messages_of_suspects_but_not_of_known_senders() {
     let lane_control = Arc::new(LaneControl::default());
     let mut service = service(&lane_control);
-    lane_control.set(true);
+    lane_control.set_enabled(true);
     // One sender becomes known; one source becomes suspect.
     submit_datagram(&mut service, &forged(1), FLOOD);
     submit_datagram(&mut service, &message(1), GENUINE);
     lane_control.wait_until(|(_, verified)| *verified == 1);
     assert_eq!(service.report().unwrap().refused, [(Refusal::WrongSignature, 1)]);
-    lane_control.set(false);
+    lane_control.set_enabled(false);
     overload(&mut service);
     let dropped_before = dropped_on_overload(&service.report().unwrap());
     for number in 0..100 {
@@ -181,7 +182,7 @@ fn overload_drops_messages_of_suspects_but_not_of_known_senders() {
     assert_eq!(
         dropped_on_overload(&service.report().unwrap()),
         dropped_before + 100,
-        "suspects"
+        "all messages of suspects are dropped"
     );
     for number in 2..=101 {
         submit_datagram(&mut service, &message(number), GENUINE);
@@ -189,7 +190,7 @@ fn overload_drops_messages_of_suspects_but_not_of_known_senders() {
     assert_eq!(
         dropped_on_overload(&service.report().unwrap()),
         dropped_before + 100,
-        "a known sender"
+        "no message of a known sender is dropped"
     );
     // Some messages of new sources are accepted, since otherwise no new sender could become known.
     for number in 0..1_000u16 {
@@ -205,13 +206,13 @@ fn overload_drops_messages_of_suspects_but_not_of_known_senders() {
         dropped_new < 1_000,
         "{dropped_new} of 1,000 new sources' messages were dropped"
     );
-    lane_control.set(true);
+    lane_control.set_enabled(true);
     let report = service.finish().unwrap();
     assert_eq!(report.verified, 101);
 }
 
 #[test]
-fn messages_of_unknown_signers_use_no_tokens_of_new_senders() {
+fn messages_of_unknown_signers_do_not_count_toward_the_limit_of_new_senders() {
     let lane_control = Arc::new(LaneControl::default());
     let mut service = service(&lane_control);
     overload(&mut service);
@@ -226,48 +227,48 @@ fn messages_of_unknown_signers_use_no_tokens_of_new_senders() {
     assert_eq!(report.refused, [(Refusal::UnknownSigner, 1_000)]);
     submit_datagram(&mut service, &message(1), GENUINE);
     assert_eq!(dropped_on_overload(&service.report().unwrap()), dropped_before);
-    lane_control.set(true);
+    lane_control.set_enabled(true);
     assert_eq!(service.finish().unwrap().verified, 1);
 }
 
-/// Receives on a socket until the filter has changed.
-fn receive_until(service: &mut Service, inbox: &mut UdpReceiver, changed: impl Fn(&FloodFilter) -> bool) {
+/// Receives on a socket until `is_expected` returns true for a change of the filter.
+fn receive_until(service: &mut Service, inbox: &mut UdpReceiver, is_expected: impl Fn(&FloodFilter) -> bool) {
     loop {
         inbox.receive(|datagram| service.enqueue(&datagram)).unwrap();
         service.submit().unwrap();
         match service.update_flood_filter(inbox).unwrap() {
             Some(FloodFilter::Rejected(error)) => panic!("{error}"),
-            Some(change) if changed(&change) => return,
+            Some(change) if is_expected(&change) => return,
             _ => {}
         }
     }
 }
 
-/// The messages of the flood are refused immediately, so that lanes are not overloaded. Each datagram is received,
-/// counted as overload, or lost.
+/// The messages of the flood are malformed, so they are refused without overloading lanes. Each datagram is received,
+/// dropped by the filter, or lost in the socket.
 #[test]
 fn the_kernel_drops_a_flood_except_known_senders() {
     let lane_control = Arc::new(LaneControl::default());
-    lane_control.set(true);
+    lane_control.set_enabled(true);
     let mut service = service(&lane_control);
     let address = "127.0.0.1:0".parse().unwrap();
     let mut inbox = UdpReceiver::open(address, 0, Duration::from_millis(1)).unwrap();
-    let receiver = inbox.address().unwrap();
+    let receiver_address = inbox.address().unwrap();
     let genuine = UdpSocket::bind("127.0.0.2:0").unwrap();
-    genuine.send_to(&message(1), receiver).unwrap();
+    genuine.send_to(&message(1), receiver_address).unwrap();
     while service.verified() < 1 {
         inbox.receive(|datagram| service.enqueue(&datagram)).unwrap();
         service.submit().unwrap();
     }
     let mut malformed = message(1);
     malformed[3] = 0xff;
-    let (sent, ended) = (AtomicU64::new(1), AtomicBool::new(false));
+    let (sent, is_flood_ended) = (AtomicU64::new(1), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let stop_flood = StopOnDrop(&ended);
+        let stop_flood = StopOnDrop(&is_flood_ended);
         scope.spawn(|| {
-            let flood = UdpSender::open(receiver, 0, 0).unwrap();
+            let flood = UdpSender::open(receiver_address, 0, 0).unwrap();
             let batch = vec![malformed; BATCH];
-            while !ended.load(Ordering::Relaxed) {
+            while !is_flood_ended.load(Ordering::Relaxed) {
                 flood.send(&batch).unwrap();
                 sent.fetch_add(BATCH as u64, Ordering::Relaxed);
             }
@@ -278,7 +279,7 @@ fn the_kernel_drops_a_flood_except_known_senders() {
             |change| matches!(change, FloodFilter::Attached(status) if status.known_senders == Some(1)),
         );
         for number in 2..=50 {
-            genuine.send_to(&message(number), receiver).unwrap();
+            genuine.send_to(&message(number), receiver_address).unwrap();
             sent.fetch_add(1, Ordering::Relaxed);
         }
         while service.verified() < 50 {
@@ -299,7 +300,7 @@ fn the_kernel_drops_a_flood_except_known_senders() {
     assert_eq!(accounted, sent.load(Ordering::Relaxed));
 }
 
-/// Stops a thread when dropped, even if the test fails.
+/// Sets the flag when dropped, so that the flood thread stops even if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

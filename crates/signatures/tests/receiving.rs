@@ -26,7 +26,7 @@ fn receive(receiver: &mut Receiver, bytes: &[u8], now: TimeMs) -> Result<Verifie
     receiver.accept(checked, is_valid, now)
 }
 
-/// The reason why a fresh receiver refuses this message.
+/// The reason why a new receiver refuses this message; `None` if the receiver accepts the message.
 fn refusal(bytes: &[u8]) -> Option<Refusal> {
     receive(&mut receiver(), bytes, NOW).err()
 }
@@ -68,8 +68,8 @@ fn one_of_two_copies_in_verification_is_accepted() {
     }
 }
 
-/// Signers of other systems may not choose the form with the lower s. Converting one form to the other does not make a
-/// new message.
+/// A signature is valid with s and with n - s, and signers of other systems can use the higher value. A conversion
+/// between these two forms does not make a new message.
 #[test]
 fn both_forms_of_an_ecdsa_signature_are_one_message() {
     let low = sign(Scheme::EcdsaP256, stamp(NOW, 0), 5);
@@ -81,7 +81,7 @@ fn both_forms_of_an_ecdsa_signature_are_one_message() {
     high[split..].copy_from_slice(&high_s);
     for [first, second] in [[&low, &high], [&high, &low]] {
         let mut receiver = receiver();
-        // The second form is in verification before the first one is accepted, or arrives later.
+        // The second form arrives twice: before the first form is accepted, and afterwards.
         let pending = receiver.screen(second.clone(), NOW).unwrap();
         assert!(receive(&mut receiver, first, NOW).is_ok());
         assert_eq!(
@@ -105,7 +105,7 @@ fn a_forgery_does_not_block_the_valid_message() {
     for scheme in Scheme::ALL {
         let bytes = sign(scheme, stamp(NOW, 0), 6);
         let mut forged = bytes.clone();
-        // Changes the last byte but one, so that the number stays in its range with every scheme.
+        // Changes the second-last byte, so that the number in the signature stays in its range with every scheme.
         let offset = forged.len() - 2;
         forged[offset] ^= 1;
         assert!(receive(&mut receiver, &forged, NOW).is_err(), "{scheme}");
@@ -114,7 +114,7 @@ fn a_forgery_does_not_block_the_valid_message() {
 }
 
 #[test]
-fn no_bit_of_a_message_may_change() {
+fn messages_with_a_changed_bit_or_length_are_refused() {
     for scheme in Scheme::ALL {
         let bytes = sign(scheme, stamp(NOW, 3), 2);
         assert_eq!(refusal(&bytes), None);
@@ -175,7 +175,7 @@ fn a_signature_of_another_key_of_the_same_scheme_is_invalid() {
         assert!(receive(&mut receiver, &bytes, NOW).is_ok());
         bytes[4..12].copy_from_slice(&other_key.public().id().0);
         let reason = receive(&mut receiver, &bytes, NOW).unwrap_err();
-        // With RSA the number may exceed the other modulus.
+        // An RSA signature can exceed the modulus of the other key.
         assert!(
             matches!(reason, Refusal::WrongSignature | Refusal::OutOfRange),
             "{scheme}"
@@ -192,7 +192,7 @@ fn stamps_must_be_recent() {
     assert_eq!(refusal_at(NOW.ms() - age - 1), Some(Refusal::TooOld));
     assert_eq!(refusal_at(NOW.ms() + ahead), None);
     assert_eq!(refusal_at(NOW.ms() + ahead + 1), Some(Refusal::TooNew));
-    // The message may become too old while it waits.
+    // A message can become too old between `screen` and `accept`.
     let mut receiver = receiver();
     let bytes = sign(Scheme::Ed25519, stamp(NOW, 0), 1);
     let checked = receiver.screen(bytes, NOW).unwrap();
@@ -217,7 +217,7 @@ fn waiting_messages_of_revoked_signers_are_refused() {
     assert!(receive(&mut receiver, &bytes, NOW).is_ok());
 }
 
-/// A message with one deviation from the layout, with the signature of the layout's nearest valid message.
+/// All messages have the same invalid signature. The first message matches the layout, so only its signature is wrong.
 #[test]
 fn a_payload_of_another_layout_is_refused_before_verification() {
     for scheme in [Scheme::RaRsa2048, Scheme::RaRsa3072] {
@@ -265,7 +265,7 @@ fn a_payload_of_another_layout_is_refused_before_verification() {
 }
 
 #[test]
-fn numbers_out_of_their_ranges_are_refused() {
+fn rsa_numbers_out_of_their_range_are_refused() {
     for scheme in Scheme::ALL {
         let bytes = sign(scheme, stamp(NOW, 0), 3);
         let split = bytes.len() - scheme.signature_bytes();
@@ -281,15 +281,15 @@ fn numbers_out_of_their_ranges_are_refused() {
         }
         let json = key(scheme).public().to_json().unwrap();
         let modulus = modulus_of(&json);
-        let below = one_less(&modulus);
-        let two_below = one_less(&below);
+        let modulus_minus_1 = one_less(&modulus);
+        let modulus_minus_2 = one_less(&modulus_minus_1);
         for (signature, reason) in [
             (number(0), Refusal::OutOfRange),
             (number(1), Refusal::OutOfRange),
             (number(2), Refusal::WrongSignature),
             (modulus, Refusal::OutOfRange),
-            (below, Refusal::OutOfRange),
-            (two_below, Refusal::WrongSignature),
+            (modulus_minus_1, Refusal::OutOfRange),
+            (modulus_minus_2, Refusal::WrongSignature),
             (vec![0xff; size], Refusal::OutOfRange),
         ] {
             assert_eq!(refusal_with(&signature), Some(reason), "{scheme}");
@@ -331,7 +331,7 @@ fn a_full_replay_memory_refuses_messages_until_entries_expire() {
     assert!(receive(&mut receiver, &later_message, later).is_ok());
 }
 
-/// A receiver may not know messages accepted before its start, or before the clock was set back.
+/// A receiver possibly has no record of messages that were accepted before its start, or before the clock was set back.
 #[test]
 fn messages_outside_the_replay_memory_are_refused() {
     let receiver_since = |first| {
@@ -349,7 +349,7 @@ fn messages_outside_the_replay_memory_are_refused() {
         Refusal::TooOld
     );
     assert!(receive(&mut receiver, &message(0), NOW).is_ok());
-    // Long afterwards, the clock is set back to a time at which the first message would be fresh.
+    // Long afterwards, the clock is set back to a time at which the first message would be recent enough.
     let later = u64::from(Window::DEFAULT.age_ms_max) * 10;
     assert!(receive(&mut receiver, &message(later), time_after(later)).is_ok());
     assert_eq!(

@@ -1,4 +1,4 @@
-//! A signer behind the scheduler: each payload leaves once, signed, with its own mask.
+//! The signing service: each payload is signed and sent exactly once, with its own mask.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -58,18 +58,18 @@ fn start_with(
 ) -> (SigningService, Arc<SentMessages>) {
     let sent = Arc::new(SentMessages::default());
     let settings = SigningSettings { lanes, idle_masks };
-    let dispatch: Arc<dyn SignedMessageSink> = Arc::<SentMessages>::clone(&sent);
+    let sink: Arc<dyn SignedMessageSink> = Arc::<SentMessages>::clone(&sent);
     let service = SigningService::start(
         Arc::clone(signer),
         settings,
         gpus,
         Box::new(Adaptive::default()),
-        dispatch,
+        sink,
     );
     (service.unwrap(), sent)
 }
 
-/// Signs a number of different messages, and lets a receiver accept each of them.
+/// Signs `count` different messages, and checks that a receiver accepts each message.
 fn exchange(mut service: SigningService, sent: &SentMessages, scheme: Scheme, count: usize) -> SigningCounts {
     let mut expected = Vec::new();
     for number in 0..count {
@@ -117,7 +117,7 @@ fn every_scheme_signs_each_payload_once() {
 }
 
 #[test]
-fn idle_processors_make_masks_and_none_is_used_twice() {
+fn idle_processors_make_masks_and_no_mask_is_used_twice() {
     let signer = signer(Scheme::RaRsa2048);
     let (mut service, sent) = start(&signer, 2, 96);
     let begin = Instant::now();
@@ -125,7 +125,7 @@ fn idle_processors_make_masks_and_none_is_used_twice() {
         assert!(begin.elapsed() < Duration::from_secs(60), "no lane makes masks");
         std::thread::yield_now();
     }
-    // The last masks may not be counted yet.
+    // At this moment, the counter `masks_made` may still be below 96; it is checked after the service has finished.
     for number in 0..60 {
         let (kind, payload) = payload(Scheme::RaRsa2048, number);
         service.enqueue(stamp(NOW, 1), kind, &payload).unwrap();
@@ -143,9 +143,9 @@ fn idle_processors_make_masks_and_none_is_used_twice() {
 
 /// Kernels compiled for this CPU emulate a GPU that is permanently lost after `calls` calls.
 fn gpu(calls: u64) -> GpuLane {
-    let mut opened = false;
+    let mut was_opened = false;
     let open = move || {
-        let calls = if std::mem::replace(&mut opened, true) {
+        let calls = if std::mem::replace(&mut was_opened, true) {
             0
         } else {
             calls
@@ -212,7 +212,7 @@ fn invalid_payloads_are_refused_immediately() {
     assert_eq!((counts.signed(), problem.is_none()), (0, true));
 }
 
-/// More messages than may be in flight: the sender waits, and no message is shed.
+/// More messages than can be in flight at the same time: the sender waits, and no message is shed.
 #[test]
 fn a_sender_that_is_too_fast_waits() {
     let scheme = Scheme::Ed25519;

@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_private_key_is_refused_or_complete(scheme in 0usize..6, changes in corruptions()) {
+    fn a_changed_private_key_is_refused_or_survives_encoding(scheme in 0usize..6, changes in corruptions()) {
         let changed = corrupt(&PRIVATE[scheme], &changes);
         if let Ok(key) = PrivateKey::from_bytes(&changed) {
             let reread = PrivateKey::from_bytes(&key.to_bytes().unwrap()).unwrap();
@@ -153,7 +153,7 @@ proptest! {
         }
     }
 
-    /// Compiled kernels from the cache directory cause no panic.
+    /// The bytes are like damaged kernels in the cache directory.
     #[test]
     fn invalid_machine_code_causes_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), is_elf in any::<bool>()) {
         let head = [0x7f, b'E', b'L', b'F', 2, 1, 1];
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn a_trace_is_refused_or_written_unchanged(changes in corruptions()) {
+    fn a_trace_is_refused_or_keeps_its_number_of_records(changes in corruptions()) {
         let text = TRACE.as_slice();
         if let Ok(records) = trace::read(&corrupt(text, &changes)[..]) {
             let mut written = Vec::new();

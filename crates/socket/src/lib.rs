@@ -50,7 +50,7 @@ mod tests {
         receiver.set_nonblocking(true).unwrap();
         assert_eq!(kernel_drops(&receiver).unwrap(), 0);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        // A datagram takes more than 256 B of a receive buffer.
+        // A datagram takes more than 256 B of the receive buffer, so this number of datagrams does not fit.
         let sent = rustix::net::sockopt::socket_recv_buffer_size(&receiver).unwrap() as u64 / 256;
         for _ in 0..sent {
             sender.send_to(&[0; 64], receiver.local_addr().unwrap()).unwrap();

@@ -265,7 +265,7 @@ fn updates(rng: &mut ChaCha8Rng) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Minimum time of a call over several runs.
+/// Minimum time of a call over several runs, in ns.
 fn best_of(mut call: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     const CALLS: usize = 10_000;
     let mut best = f64::INFINITY;

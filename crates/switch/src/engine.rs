@@ -69,11 +69,13 @@ impl Bytes<'_> {
     }
 }
 
+/// Packet that waits for the parser and ingress.
 struct Pass<'f> {
     context: Box<Context>,
     bytes: Bytes<'f>,
 }
 
+/// Packet that waits for egress to this port.
 struct EgressPacket<'f> {
     context: Box<Context>,
     bytes: Bytes<'f>,
@@ -87,6 +89,7 @@ pub struct Engine {
     /// The contexts are boxed, so a move between queues copies only a pointer.
     #[allow(clippy::vec_box)]
     free_contexts: Vec<Box<Context>>,
+    /// Deparsed headers of the current packet.
     out: Vec<u8>,
 }
 
@@ -120,8 +123,8 @@ impl Engine {
             ingress_queue: VecDeque::new(),
             first_egress: None,
             egress_queue: VecDeque::new(),
-            passes: 0,
-            copies: 0,
+            extra_passes: 0,
+            egress_passes: 0,
         };
         run.ingress(Pass {
             context,
@@ -151,8 +154,9 @@ struct Run<'r, 'f> {
     /// First packet for egress. Most packets have no copies and need no queue.
     first_egress: Option<EgressPacket<'f>>,
     egress_queue: VecDeque<EgressPacket<'f>>,
-    passes: u32,
-    copies: u32,
+    /// Number of resubmitted and recirculated passes.
+    extra_passes: u32,
+    egress_passes: u32,
 }
 
 impl<'f> Run<'_, 'f> {
@@ -262,10 +266,10 @@ impl<'f> Run<'_, 'f> {
         if priority >= self.batch.priority_queues {
             return self.fault(Fault::QueueFull, context);
         }
-        if self.copies >= COPIES_MAX {
+        if self.egress_passes >= COPIES_MAX {
             return self.fault(Fault::CopyLimit, context);
         }
-        self.copies += 1;
+        self.egress_passes += 1;
         let arena = &mut context.arena;
         set_optional(arena, standard.enq_timestamp, self.batch.environment.now_us);
         // Queues are always empty: packets are processed immediately.
@@ -338,7 +342,7 @@ impl<'f> Run<'_, 'f> {
         if let Some(fault) = copy.fault {
             return self.fault(fault, copy);
         }
-        // BMv2 keeps only the headers of the parser's result.
+        // As in BMv2, the clone keeps only the parsed headers, not the metadata.
         clear_metadata(executable, &mut copy);
         copy_field_list(executable, &mut copy, context, list, Instance::IngressClone);
         self.enqueue_clone(copy, bytes, session);
@@ -363,7 +367,7 @@ impl<'f> Run<'_, 'f> {
         }
     }
 
-    /// Creates the context of a packet that starts another pass.
+    /// Creates the context of a packet that is parsed again.
     fn new_context(&mut self, from: &Context, length: i64) -> Box<Context> {
         let mut copy = self.engine.free_contexts.pop().unwrap_or_default();
         copy.reset(self.batch.environment.executable.layout.bytes as usize);
@@ -402,13 +406,13 @@ impl<'f> Run<'_, 'f> {
     }
 
     fn start_extra_pass(&mut self, context: Box<Context>, bytes: Bytes<'f>) {
-        if self.passes >= PASSES_MAX {
+        if self.extra_passes >= PASSES_MAX {
             return self.fault(Fault::PassLimit, context);
         }
         if self.ingress_queue.len() >= WAITING_MAX {
             return self.fault(Fault::QueueFull, context);
         }
-        self.passes += 1;
+        self.extra_passes += 1;
         self.sink.extra_pass();
         self.ingress_queue.push_back(Pass { context, bytes });
     }

@@ -116,8 +116,8 @@ impl Registers {
         result.map(|_| ())
     }
 
-    /// Writes the leading bits of a digest into a cell of the array that publishes digests, whose writes are not tracked.
-    /// The function runs after each change of the state, so it allocates no memory.
+    /// Writes the leading bits of a digest into a cell of the array that publishes digests. Writes to this array are not
+    /// tracked. The function runs after each change of the state, so it allocates no memory.
     pub(crate) fn set_digest(&mut self, index: u64, digest: &[u8; 32]) {
         let Ok(index) = usize::try_from(index) else {
             return;
@@ -149,7 +149,7 @@ impl Registers {
         }
     }
 
-    /// Records the old value of a cell before a write.
+    /// Marks a cell as changed; `mark` records its old value.
     #[inline]
     fn mark_dirty(tracker: &mut Option<WriteTracker>, index: u64, mark: impl FnOnce(&mut DirtyCells, u32)) {
         if let (Some(tracker), Ok(index)) = (tracker, u32::try_from(index)) {
@@ -188,7 +188,7 @@ impl Registers {
         self.len() == 0
     }
 
-    /// Value of a cell of up to 64 bits; `None` if the cell does not exist.
+    /// Value of a cell of up to 64 bits; `None` if the cell does not exist or the cells are wider.
     #[inline]
     #[must_use]
     pub fn narrow(&self, index: u64) -> Option<u64> {
@@ -198,7 +198,7 @@ impl Registers {
         }
     }
 
-    /// Value of a cell of more than 64 bits; `None` if the cell does not exist.
+    /// Value of a cell of more than 64 bits; `None` if the cell does not exist or the cells are narrower.
     #[must_use]
     pub fn wide(&self, index: u64) -> Option<&BigUint> {
         match &self.cells {
@@ -362,7 +362,7 @@ impl Externs {
 
     /// Number of counters in an array.
     #[must_use]
-    pub fn counters(&self, id: CounterId) -> usize {
+    pub fn counter_count(&self, id: CounterId) -> usize {
         self.counters.get(id.index()).map_or(0, Vec::len)
     }
 
@@ -376,7 +376,7 @@ impl Externs {
 
     /// Number of meters in an array.
     #[must_use]
-    pub fn meters(&self, id: MeterId) -> usize {
+    pub fn meter_count(&self, id: MeterId) -> usize {
         self.meters.get(id.index()).map_or(0, Vec::len)
     }
 }

@@ -4,7 +4,7 @@
 //! | guard | valid, one byte a header | stacks' counts | lengths | metadata | headers, as on the wire | guard |
 //! ```
 //!
-//! A header keeps its wire format, so extraction and emission are copies; a metadata field has separate bytes. A field
+//! A header keeps its wire format, so extraction and emission are copies; a metadata field has bytes of its own. A field
 //! of up to 57 bits is within the 8 bytes before its end, a field of up to 121 bits within the 16 bytes before its end,
 //! so one load, one shift and one mask read such a field. These loads may start before the first field, in the guard.
 
@@ -220,7 +220,7 @@ fn advance(offset: &mut u32, bytes: u32) -> Option<u32> {
     Some(start)
 }
 
-/// Layout of metadata: every field has separate bytes; fields of up to 64 bits have 8 aligned bytes.
+/// Layout of metadata: every field has bytes of its own; fields of up to 64 bits have 8 aligned bytes.
 fn layout_metadata(
     header_type: &HeaderType,
     valid: u32,
@@ -328,7 +328,7 @@ fn layout_packet_header(
         bit = last;
     }
     fields.push(validity_field(valid));
-    // The next header starts in a new 8-byte word, so no load depends on a store to another header.
+    // The next header starts in a new 8-byte word, so fewer loads overlap a store to another header.
     let next = offset.next_multiple_of(8);
     *offset = next;
     Some(HeaderLayout {

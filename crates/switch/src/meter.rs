@@ -103,7 +103,7 @@ pub struct MeterConfig {
 /// Error of configuring a meter.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum MeterError {
-    /// The number of rates differs from that of the meter.
+    /// The configuration has a different number of rates than the meter.
     #[error(
         "wrong number of rates: expected {expected}, found {actual}; give one `rate:burst` for each rate, lowest first"
     )]
@@ -138,8 +138,8 @@ impl MeterConfig {
     /// Converts to rates as BMv2 does: per microsecond, committed rate first.
     ///
     /// With a configuration of zeros the buckets stay empty: every packet is red (except an empty packet if the unit is
-    /// bytes). A configuration of zeros is not the default. An update **without** `config` sets the default: it resets
-    /// the meter ([`Meter::reset`]), so every packet is green.
+    /// bytes). A configuration of zeros is not the default. An update **without** `config` sets the default: the
+    /// update resets the meter ([`Meter::reset`]), so every packet is green.
     ///
     /// # Errors
     /// [`MeterError::Negative`]. [`Meter::set_rates`] checks that `pir` is at least `cir`.

@@ -23,7 +23,7 @@ pub fn calculations(program: &Program) -> Result<Vec<Calculation>, LowerError> {
         .iter()
         .map(|calculation| {
             let algorithm = Algorithm::from_name(&calculation.algorithm);
-            let algorithm = algorithm.ok_or_else(|| LowerError::Algorithm {
+            let algorithm = algorithm.ok_or_else(|| LowerError::UnknownAlgorithm {
                 name: calculation.name.clone(),
                 algorithm: calculation.algorithm.clone(),
             })?;
@@ -61,7 +61,7 @@ pub fn forwarding(program: &Program, seed: &HashSeed) -> Result<Forwarding, Lowe
 }
 
 fn table_error(table: &Table, problem: impl std::fmt::Display) -> LowerError {
-    LowerError::Table {
+    LowerError::InvalidTable {
         name: table.name.clone(),
         problem: problem.to_string(),
     }
@@ -79,9 +79,9 @@ fn spec(program: &Program, table: &Table) -> Result<TableSpec, LowerError> {
                 MatchKind::Range => TableMatchKind::Range,
                 MatchKind::Valid => TableMatchKind::Valid,
             };
-            let mut key = KeyField::new(field.name.clone(), kind, field.bits);
-            key.static_mask = field.mask.clone().map(Vec::into_boxed_slice);
-            key
+            let mut key_field = KeyField::new(field.name.clone(), kind, field.bits);
+            key_field.static_mask = field.mask.clone().map(Vec::into_boxed_slice);
+            key_field
         })
         .collect();
     let match_type = match table.match_kind {
@@ -119,7 +119,7 @@ fn spec(program: &Program, table: &Table) -> Result<TableSpec, LowerError> {
     })
 }
 
-/// Encodes an action with its arguments for the executor.
+/// Encodes an action call with its arguments, in the encoding of [`layout_args`].
 #[must_use]
 pub fn action_call(program: &Program, entry: &ActionEntry) -> ActionCall {
     let params = program
@@ -159,7 +159,7 @@ fn insert_const_entries(
             .key
             .iter()
             .zip(spec.fields())
-            .map(|(match_, field)| field_match(match_).canonical(field))
+            .map(|(entry_match, field)| field_match(entry_match).canonical(field))
             .collect();
         let priority = Priority(i32::try_from(entry.priority).unwrap_or(i32::MAX));
         let priority = if spec.has_priority() {

@@ -33,7 +33,7 @@ pub enum ProgramError {
 /// Item configured outside of the forwarding state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfiguredItem {
-    /// Rates of an indirect meter.
+    /// Rates of an indirect meter: array, and index of the cell.
     Meter(MeterId, u64),
     /// Direct meter or idle timeout of an entry.
     Entry(TableId, EntryHandle),
@@ -176,8 +176,9 @@ impl Switch {
         Ok(())
     }
 
-    /// Applies dependent operations atomically; if `work` fails, no operation is applied. `work` also returns a closure
-    /// with writes outside of the forwarding state; these writes are applied and measured in the same step.
+    /// Applies dependent operations atomically; if `work` fails, no operation is applied. `work` returns its result, the
+    /// configured items that change, and a closure with all writes outside of the forwarding state. These writes are applied
+    /// and measured in the same step.
     ///
     /// # Errors
     /// The error of `work`.
@@ -186,8 +187,8 @@ impl Switch {
         work: impl FnOnce(&mut Batch<'_, Forwarding>) -> Result<(T, Vec<ConfiguredItem>, S), E>,
     ) -> Result<T, E> {
         let mut batch = self.publisher.begin();
-        let (result, configured, write_cells) = work(&mut batch)?;
-        commit(batch, self.attester.as_deref(), &configured, write_cells);
+        let (result, configured_items, write_cells) = work(&mut batch)?;
+        commit(batch, self.attester.as_deref(), &configured_items, write_cells);
         Ok(result)
     }
 
@@ -215,11 +216,11 @@ impl Switch {
 fn commit(
     batch: Batch<'_, Forwarding>,
     attester: Option<&Attester>,
-    configured: &[ConfiguredItem],
+    configured_items: &[ConfiguredItem],
     write_cells: impl FnOnce(),
 ) {
     match attester {
-        Some(attester) => attester.commit(batch, configured, write_cells),
+        Some(attester) => attester.commit(batch, configured_items, write_cells),
         None => {
             write_cells();
             batch.commit();
@@ -310,8 +311,8 @@ fn begin(active: &ActiveSwitch, worker_attester: &mut Option<WorkerAttester>) ->
     {
         Some(worker_attester) => worker_attester.begin(&active.reader),
         None => {
-            let (new, forwarding) = WorkerAttester::new(attester, &active.reader);
-            *worker_attester = Some(new);
+            let (new_attester, forwarding) = WorkerAttester::new(attester, &active.reader);
+            *worker_attester = Some(new_attester);
             forwarding
         }
     }

@@ -2,7 +2,7 @@
 
 Usage: bmv2.py SIMPLE_SWITCH SIMPLE_SWITCH_CLI P4_DIRECTORY [NAME..], in its own network namespace (scripts/bmv2-outputs).
 
-features/NAME.inputs is a packet test (crates/switch/src/stf) without results. This program adds them: `expect` after every
+features/NAME.inputs is a packet test (crates/switch/src/stf) without results. This program adds the results: `expect` after every
 packet, `expect_digest` at the end, and the values of `check_counter` and `expect_register`. It also checks `expect_idle`. An
 additional command `packets COUNT PORT HEX` sends COUNT packets, with pseudorandom digits for `?` in HEX, the same in every run.
 Ternary keys are written with `&&&`. Packets have at least 14 bytes and no VLAN tag: this program cannot send other packets.
@@ -58,7 +58,7 @@ class Ports:
 
 
 class Notifications:
-    """Digests and idle entries, received from the nanomsg publisher over a socket that uses its wire protocol."""
+    """Digests and idle entries, received from BMv2's nanomsg publisher over a socket with nanomsg's wire protocol."""
 
     def __init__(self, address: str):
         self.socket = socket.socket(socket.AF_UNIX)
@@ -90,7 +90,7 @@ class Notifications:
 
 
 class Switch:
-    """A simple_switch process with a program, and its command line."""
+    """A simple_switch process with a program, and a simple_switch_CLI process that controls the switch."""
 
     def __init__(self, command: str, cli: str, program: pathlib.Path, folder: str):
         self.port = port = 9000 + int(hashlib.sha256(program.name.encode()).hexdigest(), 16) % 900
@@ -123,7 +123,7 @@ class Switch:
             text += data.decode()
         return text.removesuffix(PROMPT)
 
-    def do(self, line: str, pattern: str = "") -> str:
+    def execute(self, line: str, pattern: str = "") -> str:
         """Executes a command and returns the part of its output that matches the group in `pattern`."""
         self.cli.stdin.write(f"{line}\n".encode())
         self.cli.stdin.flush()
@@ -225,9 +225,10 @@ class Run:
             handler(words[1:], text)
         elif words:
             # All other commands are commands of the CLI.
-            self.switch.do(" ".join(words))
+            self.switch.execute(" ".join(words))
 
     def filled(self, template: str, seed: str) -> str:
+        """Replaces each `?` by a pseudorandom hexadecimal digit."""
         digits = iter(hashlib.shake_256(f"{self.name} {seed}".encode()).hexdigest(len(template)))
         return "".join(next(digits) if digit == "?" else digit for digit in template)
 
@@ -266,7 +267,7 @@ class Run:
         count = len(table["key"])
         head, tail = target(table, words[1 + count :])
         keys = self.program.keys(table, words[1 : 1 + count])
-        handle = self.switch.do(f"{verb} {table['name']}{head} {keys} => {tail}{priority}", r"added with handle (\d+)")
+        handle = self.switch.execute(f"{verb} {table['name']}{head} {keys} => {tail}{priority}", r"added with handle (\d+)")
         if name:
             self.entries[name] = (table, int(handle))
 
@@ -293,7 +294,7 @@ class Run:
     def do_setdefault(self, words, _text):
         table = self.program.table(words[0])
         action, arguments = self.program.call("".join(words[1:]), table["action_ids"])
-        self.switch.do(f"table_set_default {table['name']} {action} {' '.join(arguments)}")
+        self.switch.execute(f"table_set_default {table['name']} {action} {' '.join(arguments)}")
 
     def full_profile_name(self, name: str) -> str:
         pipelines = self.program.json["pipelines"]
@@ -305,17 +306,17 @@ class Run:
         tables = [table for table in self.program.tables.values() if table.get("action_profile") == profile]
         action, arguments = self.program.call("".join(words[2:]), tables[0]["action_ids"])
         command = f"act_prof_create_member {profile} {action} {' '.join(arguments)}"
-        self.members[profile, words[1]] = self.switch.do(command, r"created with handle (\d+)")
+        self.members[profile, words[1]] = self.switch.execute(command, r"created with handle (\d+)")
 
     def do_group_add(self, words, _text):
         profile = self.full_profile_name(words[0])
-        handle = self.switch.do(f"act_prof_create_group {profile}", r"created with handle (\d+)")
+        handle = self.switch.execute(f"act_prof_create_group {profile}", r"created with handle (\d+)")
         self.groups[profile, words[1]] = handle
 
     def do_group_add_member(self, words, _text):
         profile = self.full_profile_name(words[0])
         member, group = self.members[profile, words[2]], self.groups[profile, words[1]]
-        self.switch.do(f"act_prof_add_member_to_group {profile} {member} {group}")
+        self.switch.execute(f"act_prof_add_member_to_group {profile} {member} {group}")
 
     def do_vset_add(self, words, _text):
         widths = {value_set["name"]: value_set["compressed_bitwidth"] for value_set in self.program.json["parse_vsets"]}
@@ -327,29 +328,29 @@ class Run:
 
     def do_register_write(self, words, _text):
         name, value = self.full_array_name("register_arrays", words[0]), int(words[2], 0)
-        self.switch.do(f"register_write {name} {words[1]} {value}")
+        self.switch.execute(f"register_write {name} {words[1]} {value}")
 
     def do_register_reset(self, words, _text):
-        self.switch.do(f"register_reset {self.full_array_name('register_arrays', words[0])}")
+        self.switch.execute(f"register_reset {self.full_array_name('register_arrays', words[0])}")
 
     def do_counter_write(self, words, _text):
-        self.switch.do(" ".join(["counter_write", self.full_array_name("counter_arrays", words[0]), *words[1:]]))
+        self.switch.execute(" ".join(["counter_write", self.full_array_name("counter_arrays", words[0]), *words[1:]]))
 
     def do_meter_set_rates(self, words, _text):
-        self.switch.do(" ".join(["meter_set_rates", self.full_array_name("meter_arrays", words[0]), *words[1:]]))
+        self.switch.execute(" ".join(["meter_set_rates", self.full_array_name("meter_arrays", words[0]), *words[1:]]))
 
     def do_meter_array_set_rates(self, words, _text):
-        self.switch.do(" ".join(["meter_array_set_rates", self.full_array_name("meter_arrays", words[0]), *words[1:]]))
+        self.switch.execute(" ".join(["meter_array_set_rates", self.full_array_name("meter_arrays", words[0]), *words[1:]]))
 
     def do_entry_rates(self, words, _text):
         table, handle = self.entries[words[0]]
-        self.switch.do(" ".join(["meter_set_rates", table["direct_meters"], str(handle), *words[1:]]))
+        self.switch.execute(" ".join(["meter_set_rates", table["direct_meters"], str(handle), *words[1:]]))
 
     def do_check_counter(self, words, text):
         short_name, cell = re.fullmatch(r"([\w.]+)\((\$?\w+)\)", words[0]).groups()
         name = self.full_array_name("counter_arrays", short_name)
         index = self.entries[cell[1:]][1] if cell.startswith("$") else cell
-        counts = self.switch.do(f"counter_read {name} {index}", r"(\d+ bytes, \d+ packets)")
+        counts = self.switch.execute(f"counter_read {name} {index}", r"(\d+ bytes, \d+ packets)")
         for count, unit in re.findall(r"(\d+) (\w+)", counts):
             self.out.append(f"check_counter {words[0]} {unit} == {count}")
 
@@ -357,13 +358,13 @@ class Run:
         name = self.full_array_name("register_arrays", words[0])
         bits = next(array["bitwidth"] for array in self.program.json["register_arrays"] if array["name"] == name)
         assert bits < 64, f"{name}: BMv2 returns at most 63 bits of a cell: read it with a packet instead"
-        value = int(self.switch.do(f"register_read {name} {words[1]}", r"\]= *(-?\d+)")) % (1 << bits)
+        value = int(self.switch.execute(f"register_read {name} {words[1]}", r"\]= *(-?\d+)")) % (1 << bits)
         self.out.append(f"expect_register {words[0]} {words[1]} {value:#x}")
 
     def do_timeout(self, words, _text):
         assert self.switch.notifications, "idle timeouts require a simple_switch with nanomsg"
         table, handle = self.entries[words[0]]
-        self.switch.do(f"table_set_timeout {table['name']} {handle} {int(words[1]) // 1000}")
+        self.switch.execute(f"table_set_timeout {table['name']} {handle} {int(words[1]) // 1000}")
 
     def do_advance_us(self, words, _text):
         time.sleep(int(words[0]) / 1e6)

@@ -13,7 +13,7 @@ fn calculation(name: &str) -> Calculation {
 const PORTS: [u8; 4] = [0x0b, 0xb8, 0x1f, 0x90];
 
 /// Calculation that a line of the test data describes: custom CRCs with parameters, a Toeplitz hash with its key.
-fn described(description: &str) -> Calculation {
+fn calculation_of(description: &str) -> Calculation {
     let words: Vec<_> = description.split(':').collect();
     let number = |index: usize| u64::from_str_radix(words[index], 16).unwrap();
     match words[0] {
@@ -53,7 +53,7 @@ fn results_match_bmv2_code() {
     for line in lines {
         let words: Vec<_> = line.split(' ').collect();
         let expected = u64::from_str_radix(words[2], 16).unwrap();
-        let actual = described(words[0]).compute(&hex::decode(words[1]).unwrap());
+        let actual = calculation_of(words[0]).compute(&hex::decode(words[1]).unwrap());
         assert_eq!(actual, expected, "{line}: {actual:#x}");
         checked += 1;
     }

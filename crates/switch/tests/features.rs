@@ -316,7 +316,7 @@ fn table_constructs(table: &Value, constructs: &mut BTreeSet<String>) {
     }
 }
 
-/// Constructs of each compiled program with a selected name.
+/// Constructs of each compiled program for whose name `is_selected` returns true.
 fn programs(folder: &Path, is_selected: impl Fn(&str) -> bool) -> BTreeMap<String, BTreeSet<String>> {
     let mut programs = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -340,13 +340,13 @@ fn every_construct_occurs_in_a_feature_program() {
     let mut missing = Vec::new();
     for (subject, constructs) in REQUIRED {
         for construct in *constructs {
-            let with: Vec<_> = features
+            let program_names: Vec<_> = features
                 .iter()
                 .filter(|(_, used)| used.contains(*construct))
                 .map(|(name, _)| name.as_str())
                 .collect();
-            println!("{subject}: {construct}: {}", with.join(" "));
-            if with.is_empty() {
+            println!("{subject}: {construct}: {}", program_names.join(" "));
+            if program_names.is_empty() {
                 missing.push(format!("{subject}: {construct}"));
             }
         }
@@ -373,7 +373,7 @@ fn feature_programs_cover_all_other_programs() {
 
 #[test]
 fn bmv2_outputs_match_current_inputs() {
-    const HOW_TO_FIX: &str = "run `make bmv2` where BMv2 is installed, and commit what it writes";
+    const HOW_TO_FIX: &str = "run `make bmv2` where BMv2 is installed, and commit the files that it writes";
     for name in features().keys() {
         let feature = name.strip_prefix("feature-").unwrap();
         let inputs = p4().join(format!("features/{feature}.inputs"));

@@ -321,7 +321,7 @@ fn damaged_programs_are_rejected_or_run() {
             (program, paths.split_off(1))
         })
         .collect();
-    let (mut rejected, mut run) = (0, 0);
+    let (mut rejected_count, mut run_count) = (0, 0);
     for seed in first..first + count {
         let name = &names[seed as usize % names.len()];
         println!("{name}: LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats this test");
@@ -332,17 +332,17 @@ fn damaged_programs_are_rejected_or_run() {
         }
         match load(program.to_string().as_bytes()) {
             Err(error) => {
-                rejected += 1;
+                rejected_count += 1;
                 assert!(
                     !error.location.is_empty() && !error.problem.is_empty(),
                     "{error:?}"
                 );
             }
-            Ok(_) => run += u64::from(runs(&program, &mut rng)),
+            Ok(_) => run_count += u64::from(runs(&program, &mut rng)),
         }
     }
-    println!("{rejected} programs rejected, {run} programs run");
-    assert!(count < 1000 || (rejected > count / 10 && run > count / 10));
+    println!("{rejected_count} programs rejected, {run_count} programs run");
+    assert!(count < 1000 || (rejected_count > count / 10 && run_count > count / 10));
 }
 
 /// Whether a loaded program can be installed. An installed program then processes packets.

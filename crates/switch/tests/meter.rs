@@ -1,4 +1,4 @@
-//! Meters compared with BMv2's own test and with a second implementation of its formula.
+//! Compares meters with BMv2's own test and with a second implementation of BMv2's formula.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use linewarden_switch::meter::{Color, Meter, MeterConfig, MeterError, MeterKind, Rate};
@@ -157,6 +157,8 @@ fn colors_match_bmv2_code() {
 
 /// BMv2's `Meter::execute` step by step, buckets from the highest rate to the lowest.
 struct ReferenceMeter {
+    /// For each rate: tokens per microsecond, maximum tokens, current tokens, tokens generated before the latest packet,
+    /// and the color of a packet without enough tokens.
     rates: Vec<(f64, u64, u64, u64, u32)>,
 }
 

@@ -1,4 +1,4 @@
-//! Checks that the compiled P4 programs belong to their current sources. Unlike compiling, this does not require p4c.
+//! Checks that the compiled P4 programs match the current sources. Unlike a compilation, this check does not require p4c.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-const HOW_TO_FIX: &str = "run `make p4` and commit what it writes";
+const HOW_TO_FIX: &str = "run `make p4` and commit the files that it writes";
 
 fn p4() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4")
@@ -26,7 +26,7 @@ fn text(file: &str) -> String {
     String::from_utf8(read(file)).unwrap()
 }
 
-/// Listed program: its name, source file and line.
+/// A program in the file `p4/programs`: name, source file, and the complete line of that file.
 struct Program {
     name: String,
     source: String,
@@ -63,7 +63,7 @@ fn sources(source: &str) -> BTreeSet<String> {
             .lines()
             .filter_map(|line| line.strip_prefix("#include \"")?.split('"').next());
         for name in included {
-            let path = normal(&folder.join(name));
+            let path = without_parent_components(&folder.join(name));
             if !sources_found.contains(&path) {
                 pending.push(path);
             }
@@ -74,7 +74,7 @@ fn sources(source: &str) -> BTreeSet<String> {
 }
 
 /// Path without `..`.
-fn normal(path: &Path) -> String {
+fn without_parent_components(path: &Path) -> String {
     let mut parts = Vec::new();
     for part in path.components() {
         match part {

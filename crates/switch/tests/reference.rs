@@ -32,7 +32,9 @@ struct Runner {
     forwarding: Forwarding,
     externs: Externs,
     calculations: Vec<Calculation>,
+    /// Replication id and ports of each multicast node.
     nodes: Vec<(u16, Vec<u32>)>,
+    /// Indices of the nodes in each multicast group.
     groups: BTreeMap<u32, Vec<usize>>,
     received: BTreeMap<u32, Vec<Vec<u8>>>,
     now_us: u64,
@@ -232,11 +234,11 @@ fn every_p4c_test_passes() {
         .filter(|path| path.with_extension("stf").exists())
         .collect();
     programs.sort();
-    let only = std::env::var("LINEWARDEN_P4C_ONLY").ok();
+    let name_filter = std::env::var("LINEWARDEN_P4C_ONLY").ok();
     let mut failures = Vec::new();
     for json in &programs {
         let name = json.file_stem().unwrap().to_string_lossy();
-        if only.as_deref().is_some_and(|only| !name.contains(only)) {
+        if name_filter.as_deref().is_some_and(|part| !name.contains(part)) {
             continue;
         }
         if let Err(error) = run(json, &json.with_extension("stf")) {

@@ -1,4 +1,4 @@
-//! STF parser and checks: p4c's tests, small tests, and invalid input.
+//! The STF parser and the check of expectations, with p4c's tests, small tests, and invalid input.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -386,7 +386,7 @@ fn keys_are_interpreted_like_p4c() {
     assert_eq!(
         key("0x0a").lpm(32),
         Ok((vec![0; 4], 8)),
-        "a prefix is counted from the key's top"
+        "a prefix begins at the most significant bit of the key"
     );
     assert_eq!(key("0x0a0001ff/24").lpm(32), Ok((vec![0x0a, 0, 1, 0], 24)));
     assert_eq!(key("10/12").lpm(12), Ok((vec![0, 10], 12)));
@@ -419,7 +419,7 @@ fn names_are_resolved_like_p4c() {
     assert_eq!(
         names::resolve_name("b", ["ab", "c"]),
         Ok("ab"),
-        "not only at a dot"
+        "a short name need not begin after a dot"
     );
     let ambiguous = names::resolve_name("tab", tables).unwrap_err().to_string();
     assert!(ambiguous.contains("ingress.tab and egress.tab"), "{ambiguous}");
@@ -498,7 +498,7 @@ fn differences_are_readable() {
     );
 }
 
-/// `compare_pkt` of p4c's `testutils.py`, on its strings.
+/// `compare_pkt` of p4c's `testutils.py`, which compares hexadecimal digits.
 fn compare_pkt(expected: &str, received: &[u8]) -> bool {
     let (expected, strict) = expected
         .strip_suffix('$')
@@ -555,9 +555,9 @@ proptest! {
     #[test]
     fn parser_never_panics_on_command_like_lines(
         keyword in "(add|add_member|setdefault|packet|expect|check_counter|mc_node_create|meter_set_rates|vset_add)",
-        rest in "([ a-f01x*$:.,()=/&>\"é-]|\\[0\\]| k:0x| a\\(){0,30}",
+        arguments in "([ a-f01x*$:.,()=/&>\"é-]|\\[0\\]| k:0x| a\\(){0,30}",
     ) {
-        let text = format!("{keyword} {rest}");
+        let text = format!("{keyword} {arguments}");
         match Test::parse("random", &text) {
             Ok(test) => {
                 prop_assert_eq!(test.statements.len(), 1);

@@ -32,7 +32,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const ENTRIES: u32 = 200;
 
-/// Match on one field of a match kind, in several variants.
+/// A match on the field; `number` selects one of several variants.
 fn field_match(field: &KeyField, number: u32) -> FieldMatch {
     let value = (number % 256).to_be_bytes()[3..].to_vec();
     match field.kind {

@@ -1,9 +1,9 @@
 //! Servers for tests and benchmarks: PostgreSQL and nats-server.
 //!
-//! Each server is a process with its own temporary directory. The server ends and the directory is removed when the process that started
-//! the server ends, also after a crash. Servers listen only on the given address.
+//! Each server is a process with its own temporary directory, which is removed on drop. The server stops when the
+//! process that started the server ends, also after a crash of that process. Servers listen only on the given address.
 //!
-//! The crate is not for production: commits need not survive a power failure, and the servers have no passwords.
+//! The crate is not for production: by default, commits need not survive a power failure, and the servers have no passwords.
 //!
 //! | Type | Server |
 //! |---|---|
@@ -59,7 +59,7 @@ pub enum Unavailable {
     StartFailed {
         /// The program.
         program: &'static str,
-        /// Its error output.
+        /// Error output of the program, or the I/O error.
         detail: String,
     },
 }

@@ -8,8 +8,8 @@ use crate::process::{LaunchOptions, Server};
 use crate::{Listen, Unavailable};
 
 const READY_MESSAGE: &str = "Server is ready";
-/// Message of a server whose port is in use: a free port is not reserved before the server binds it, and an outgoing connection may use
-/// it in between.
+/// Message of a server whose port is in use: after a test has chosen a free port, an outgoing connection may use the
+/// port before the server binds the port.
 const PORT_IN_USE_MESSAGE: &str = "address already in use";
 
 /// A running server with its own store.
@@ -55,7 +55,7 @@ impl Nats {
     /// Starts the server again with its previous store.
     ///
     /// # Errors
-    /// The error output of the server.
+    /// The server does not start; the error contains its error output.
     pub fn restart(&mut self) -> io::Result<()> {
         let Listen { address, port } = self.listen;
         let (address, port) = (address.to_string(), port.to_string());

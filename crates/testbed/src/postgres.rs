@@ -36,12 +36,12 @@ pub struct Postgres {
     user: Option<(u32, u32)>,
     options: PostgresOptions,
     server: Option<Server>,
-    /// Whether another process has started the cluster.
+    /// Whether another process has started the server.
     is_attached: bool,
 }
 
 impl Postgres {
-    /// A server that another process has started in that directory.
+    /// A server that another process has started in `directory`; dropping the value does not stop the server.
     #[must_use]
     pub fn attach(directory: &Path) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Postgres {
     /// Starts the server again with its previous cluster.
     ///
     /// # Errors
-    /// The error output of the server.
+    /// The server does not start; the error contains its error output.
     pub fn restart(&mut self) -> io::Result<()> {
         let program = self.bin_directory.join("postgres");
         let data = self.directory.join("data");
@@ -182,12 +182,12 @@ impl Postgres {
             return Err(io::Error::other("no server is running"));
         }
         let mut paused = Paused {
-            processes: postmaster_pid,
+            process_ids: postmaster_pid,
         };
-        let children = format!("/proc/{0}/task/{0}/children", paused.processes);
-        paused.processes = format!("{} {}", paused.processes, fs::read_to_string(children)?);
+        let children = format!("/proc/{0}/task/{0}/children", paused.process_ids);
+        paused.process_ids = format!("{} {}", paused.process_ids, fs::read_to_string(children)?);
         // Processes that have ended meanwhile are ignored.
-        signal("STOP", &paused.processes)?;
+        signal("STOP", &paused.process_ids)?;
         Ok(paused)
     }
 
@@ -201,10 +201,10 @@ impl Postgres {
         &self.directory
     }
 
-    /// Creates an empty schema with this name; returns its URL, which uses the Unix socket.
+    /// Creates an empty schema with this name; returns a URL of the schema, which uses the Unix socket.
     ///
     /// # Errors
-    /// The error output of `psql`.
+    /// `psql` fails; the error contains its error output.
     pub fn new_schema(&self, name: &str) -> io::Result<String> {
         self.psql(&format!("CREATE SCHEMA {name}"))?;
         Ok(format!(
@@ -214,7 +214,7 @@ impl Postgres {
         ))
     }
 
-    /// URL of the database `postgres`, which uses TCP.
+    /// URL of the database `postgres`, which uses TCP; `None`: the server has no TCP address.
     #[must_use]
     pub fn address(&self) -> Option<String> {
         let Listen { address, port } = self.options.listen?;
@@ -224,10 +224,10 @@ impl Postgres {
         })
     }
 
-    /// Runs SQL statements; returns their results, one line per row.
+    /// Runs SQL statements; returns their results, one line per result row.
     ///
     /// # Errors
-    /// The error output of `psql`.
+    /// `psql` fails; the error contains its error output.
     pub fn psql(&self, statements: &str) -> io::Result<String> {
         let output = Command::new(self.bin_directory.join("psql"))
             .args([
@@ -261,20 +261,21 @@ impl Postgres {
 /// A suspended server; dropping the guard resumes it.
 #[derive(Debug)]
 pub struct Paused {
-    processes: String,
+    /// Process ids, separated by spaces.
+    process_ids: String,
 }
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        let _ = signal("CONT", &self.processes);
+        let _ = signal("CONT", &self.process_ids);
     }
 }
 
-/// Sends a signal; returns whether all processes existed.
-fn signal(name: &str, processes: &str) -> io::Result<bool> {
+/// Sends a signal to processes; their ids are separated by spaces. Returns whether all processes existed.
+fn signal(name: &str, process_ids: &str) -> io::Result<bool> {
     let status = Command::new("/bin/sh")
         .args(["-c", "kill -\"$0\" \"$@\"", name])
-        .args(processes.split_whitespace())
+        .args(process_ids.split_whitespace())
         .stderr(Stdio::null())
         .status()?;
     Ok(status.success())
@@ -316,8 +317,8 @@ fn server_user(directory: &Path) -> io::Result<Option<(u32, u32)>> {
     let account = accounts.lines().find_map(|line| {
         let mut fields = line.split(':');
         let is_postgres = fields.next() == Some("postgres");
-        let numbers = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
-        is_postgres.then_some(numbers)
+        let user_and_group = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+        is_postgres.then_some(user_and_group)
     });
     const UNPRIVILEGED: (u32, u32) = (65534, 65534);
     let (user, group) = account.unwrap_or(UNPRIVILEGED);

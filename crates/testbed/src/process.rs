@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-/// Starts the server and waits until the script's standard input is closed, at the latest by the end of the parent process. Then the script
-/// stops the server; after the input "kill", it kills the server.
+/// Starts the server and waits for a line or the end of standard input, which the end of the parent process closes. The
+/// line "kill" kills the server; otherwise the script stops the server gracefully.
 const SUPERVISOR_SCRIPT: &str = r#"
 "$@" </dev/null &
 server=$!
@@ -39,21 +39,21 @@ pub(crate) struct LaunchOptions<'a> {
     pub(crate) remove_on_exit: Option<&'a Path>,
     /// Message on standard error when the server is ready.
     pub(crate) ready_message: &'static str,
-    /// Message on standard error if a resource is temporarily in use.
+    /// Message on standard error if a resource is temporarily in use; the start is then retried.
     pub(crate) busy_message: &'static str,
 }
 
-/// Number of start attempts while a resource is in use, and the interval between two attempts.
-const START_ATTEMPTS: u32 = 100;
+/// Maximum number of retries of a start while a resource is in use.
+const START_RETRIES: u32 = 100;
 const START_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Server {
     /// Starts the server and waits until it is ready.
     ///
     /// # Errors
-    /// The error output, if the server ends before it is ready.
+    /// The server ends before it is ready; the error contains its error output.
     pub(crate) fn start(launch: &LaunchOptions<'_>) -> io::Result<Self> {
-        for _ in 0..START_ATTEMPTS {
+        for _ in 0..START_RETRIES {
             match Self::start_once(launch) {
                 Err(error) if error.to_string().contains(launch.busy_message) => {
                     std::thread::sleep(START_RETRY_INTERVAL)

@@ -3,7 +3,8 @@
 //!
 //! A server authenticates with its certificate. With a client CA, a tonic server also requires a client certificate before it
 //! reads any request; a client with a certificate of that CA has full access. A server with the configuration for rustls accepts
-//! clients without a certificate, and must authenticate them itself. Revocation is not checked.
+//! clients without a certificate. The server must then authenticate each request of these clients, for example by a token.
+//! Revocation of certificates is not checked.
 //!
 //! The crate does not read files and does not authorize users.
 //!
@@ -36,10 +37,10 @@ use thiserror::Error;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, ServerTlsConfig};
 use zeroize::Zeroizing;
 
-/// Handshake timeout: slow clients must not hold connections.
+/// Maximum duration of a TLS handshake, so that a slow peer cannot occupy a connection.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The part of a configuration that is invalid.
+/// The invalid part of a TLS configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsPart {
     /// The certificate chain.
@@ -63,13 +64,13 @@ impl fmt::Display for TlsPart {
     }
 }
 
-/// Why a configuration is invalid.
+/// Why a TLS configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid {part}: {reason}")]
 pub struct TlsError {
     /// The invalid part.
     pub part: TlsPart,
-    /// What is wrong, for operators.
+    /// Description of the problem, for operators.
     pub reason: String,
 }
 
@@ -133,8 +134,8 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// Creates the configuration. `client_ca` (PEM, one or more certificates): the CA of client certificates. With it, the
-    /// configuration for tonic requires a client certificate; the configuration for rustls accepts clients without one.
+    /// Creates the configuration. `client_ca` (PEM, one or more certificates) is the CA of client certificates. If this CA
+    /// is present, [`ServerTls::to_tonic`] requires a client certificate, and [`ServerTls::to_rustls`] only allows one.
     ///
     /// # Errors
     /// The CA is invalid.
@@ -145,17 +146,17 @@ impl ServerTls {
         })
     }
 
-    /// Whether a CA of client certificates was given.
+    /// Whether the configuration has a CA of client certificates.
     #[must_use]
     pub fn authenticates_clients(&self) -> bool {
         self.client_ca.is_some()
     }
 
-    /// Returns the configuration for a server that performs handshakes itself. Clients without a certificate are
-    /// accepted; clients with a certificate of another CA are rejected.
+    /// Returns the configuration for a server that performs handshakes itself. `protocols` are the ALPN protocol names.
+    /// Clients without a certificate are accepted; clients with a certificate of another CA are rejected.
     ///
     /// # Errors
-    /// The input that [`ServerTls::new`] has validated cannot be used.
+    /// rustls refuses a certificate or key that [`Identity::from_pem`] or [`ServerTls::new`] accepted.
     pub fn to_rustls(&self, protocols: &[&[u8]]) -> Result<rustls::ServerConfig, TlsError> {
         let chain = certificates(TlsPart::Certificate, &self.identity.chain)?;
         let invalid_key = |reason: String| TlsError::new(TlsPart::Key, reason);
@@ -185,7 +186,7 @@ impl ServerTls {
     /// Returns the configuration for tonic.
     #[must_use]
     pub fn to_tonic(&self) -> ServerTlsConfig {
-        // tonic builds its configuration with the default provider.
+        // tonic uses the default cryptography provider, which must be installed first.
         provider();
         let config = ServerTlsConfig::new()
             .identity(self.identity.to_tonic())
@@ -218,7 +219,7 @@ impl ClientTls {
         })
     }
 
-    /// Expects this DNS name or IP address in the certificate, instead of the host in the address.
+    /// Expects this DNS name or IP address in the server certificate, instead of the host in the server's address.
     ///
     /// # Errors
     /// The name is invalid.
@@ -261,7 +262,7 @@ impl ClientTls {
 pub fn endpoint(address: &str, tls: Option<&ClientTls>) -> Result<Endpoint, tonic::transport::Error> {
     match tls {
         None => Endpoint::from_shared(format!("http://{address}")),
-        // The scheme must match: tonic ignores the configuration with `http`.
+        // With the scheme `http`, tonic would ignore the TLS configuration.
         Some(tls) => {
             provider();
             Endpoint::from_shared(format!("https://{address}"))?.tls_config(tls.to_tonic())
@@ -285,6 +286,7 @@ pub fn install_provider() {
     provider();
 }
 
+/// Parses and checks all certificates of a PEM text. `part` is the part that errors name.
 fn certificates(part: TlsPart, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(text)
         .collect::<Result<_, _>>()
@@ -313,6 +315,7 @@ pub fn first_certificate(chain: &[u8]) -> Result<Vec<u8>, TlsError> {
         .ok_or_else(|| TlsError::new(TlsPart::Certificate, "no certificate in PEM"))
 }
 
+/// Checks that rustls accepts the CA certificates; returns the PEM text unchanged.
 fn checked_ca(text: &[u8]) -> Result<Vec<u8>, TlsError> {
     roots(text)?;
     Ok(text.to_vec())

@@ -39,8 +39,8 @@ pub struct BankSelection {
 }
 
 impl BankSelection {
-    /// Whether this is the selection of exactly these PCRs of this bank. A TPM may write more bytes than 24 PCRs need, or
-    /// fewer.
+    /// Whether this selection consists of exactly the PCRs `selection` of `bank`. A TPM may write a bitmap with more or
+    /// fewer bytes than the three bytes that 24 PCRs need.
     pub fn matches(&self, bank: HashAlgorithm, selection: PcrSelection) -> bool {
         let bitmap = selection.to_bitmap();
         let (head, tail) = self.bitmap.split_at(self.bitmap.len().min(bitmap.len()));
@@ -54,7 +54,7 @@ impl BankSelection {
 /// A parsed quote, not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quote {
-    /// Qualified name of the signing key, which depends on all its ancestors.
+    /// Qualified name of the signing key: a hash that covers the names of the key and of all its ancestors.
     pub qualified_signer: Vec<u8>,
     /// The caller's nonce.
     pub extra_data: Vec<u8>,
@@ -62,7 +62,7 @@ pub struct Quote {
     pub clock: ClockInfo,
     /// Firmware version in the format of the manufacturer.
     pub firmware_version: u64,
-    /// The PCRs.
+    /// The quoted PCRs: one selection for each bank.
     pub selections: Vec<BankSelection>,
     /// Digest of the PCR values, with the hash of the signing scheme.
     pub pcr_digest: Vec<u8>,
@@ -95,7 +95,7 @@ impl Quote {
         Ok(quote)
     }
 
-    /// The byte form, TPMS_ATTEST; equal to the parsed bytes.
+    /// Encodes the quote as TPMS_ATTEST. A parsed quote yields exactly the parsed bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let head = Writer::new()
             .u32(GENERATED)

@@ -1,4 +1,5 @@
-//! TPM2_MakeCredential without a TPM: encrypts a secret that only the TPM with endorsement key and named object can decrypt.
+//! TPM2_MakeCredential without a TPM: encrypts a secret for one TPM. The TPM must have the endorsement key and a loaded
+//! object with the given name.
 
 use rand::CryptoRng;
 
@@ -7,7 +8,8 @@ use crate::public::Name;
 use crate::template::EndorsementKey;
 use crate::wire::Writer;
 
-/// An encrypted secret for the TPM with a certain endorsement key and a loaded object with a certain name.
+/// A credential in the sense of TPM 2.0: a secret, encrypted for the TPM that has a certain endorsement key and a loaded
+/// object with a certain name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
     /// The content of TPM2B_ID_OBJECT.
@@ -20,7 +22,7 @@ pub struct Credential {
 /// object named `object` is loaded there (TPM 2.0 Library, Part 1, "Credential Protection").
 ///
 /// # Errors
-/// The key is invalid.
+/// The endorsement key is invalid, or the cryptographic library failed.
 pub fn make_credential<R: CryptoRng + ?Sized>(
     for_key: &EndorsementKey,
     object: &Name,

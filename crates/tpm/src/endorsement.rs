@@ -27,7 +27,7 @@ use crate::template::EndorsementKey;
 const PATH_MAX: usize = 6;
 /// Maximum length of a certificate, bytes. Endorsement certificates have one to two thousand bytes.
 const CERTIFICATE_BYTES_MAX: usize = 16 * 1_024;
-/// Maximum number of certificates that a device may send in addition to that of the endorsement key.
+/// Maximum number of certificates that a device may send in addition to the endorsement key's certificate.
 pub const SENT_CERTIFICATES_MAX: usize = 5;
 
 const EK_USAGE: Oid<'static> = oid!(2.23.133.8.1);
@@ -51,7 +51,7 @@ const KNOWN_CRITICAL_EXTENSIONS: [Oid<'static>; 6] = [
     oid!(2.5.29.9),
 ];
 
-/// SHA-256 over TPMT_PUBLIC of an endorsement key; operators pin this hash. `tpm2_createek -f tss` writes the area
+/// SHA-256 over TPMT_PUBLIC of an endorsement key; operators pin this hash. `tpm2_createek -f tss` writes the structure
 /// with two bytes of size in front, which are not part of the hash input.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -185,11 +185,11 @@ impl EndorsementTrust {
     }
 
     /// Checks that `key` belongs to a TPM: the key is pinned, or its certificate has a path to a root at the time `now_s`
-    /// (Unix time in seconds). `sent` has the certificates from the device: first that of the key, then others of its
-    /// path.
+    /// (Unix time in seconds). `sent` has the certificates from the device: first the key's certificate, then further
+    /// certificates of the path.
     ///
     /// # Errors
-    /// What is wrong with the certificate or its path.
+    /// The key is not pinned, and its certificate is missing, invalid, or without a valid path to a root.
     pub fn check(
         &self,
         key: &EndorsementKey,
@@ -229,7 +229,7 @@ impl EndorsementTrust {
     }
 }
 
-/// The certificates in which a path is searched.
+/// Searches these certificates for a path to a root.
 struct PathBuilder<'a> {
     roots: &'a [X509Certificate<'a>],
     intermediates: &'a [X509Certificate<'a>],
@@ -237,25 +237,25 @@ struct PathBuilder<'a> {
 }
 
 impl PathBuilder<'_> {
-    /// Adds the issuers of `certificate` up to a root to `issuers`. `below` is the number of intermediate certificates
-    /// between the leaf and `certificate`.
+    /// Finds the issuers of `certificate` up to a root, and inserts them into `issuers`. `intermediate_count` is the number of
+    /// intermediate certificates between the leaf and the issuer of `certificate`.
     fn find_issuers(
         &self,
         certificate: &X509Certificate<'_>,
-        below: usize,
+        intermediate_count: usize,
         issuers: &mut Vec<String>,
     ) -> Result<(), EndorsementError> {
         let mut last_error = EndorsementError::UntrustedIssuer {
             subject: subject(certificate),
             issuer: certificate.issuer().to_string(),
         };
-        if below + 2 > PATH_MAX {
+        if intermediate_count + 2 > PATH_MAX {
             return Err(last_error);
         }
         let has_issuer_name =
             |issuer: &&X509Certificate<'_>| issuer.subject().as_raw() == certificate.issuer().as_raw();
         for issuer in self.roots.iter().filter(has_issuer_name) {
-            match self.check_issued_by(certificate, issuer, below) {
+            match self.check_issued_by(certificate, issuer, intermediate_count) {
                 Ok(()) => {
                     issuers.insert(0, issuer.subject().to_string());
                     return Ok(());
@@ -265,8 +265,8 @@ impl PathBuilder<'_> {
         }
         for issuer in self.intermediates.iter().filter(has_issuer_name) {
             let result = self
-                .check_issued_by(certificate, issuer, below)
-                .and_then(|()| self.find_issuers(issuer, below + 1, issuers));
+                .check_issued_by(certificate, issuer, intermediate_count)
+                .and_then(|()| self.find_issuers(issuer, intermediate_count + 1, issuers));
             match result {
                 Ok(()) => {
                     issuers.insert(0, issuer.subject().to_string());
@@ -278,16 +278,16 @@ impl PathBuilder<'_> {
         Err(last_error)
     }
 
-    /// Checks that `issuer` has issued `certificate` and may do so.
+    /// Checks that `issuer` has issued `certificate` and is permitted to issue certificates.
     fn check_issued_by(
         &self,
         certificate: &X509Certificate<'_>,
         issuer: &X509Certificate<'_>,
-        below: usize,
+        intermediate_count: usize,
     ) -> Result<(), EndorsementError> {
         check_signature(certificate, issuer)?;
         check_time(issuer, self.now_s)?;
-        check_issuer(issuer, below)
+        check_issuer(issuer, intermediate_count)
     }
 }
 
@@ -474,14 +474,19 @@ fn check_leaf(certificate: &X509Certificate<'_>, key: &EndorsementKey) -> Result
     Ok(())
 }
 
-fn check_issuer(certificate: &X509Certificate<'_>, below: usize) -> Result<(), EndorsementError> {
+fn check_issuer(
+    certificate: &X509Certificate<'_>,
+    intermediate_count: usize,
+) -> Result<(), EndorsementError> {
     let mut may_issue = false;
     for extension in extensions(certificate)? {
         match extension.parsed_extension() {
             ParsedExtension::BasicConstraints(constraints) => {
                 may_issue = constraints.ca;
-                let below_max = constraints.path_len_constraint;
-                if below_max.is_some_and(|max| below > usize::try_from(max).unwrap_or(usize::MAX)) {
+                let intermediates_max = constraints.path_len_constraint;
+                if intermediates_max
+                    .is_some_and(|max| intermediate_count > usize::try_from(max).unwrap_or(usize::MAX))
+                {
                     return Err(wrong_use(certificate, "its path length constraint is exceeded"));
                 }
             }

@@ -51,7 +51,7 @@ pub struct WrappedKey {
 /// only for HMAC-SHA-256, and only while `policy` is met.
 ///
 /// # Errors
-/// The key is invalid.
+/// The endorsement key is invalid, or the cryptographic library failed.
 pub fn wrap<R: CryptoRng + ?Sized>(
     for_key: &EndorsementKey,
     key: &AttestationSecret,

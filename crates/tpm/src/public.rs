@@ -111,7 +111,7 @@ pub enum Kind {
         scheme: Scheme,
         /// The x-coordinate, at most 32 bytes: some TPMs omit leading zeros.
         x: Vec<u8>,
-        /// The y-coordinate, as `x`.
+        /// The y-coordinate, at most 32 bytes, as `x`.
         y: Vec<u8>,
     },
     /// An HMAC key, or sealed data.
@@ -185,7 +185,7 @@ impl Public {
         Self::from_bytes(sized_content("TPM2B_PUBLIC", bytes, PUBLIC_BYTES_MAX)?)
     }
 
-    /// The byte form, TPMT_PUBLIC; equal to the parsed bytes.
+    /// Encodes the public area as TPMT_PUBLIC. A parsed public area yields exactly the parsed bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let writer = Writer::new()
             .u16(match self.kind {
@@ -225,7 +225,7 @@ impl Public {
         .into_bytes()
     }
 
-    /// The byte form with its size in front, TPM2B_PUBLIC.
+    /// Encodes the public area as TPM2B_PUBLIC: [`Self::to_bytes`] with the length in front.
     pub fn to_sized(&self) -> Vec<u8> {
         Writer::new().sized_buffer(&self.to_bytes()).into_bytes()
     }

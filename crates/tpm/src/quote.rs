@@ -66,7 +66,7 @@ pub struct VerifiedQuote {
 /// when it received `nonce`.
 ///
 /// # Errors
-/// The property that does not verify.
+/// The quote or its signature is invalid, or the nonce, the selected PCRs or their values differ.
 pub fn verify_quote(
     signer: &AttestationSigner,
     attest: &[u8],

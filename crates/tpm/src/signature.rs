@@ -83,7 +83,7 @@ impl Signature {
         Ok(signature)
     }
 
-    /// The byte form, TPMT_SIGNATURE; equal to the parsed bytes.
+    /// Encodes the signature as TPMT_SIGNATURE. A parsed signature yields exactly the parsed bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Rsassa { hash, bytes } => Writer::new()

@@ -28,7 +28,7 @@ pub enum FieldProblem {
         /// Length of the field, bytes.
         needed: usize,
         /// Number of bytes available.
-        left: usize,
+        available: usize,
     },
     /// The field is longer than the specification or the type of key allows, or does not have the only allowed length.
     InvalidSize {
@@ -46,8 +46,8 @@ pub enum FieldProblem {
 impl fmt::Display for FieldProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Truncated { needed, left } => {
-                write!(f, "{needed} bytes are required, {left} are left")
+            Self::Truncated { needed, available } => {
+                write!(f, "{needed} bytes are required, {available} are left")
             }
             Self::InvalidSize { max, actual } => {
                 write!(
@@ -90,11 +90,14 @@ impl<'a> Reader<'a> {
     pub fn take(&mut self, field: &'static str, length: usize) -> Result<&'a [u8], ParseError> {
         let rest = self.bytes.get(self.position..).unwrap_or_default();
         let field_bytes = rest.get(..length).ok_or_else(|| {
-            let left = rest.len();
+            let available = rest.len();
             self.error(
                 field,
                 self.position,
-                FieldProblem::Truncated { needed: length, left },
+                FieldProblem::Truncated {
+                    needed: length,
+                    available,
+                },
             )
         })?;
         self.position += length;
@@ -153,7 +156,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The error for the last field, of `width` bytes, with a value that is not allowed.
+    /// The error for a `value` that is not allowed in the field read last, which has `width` bytes.
     pub fn refuse(&self, field: &'static str, width: usize, value: impl Into<u64>) -> ParseError {
         self.error(
             field,
@@ -162,11 +165,11 @@ impl<'a> Reader<'a> {
         )
     }
 
-    /// Checks that no bytes are left.
+    /// Checks that no bytes remain.
     pub fn finish(self) -> Result<(), ParseError> {
         match self.bytes.len().saturating_sub(self.position) {
             0 => Ok(()),
-            left => Err(self.error("end", self.position, FieldProblem::TrailingBytes(left))),
+            trailing => Err(self.error("end", self.position, FieldProblem::TrailingBytes(trailing))),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Certificate paths from an endorsement key to a root: accepted ones, and rejected ones with their reasons. No TPM
-//! is needed.
+//! Certificate paths from an endorsement key to a root: accepted paths, and rejected paths with the reasons. The tests
+//! need no TPM.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use aws_lc_rs::rsa::{KeyPair as RsaKeyPair, KeySize};
@@ -16,7 +16,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 const NOW_S: i64 = 1_800_000_000;
 
-const ENDORSEMENT: Attributes = Attributes::FIXED_TPM
+const ENDORSEMENT_ATTRIBUTES: Attributes = Attributes::FIXED_TPM
     .union(Attributes::FIXED_PARENT)
     .union(Attributes::SENSITIVE_DATA_ORIGIN)
     .union(Attributes::ADMIN_WITH_POLICY)
@@ -24,7 +24,7 @@ const ENDORSEMENT: Attributes = Attributes::FIXED_TPM
     .union(Attributes::DECRYPT);
 
 fn public(kind: Kind) -> Public {
-    let attributes = ENDORSEMENT.bits().to_be_bytes();
+    let attributes = ENDORSEMENT_ATTRIBUTES.bits().to_be_bytes();
     // Attributes deliberately have no constructor from bits: they come from TPM structures.
     let header = [&[0, 1, 0, 11][..], &attributes, &[0, 32], &ENDORSEMENT_POLICY].concat();
     let parameters = [
@@ -108,7 +108,7 @@ impl Ca {
     }
 }
 
-/// Parameters like those of TPM manufacturers: no subject, the TPM's model in a critical alternative name.
+/// Certificate parameters as TPM manufacturers use them: no subject, and the TPM's model in a critical alternative name.
 fn leaf_params() -> CertificateParams {
     let mut params = params("");
     params.key_usages = vec![KeyUsagePurpose::KeyAgreement];
@@ -150,7 +150,7 @@ fn issuers(endorsement: Endorsement) -> Vec<String> {
 }
 
 #[track_caller]
-fn refused_use(result: Result<Endorsement, EndorsementError>, expected: &str) {
+fn assert_wrong_use(result: Result<Endorsement, EndorsementError>, expected: &str) {
     match result {
         Err(EndorsementError::WrongUse { reason, .. }) => assert!(reason.contains(expected), "{reason}"),
         other => panic!("{other:?}"),
@@ -213,38 +213,44 @@ fn certificates_of_unauthorized_issuers_are_refused() {
         let leaf = issuer.issue(&leaf_params(), &key.0);
         trust(&[&root], &[issuer]).check(&key.key(), &[leaf], NOW_S)
     };
-    let mut no_ca = ca_params("ca", None);
-    no_ca.is_ca = IsCa::ExplicitNoCa;
-    refused_use(check(&root.issue_ca(no_ca)), "it is not a CA certificate");
-    let mut no_signing = ca_params("ca", None);
-    no_signing.key_usages = vec![KeyUsagePurpose::CrlSign];
-    refused_use(check(&root.issue_ca(no_signing)), "may not sign certificates");
-    let mut other_issuer = ca_params("ca", None);
-    other_issuer.custom_extensions = vec![extension(&[1, 2, 3, 4], &[5, 0], true)];
-    refused_use(check(&root.issue_ca(other_issuer)), "1.2.3.4 is unknown");
-    let mut names = ca_params("ca", None);
-    names.name_constraints = Some(rcgen::NameConstraints {
+    let mut not_a_ca = ca_params("ca", None);
+    not_a_ca.is_ca = IsCa::ExplicitNoCa;
+    assert_wrong_use(check(&root.issue_ca(not_a_ca)), "it is not a CA certificate");
+    let mut without_certificate_signing = ca_params("ca", None);
+    without_certificate_signing.key_usages = vec![KeyUsagePurpose::CrlSign];
+    assert_wrong_use(
+        check(&root.issue_ca(without_certificate_signing)),
+        "may not sign certificates",
+    );
+    let mut with_unknown_extension = ca_params("ca", None);
+    with_unknown_extension.custom_extensions = vec![extension(&[1, 2, 3, 4], &[5, 0], true)];
+    assert_wrong_use(
+        check(&root.issue_ca(with_unknown_extension)),
+        "1.2.3.4 is unknown",
+    );
+    let mut name_constrained = ca_params("ca", None);
+    name_constrained.name_constraints = Some(rcgen::NameConstraints {
         permitted_subtrees: vec![rcgen::GeneralSubtree::DnsName("example".to_owned())],
         excluded_subtrees: Vec::new(),
     });
-    refused_use(check(&root.issue_ca(names)), "2.5.29.30 is unknown");
-    let mut old = ca_params("ca", None);
-    old.not_after = date_time_ymd(2021, 1, 1);
+    assert_wrong_use(check(&root.issue_ca(name_constrained)), "2.5.29.30 is unknown");
+    let mut expired = ca_params("ca", None);
+    expired.not_after = date_time_ymd(2021, 1, 1);
     assert!(matches!(
-        check(&root.issue_ca(old)),
+        check(&root.issue_ca(expired)),
         Err(EndorsementError::OutsideValidity { subject, .. }) if subject == "CN=ca"
     ));
     // A CA issued a CA certificate although its own certificate forbids this.
-    let short = root.issue_ca(ca_params("short", Some(0)));
-    let under = short.issue_ca(ca_params("under", None));
-    let leaf = under.issue(&leaf_params(), &key.0);
-    refused_use(
-        trust(&[&root], &[&short, &under]).check(&key.key(), &[leaf], NOW_S),
+    let without_sub_cas = root.issue_ca(ca_params("short", Some(0)));
+    let forbidden_ca = without_sub_cas.issue_ca(ca_params("under", None));
+    let leaf = forbidden_ca.issue(&leaf_params(), &key.0);
+    assert_wrong_use(
+        trust(&[&root], &[&without_sub_cas, &forbidden_ca]).check(&key.key(), &[leaf], NOW_S),
         "path length constraint",
     );
-    // A CA with the right name and another key.
+    // A CA that has the name of the trusted root, and another key.
     let forged = self::root("root").issue(&leaf_params(), &key.0);
-    refused_use(
+    assert_wrong_use(
         trust(&[&root], &[]).check(&key.key(), &[forged], NOW_S),
         "its signature by",
     );
@@ -265,25 +271,25 @@ fn certificates_that_are_not_for_endorsement_keys_are_refused() {
     check(&|params| params.key_usages.clear()).unwrap();
     let attributes = extension(&[2, 5, 29, 9], &[0x30, 0], true);
     check(&|params| params.custom_extensions.push(attributes.clone())).unwrap();
-    refused_use(
+    assert_wrong_use(
         check(&|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]),
         "extendedKeyUsage",
     );
-    refused_use(
+    assert_wrong_use(
         check(&|params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature]),
         "keyUsage",
     );
-    refused_use(
+    assert_wrong_use(
         check(&|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
         "it is a CA certificate",
     );
     let unknown_extension = extension(&[1, 2, 3], &[5, 0], true);
-    refused_use(
+    assert_wrong_use(
         check(&|params| params.custom_extensions.push(unknown_extension.clone())),
         "1.2.3 is unknown",
     );
     let second_name = extension(&[2, 5, 29, 17], &MODEL, true);
-    refused_use(
+    assert_wrong_use(
         check(&|params| params.custom_extensions.push(second_name.clone())),
         "duplicate extension",
     );
@@ -326,15 +332,17 @@ impl PublicKeyData for Rsa {
     }
 }
 
-/// Returns the certificate with the key type changed to RSAES-OAEP, which some manufacturers write, and a new
-/// signature.
-fn as_rsaes_oaep(leaf: &[u8], issuer: &KeyPair) -> Vec<u8> {
-    const RSA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
+/// Returns the certificate with the key type RSAES-OAEP and a new signature. Some manufacturers write this key type.
+fn with_rsaes_oaep_key_type(leaf: &[u8], issuer: &KeyPair) -> Vec<u8> {
+    const RSA_ENCRYPTION_OID: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
     const ECDSA_SHA256: [u8; 12] = [0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
     let (_, certificate) = X509Certificate::from_der(leaf).unwrap();
     let mut signed = certificate.tbs_certificate.as_ref().to_vec();
-    let start = signed.windows(RSA.len()).position(|bytes| bytes == RSA).unwrap();
-    signed[start + RSA.len() - 1] = 7;
+    let start = signed
+        .windows(RSA_ENCRYPTION_OID.len())
+        .position(|bytes| bytes == RSA_ENCRYPTION_OID)
+        .unwrap();
+    signed[start + RSA_ENCRYPTION_OID.len() - 1] = 7;
     let signature = issuer.sign(&signed).unwrap();
     let bits = [
         &[3, u8::try_from(signature.len() + 1).unwrap(), 0][..],
@@ -368,7 +376,7 @@ fn rsa_keys_are_found_in_their_certificates() {
     params.key_usages = vec![KeyUsagePurpose::KeyEncipherment];
     let leaf = root.issue(&params, &Rsa { der });
     let trust = trust(&[&root], &[]);
-    for leaf in [leaf.clone(), as_rsaes_oaep(&leaf, root.issuer.key())] {
+    for leaf in [leaf.clone(), with_rsaes_oaep_key_type(&leaf, root.issuer.key())] {
         trust.check(&key(modulus.clone()), &[leaf], NOW_S).unwrap();
     }
     let mut other_modulus = modulus;
@@ -422,38 +430,38 @@ fn a_pin_matches_one_key_only() {
 }
 
 #[test]
-fn public_areas_that_are_not_of_a_template_are_refused() {
+fn public_areas_that_match_no_template_are_refused() {
     let valid = P256::new().key().public().clone();
-    let refused = |change: &dyn Fn(&mut Public)| {
+    let refusal_of = |change: &dyn Fn(&mut Public)| {
         let mut public = valid.clone();
         change(&mut public);
         EndorsementKey::new(public).unwrap_err()
     };
     assert!(matches!(
-        refused(&|key| key.attributes = key.attributes.union(Attributes::USER_WITH_AUTH)),
+        refusal_of(&|key| key.attributes = key.attributes.union(Attributes::USER_WITH_AUTH)),
         TemplateError::WrongAttributes { .. }
     ));
     assert_eq!(
-        refused(&|key| key.auth_policy.clear()),
+        refusal_of(&|key| key.auth_policy.clear()),
         TemplateError::WrongPolicy
     );
     assert_eq!(
-        refused(&|key| key.auth_policy[0] ^= 1),
+        refusal_of(&|key| key.auth_policy[0] ^= 1),
         TemplateError::WrongPolicy
     );
     assert_eq!(
-        refused(&|key| key.name_alg = HashAlgorithm::Sha384),
+        refusal_of(&|key| key.name_alg = HashAlgorithm::Sha384),
         TemplateError::WrongPolicy
     );
     assert!(matches!(
-        refused(&|key| {
+        refusal_of(&|key| {
             if let Kind::EccP256 { symmetric, .. } = &mut key.kind {
                 *symmetric = Symmetric::AesCfb(256);
             }
         }),
         TemplateError::WrongParameters { .. }
     ));
-    // An endorsement key that signs is rejected, too.
+    // An endorsement key is rejected as an attestation key, too.
     assert!(matches!(
         AttestationSigner::new(valid),
         Err(TemplateError::WrongAttributes { .. })

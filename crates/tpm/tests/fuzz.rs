@@ -1,5 +1,5 @@
-//! Untrusted bytes: TPM structures, certificates and messages are parsed or rejected, and each parsed value has exactly
-//! one encoding.
+//! Untrusted bytes: TPM structures, certificates and messages are parsed or rejected. Each parsed TPM structure has
+//! exactly one encoding.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::OnceLock;
@@ -74,7 +74,7 @@ fn signatures() -> [Vec<u8>; 3] {
     [rsa(0x14), rsa(0x16), ecdsa]
 }
 
-/// An endorsement key, an operator who trusts its manufacturer and has pinned it, and the device's first message.
+/// A TPM manufacturer's root certificate, an endorsement key with its certificate, and the device's first message.
 struct EnrollmentFixture {
     root: Vec<u8>,
     certificate: Vec<u8>,
@@ -84,9 +84,9 @@ struct EnrollmentFixture {
 
 const NOW_S: i64 = 1_800_000_000;
 
-fn enrolling() -> &'static EnrollmentFixture {
-    static ENROLLING: OnceLock<EnrollmentFixture> = OnceLock::new();
-    ENROLLING.get_or_init(|| {
+fn enrollment_fixture() -> &'static EnrollmentFixture {
+    static FIXTURE: OnceLock<EnrollmentFixture> = OnceLock::new();
+    FIXTURE.get_or_init(|| {
         let mut root_params = CertificateParams::default();
         root_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let root_key = KeyPair::generate().unwrap();
@@ -126,18 +126,18 @@ fn enrolling() -> &'static EnrollmentFixture {
 }
 
 fn offer(identity: &Identity, trust: &EndorsementTrust) -> Result<(KeyOffer, Enrollment), EnrollError> {
-    let policy = PcrPolicy::new(std::slice::from_ref(&enrolling().identity.pcrs.0)).unwrap();
+    let policy = PcrPolicy::new(std::slice::from_ref(&enrollment_fixture().identity.pcrs.0)).unwrap();
     let mut rng = rand_chacha::ChaCha20Rng::seed_from_u64(1);
     enroll::offer(identity, trust, policy, NOW_S, &mut rng)
 }
 
 fn manufacturer_trust() -> EndorsementTrust {
     let mut trust = EndorsementTrust::new();
-    trust.add_roots("root", &enrolling().root).unwrap();
+    trust.add_roots("root", &enrollment_fixture().root).unwrap();
     trust
 }
 
-/// One change: the position as a share of the length; the byte; the kind of change.
+/// A list of changes. Each change is a position as a fraction of the length, a byte and the kind of change.
 fn edits() -> impl Strategy<Value = Vec<(f64, u8, u8)>> {
     vec((0.0..1.0, any::<u8>(), 0u8..6), 0..5)
 }
@@ -185,7 +185,7 @@ fn parse_all(bytes: &[u8]) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn the_unedited_structures_are_valid() {
+fn unedited_structures_are_valid() {
     for public in publics() {
         Public::from_bytes(&public).unwrap();
     }
@@ -193,7 +193,7 @@ fn the_unedited_structures_are_valid() {
         Signature::from_bytes(&signature).unwrap();
     }
     Quote::from_bytes(&quote()).unwrap();
-    let fixture = enrolling();
+    let fixture = enrollment_fixture();
     offer(&fixture.identity, &manufacturer_trust()).unwrap();
     let signer = Public::from_bytes(&publics()[2]).unwrap();
     AttestationSigner::new(signer).unwrap();
@@ -201,7 +201,7 @@ fn the_unedited_structures_are_valid() {
 
 #[test]
 fn offers_are_the_same_for_the_same_randomness() {
-    let identity = &enrolling().identity;
+    let identity = &enrollment_fixture().identity;
     let (first, second) = (
         offer(identity, &manufacturer_trust()).unwrap(),
         offer(identity, &manufacturer_trust()).unwrap(),
@@ -216,7 +216,7 @@ fn a_key_that_is_not_on_its_curve_gets_no_offer() {
     trust.pin(EkHash::of_key(&EndorsementKey::new(public.clone()).unwrap()));
     let identity = Identity {
         endorsement_key: public.to_sized(),
-        ..enrolling().identity.clone()
+        ..enrollment_fixture().identity.clone()
     };
     assert_eq!(
         offer(&identity, &trust).unwrap_err(),
@@ -228,13 +228,13 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn edited_structures_are_refused_or_canonical(number in 0..8usize, changes in edits()) {
+    fn edited_structures_are_refused_or_canonical(structure_index in 0..8usize, changes in edits()) {
         let structures = [&publics()[..], &signatures()[..], &[quote()][..]].concat();
-        parse_all(&edited(&structures[number], &changes))?;
+        parse_all(&edited(&structures[structure_index], &changes))?;
     }
 
     #[test]
-    fn any_bytes_are_refused_or_canonical(head in 0..6usize, tail in vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_refused_or_canonical(head_index in 0..6usize, tail in vec(any::<u8>(), 0..200)) {
         let heads = [
             &b"\0\x01\0\x0b\0\x03\0\xb2\0\0\0\x10\0\x10"[..],
             b"\0\x23\0\x0b\0\x05\x04\x72\0\0\0\x10\0\x18\0\x0b\0\x03\0\x10",
@@ -243,12 +243,12 @@ proptest! {
             b"\0\x14\0\x0b",
             b"",
         ];
-        parse_all(&[heads[head], &tail].concat())?;
+        parse_all(&[heads[head_index], &tail].concat())?;
     }
 
-    /// Invented bytes are never a valid signature.
+    /// The key has signed nothing: no bytes are a valid signature.
     #[test]
-    fn invented_signatures_do_not_verify(changes in edits(), message in vec(any::<u8>(), 0..100)) {
+    fn edited_signatures_do_not_verify(changes in edits(), message in vec(any::<u8>(), 0..100)) {
         let key = Public::from_bytes(&publics()[2]).unwrap();
         if let Ok(signature) = Signature::from_bytes(&edited(&signatures()[2], &changes)) {
             prop_assert!(signature.verify(&key, &message).is_err());
@@ -256,15 +256,15 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_as_certificates(head in 0..3usize, tail in vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_refused_as_certificates(head_index in 0..3usize, tail in vec(any::<u8>(), 0..200)) {
         let heads = [&b"\x30\x82\x01\x00\x30\x81\xf0\xa0\x03\x02\x01\x02"[..], b"-----BEGIN CERTIFICATE-----\n", b""];
-        prop_assert!(EndorsementTrust::new().add_roots("any", &[heads[head], &tail].concat()).is_err());
+        prop_assert!(EndorsementTrust::new().add_roots("any", &[heads[head_index], &tail].concat()).is_err());
     }
 
-    /// The signed content is unchanged, or the certificate is refused.
+    /// An edited certificate is refused if the signed content changed.
     #[test]
-    fn edited_certificates_are_refused(changes in edits()) {
-        let fixture = enrolling();
+    fn edited_certificates_are_refused_or_have_the_same_content(changes in edits()) {
+        let fixture = enrollment_fixture();
         let bytes = edited(&fixture.certificate, &changes);
         if manufacturer_trust().check(&fixture.key, std::slice::from_ref(&bytes), NOW_S).is_ok() {
             let signed = |der: &[u8]| X509Certificate::from_der(der).unwrap().1.tbs_certificate.as_ref().to_vec();
@@ -272,10 +272,10 @@ proptest! {
         }
     }
 
-    /// An edited identity is refused, or gets an offer for the same two keys.
+    /// An edited identity is refused, or gets an offer for the same endorsement key.
     #[test]
-    fn edited_identities_are_refused_or_of_the_same_keys(changes in edits()) {
-        let valid = &enrolling().identity;
+    fn edited_identities_are_refused_or_have_the_same_endorsement_key(changes in edits()) {
+        let valid = &enrollment_fixture().identity;
         let bytes = edited(&serde_json::to_vec(valid).unwrap(), &changes);
         if let Ok(identity) = from_json::<Identity>(&bytes) {
             prop_assert_eq!(from_json::<Identity>(&serde_json::to_vec(&identity).unwrap()).unwrap(), identity.clone());
@@ -286,8 +286,8 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_as_messages(tail in vec(any::<u8>(), 0..200), head in 0..3usize) {
-        let bytes = [&b"{\"version\":1,"[..], b"{\"version\":1,\"nonce\":\"00\",", b""][head].iter().copied();
+    fn any_bytes_are_refused_as_messages(tail in vec(any::<u8>(), 0..200), head_index in 0..3usize) {
+        let bytes = [&b"{\"version\":1,"[..], b"{\"version\":1,\"nonce\":\"00\",", b""][head_index].iter().copied();
         let bytes: Vec<u8> = bytes.chain(tail).collect();
         prop_assert!(from_json::<Identity>(&bytes).is_err());
         prop_assert!(from_json::<KeyOffer>(&bytes).is_err());

@@ -16,7 +16,7 @@ impl Agent {
         }
     }
 
-    /// Determines which key the registry has from the key that opened the new session, and updates the helper data.
+    /// Updates the helper data after a session was opened: the key that opened the session is the key in the registry.
     pub(super) fn confirm_credentials(&mut self, sink: EventSink<'_>) {
         let Some(session) = self.device.session() else {
             return;
@@ -32,7 +32,8 @@ impl Agent {
         }
     }
 
-    /// Returns to previous helper data, because the registry was restored to an earlier state. A renewal sends the newer key again.
+    /// Makes previous helper data current, because the registry was restored to an earlier state. A renewal then sends the
+    /// newer key to the registry again.
     fn restore_previous_key(&mut self, number: usize, sink: EventSink<'_>) {
         if let Err(error) = self.options.keyring.restore(number) {
             sink(&AgentEvent::RenewalFailed {

@@ -13,11 +13,11 @@ const READ_INTERVAL_MS: u64 = 10_000;
 /// Interval between reports, ms.
 const REPORT_INTERVAL_MS: u64 = 60_000;
 
-/// The last report, and the time of the next reading.
+/// The counters at the last reading, and the time of the next reading.
 #[derive(Debug, Default)]
 pub(super) struct LossReporter {
     losses: [u64; LOSS_COUNTERS.len()],
-    read_at_ms: u64,
+    next_reading_ms: u64,
     /// Kernel drops of closed sockets to the gateway.
     pub(super) closed_link_drops: u64,
 }
@@ -26,12 +26,12 @@ impl Agent {
     /// Reports an increase of losses, at most once a minute, and at the end.
     pub(super) fn report_losses(&mut self, is_end: bool, sink: EventSink<'_>) {
         let now_ms = boot_ms();
-        if now_ms < self.loss_reporter.read_at_ms && !is_end {
+        if now_ms < self.loss_reporter.next_reading_ms && !is_end {
             return;
         }
         let losses = self.losses();
         let has_changed = losses != self.loss_reporter.losses;
-        self.loss_reporter.read_at_ms = now_ms.saturating_add(if has_changed {
+        self.loss_reporter.next_reading_ms = now_ms.saturating_add(if has_changed {
             REPORT_INTERVAL_MS
         } else {
             READ_INTERVAL_MS

@@ -9,14 +9,15 @@ use linewarden_protocol::ticket::{
 
 use super::responder::Backoff;
 
-/// Interval between two pieces, ms: a gateway relays at most ten tickets a second of a device, and some are for other requests.
+/// Interval between two pieces, ms. A gateway relays at most ten tickets of a device per second, and the device needs some of
+/// them for other requests.
 const PIECE_INTERVAL_MS: u64 = 125;
 /// First and longest backoff after a stall, ms. A controller that accepts no evidence does not respond.
 const RETRY_MS: (u64, u64) = (10_000, 600_000);
 /// Responses without progress before a stall.
 const STALLS_MAX: u32 = 4;
 
-/// A document, with what is stored after its acceptance.
+/// A document, with the values that the agent stores after the controller has accepted the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Document {
     pub(crate) bytes: Vec<u8>,
@@ -43,7 +44,9 @@ struct Transfer {
     document: Document,
     id: ReportId,
     total: u32,
+    /// Number of bytes that the controller has acknowledged.
     offset: u32,
+    /// Number of consecutive responses without progress.
     stalls: u32,
 }
 
@@ -80,14 +83,14 @@ impl Delivery {
         Ok(())
     }
 
-    /// When the next piece is due.
+    /// Time at which the next piece is due, ms; `None` without a document.
     pub(crate) fn deadline(&self) -> Option<u64> {
         self.transfer
             .as_ref()
             .map(|_| self.next_piece_ms.max(self.backoff.until_ms))
     }
 
-    /// The body of the next ticket, if one is due.
+    /// The body of the next ticket, if a piece is due.
     pub(crate) fn next_piece(&mut self, now_ms: u64) -> Option<Vec<u8>> {
         if self.deadline().is_none_or(|at_ms| at_ms > now_ms) {
             return None;
@@ -121,7 +124,7 @@ impl Delivery {
             self.backoff = Backoff::default();
             return DeliveryState::Accepted(transfer.document);
         }
-        // A controller may lose its partial document, but not repeatedly.
+        // A controller may lose its partial document once. Repeated losses count as a stall.
         let has_moved = received > transfer.offset && received < transfer.total;
         transfer.stalls = if has_moved { 0 } else { transfer.stalls + 1 };
         transfer.offset = if received < transfer.total { received } else { 0 };

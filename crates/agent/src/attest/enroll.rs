@@ -1,7 +1,8 @@
 //! The device's part of the enrollment of its TPM (LAP/1 3.2; the protocol is in `linewarden_tpm::enroll`).
 //!
-//! The file of `[attest] key` stores all data that the TPM encrypts for itself: the attestation key from the first message on, and k from
-//! the answer on. The attestation key and k are durable before the function returns the message that depends on them.
+//! The file of `[attest] key` stores all data that the TPM encrypts for itself: the attestation key from the first message
+//! on, and k from the answer on. Each function stores these keys durably before it returns the message that depends on
+//! them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,8 +49,9 @@ pub enum EnrollError {
     Offer(#[from] AcceptError),
 }
 
-/// Returns the device's first message, with notices about its PCRs. Creates an attestation key if there is none; an existing attestation
-/// key stays, with or without k. An event log that does not cover the PCRs is omitted from the message.
+/// Returns the device's first message, with notices about its PCRs. Creates an attestation key if there is none; an
+/// existing attestation key stays, with or without k. An event log that does not cover the PCRs is omitted from the
+/// message.
 ///
 /// # Errors
 /// An error of the TPM, the event log or the key file.

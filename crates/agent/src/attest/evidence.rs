@@ -33,7 +33,7 @@ pub(crate) struct EvidenceReporter {
     protection: Protection,
     draft: Option<Draft>,
     delivery: Delivery,
-    /// A configuration that the controller has refused permanently.
+    /// A configuration whose evidence the controller has refused permanently, or whose document is too long.
     rejected_configuration: Option<ConfigurationHash>,
 }
 

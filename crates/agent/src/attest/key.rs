@@ -38,7 +38,7 @@ pub enum KeyFileError {
     NotEnrolled,
 }
 
-/// The key, or the data that the TPM needs to load it.
+/// The key, or the data that the TPM needs to load the key.
 #[derive(Clone, Debug)]
 pub enum KeySource {
     /// A key in this process.
@@ -48,7 +48,7 @@ pub enum KeySource {
     Tpm {
         /// TCTI of the TPM.
         tcti: String,
-        /// The key file of the enrollment.
+        /// The content of the key file.
         blobs: KeyBlobs,
     },
 }
@@ -146,9 +146,10 @@ impl KeyFile {
     /// Reads the key.
     ///
     /// # Errors
-    /// [`KeyFileError`]; the file counts as not read then.
+    /// [`KeyFileError`]; the recorded identity then stays unchanged, so this content still counts as replaced.
     pub fn read(&mut self) -> Result<KeySource, KeyFileError> {
-        // Determined before the key is read: a file that is replaced during the read then counts as replaced, and is read again.
+        // The identity is determined before the key is read. A file that is replaced during the read then counts as
+        // replaced, and is read again.
         let identity = self.current_identity();
         let key = match &self.tcti {
             #[cfg(feature = "tpm")]

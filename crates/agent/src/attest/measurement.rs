@@ -28,7 +28,7 @@ pub struct MeasurementScope {
     pub tpm: Option<TpmScope>,
 }
 
-/// A TPM, and what is measured of it.
+/// A TPM, with the PCRs that are measured and their event log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TpmScope {
     /// TCTI of the TPM, such as `device:/dev/tpmrm0`.
@@ -41,7 +41,8 @@ pub struct TpmScope {
     pub event_log: PathBuf,
 }
 
-/// An event log with its replay to the PCRs, or the reason why the log does not cover the PCRs; then only the PCR values count.
+/// An event log with its replay to the PCRs, or the reason why the log does not cover the PCRs. Without a replay, only the PCR
+/// values count.
 pub type CheckedLog = Result<(Vec<u8>, ReplayedLog), ReplayError>;
 
 /// A measurement.
@@ -83,7 +84,7 @@ pub(super) fn pcr_notices(values: &PcrValues, log: &CheckedLog) -> Vec<Notice> {
     )
 }
 
-/// Why there is no measurement, or no key of its period. The device then sends no proof.
+/// Why there is no measurement, or no key of the period. The device then sends no proof.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// Measuring the files failed.
@@ -197,6 +198,10 @@ impl<'a> LogFile<'a> {
         Ok(Self { path, bytes, log })
     }
 
+    /// Replays the log and compares the result with the PCRs.
+    ///
+    /// # Errors
+    /// The log contradicts the PCRs. A log that does not cover the PCRs is not an error.
     pub(crate) fn check_against(self, pcrs: &PcrValues) -> Result<CheckedLog, MeasureError> {
         match verify_replay(&self.log, pcrs) {
             Ok(replayed) => Ok(Ok((self.bytes, replayed))),

@@ -6,8 +6,9 @@
 //!                        │       └──── Worker      thread for TPM or software key, files, PCRs, event log
 //!                        └──────────── Delivery    delivers evidence to the controller, by tickets
 //! ```
-//! A proof covers the configuration that was measured when its period began. If the measurement fails, the event log contradicts the PCRs,
-//! or the TPM fails, the device sends no proof, and in particular no proof of an older measurement.
+//! A proof covers the configuration that was measured when its period began. If the measurement fails, the event log
+//! contradicts the PCRs, or the TPM fails, the device sends no proof, and in particular no proof of an older
+//! measurement.
 
 mod delivery;
 #[cfg(feature = "tpm")]
@@ -66,7 +67,7 @@ pub struct AttestOptions {
     pub scope: MeasurementScope,
     /// The attestation key.
     pub key: KeySource,
-    /// The file of the key; `None`: never read again.
+    /// The file of the key; `None`: the key is never read again.
     pub key_file: Option<KeyFile>,
     /// UDP port for attestation requests.
     pub port: u16,
@@ -87,14 +88,14 @@ pub(crate) struct Attestation {
     responder: Responder,
     socket: DeviceSocket,
     worker: Worker,
-    /// k, if it is in this process.
+    /// The attestation key k, if k is in this process.
     software: Option<SoftwareKey>,
     options: AttestOptions,
-    /// Earliest time to read a replaced key file: an unreadable one is retried.
+    /// Earliest time to read a replaced key file; an unreadable file is read again later.
     read_key_at_ms: u64,
     /// A new key that the worker has not received yet.
     new_key: Option<KeySource>,
-    /// The worker's present job uses the previous key.
+    /// Whether the worker's present job uses the previous key, so that its result is ignored.
     is_job_superseded: bool,
     job_started_ms: u64,
     evidence: EvidenceReporter,
@@ -177,9 +178,15 @@ impl Attestation {
     }
 
     /// Handles requests and finished jobs, and starts due jobs.
-    pub(crate) fn poll(&mut self, device: &Device, own: Option<IpAddr>, now_ms: u64, sink: EventSink<'_>) {
-        if let Some(own) = own {
-            self.listen(own, now_ms, sink);
+    pub(crate) fn poll(
+        &mut self,
+        device: &Device,
+        device_address: Option<IpAddr>,
+        now_ms: u64,
+        sink: EventSink<'_>,
+    ) {
+        if let Some(device_address) = device_address {
+            self.listen(device_address, now_ms, sink);
             self.receive(device, now_ms, sink);
         }
         while let Some(result) = self.worker.take_result() {
@@ -201,7 +208,8 @@ impl Attestation {
         }
     }
 
-    /// The gateway that has sent an attestation request without a session of this device since the last call.
+    /// Returns the gateway that, since the last call, has sent an attestation request of the kind for devices without a
+    /// session.
     pub(crate) fn take_sessionless_gateway(&mut self) -> Option<GatewayId> {
         self.responder.take_sessionless_gateway()
     }
@@ -220,14 +228,17 @@ impl Attestation {
         });
     }
 
-    fn listen(&mut self, own: IpAddr, now_ms: u64, sink: EventSink<'_>) {
+    fn listen(&mut self, device_address: IpAddr, now_ms: u64, sink: EventSink<'_>) {
         if self.listen_at_ms > now_ms {
             return;
         }
-        if let Err(error) = self.socket.bind(own) {
+        if let Err(error) = self.socket.bind(device_address) {
             self.listen_at_ms = now_ms.saturating_add(LISTEN_RETRY_MS);
             sink(&AgentEvent::AttestationFailed {
-                reason: format!("cannot listen on {}: {error}", SocketAddr::new(own, self.port)),
+                reason: format!(
+                    "cannot listen on {}: {error}",
+                    SocketAddr::new(device_address, self.port)
+                ),
                 retry_in_ms: Some(LISTEN_RETRY_MS),
             });
         }
@@ -240,7 +251,8 @@ impl Attestation {
             let Some(received) = self.socket.receive_plain(&mut buffer) else {
                 return;
             };
-            // A device that was enrolled again receives requests under its new key, repeated until it answers.
+            // A device that was enrolled again receives requests under its new key; the gateway repeats these requests until
+            // the device answers.
             if number == 0 {
                 self.reload_replaced_key(now_ms, sink);
             }
@@ -296,8 +308,8 @@ impl Attestation {
         self.options.key = key;
     }
 
-    /// Makes all pending request keys at once if the key is in this process: a request key then costs no more than checking a tag, and an
-    /// attacker cannot fill the queue.
+    /// Makes all pending request keys at once if the key is in this process: a request key then costs no more than
+    /// checking a tag, and an attacker cannot fill the queue.
     fn make_request_keys(&mut self, sink: EventSink<'_>) {
         let Some(software) = &mut self.software else {
             return;
@@ -320,7 +332,7 @@ impl Attestation {
                 continue;
             }
             tracing::debug!(peer = %reply.to, "proof sent");
-            if let Some(first) = reply.first {
+            if let Some(first) = reply.first_proof {
                 sink(&AgentEvent::Attested {
                     gateway_id: first.gateway.0,
                     period: first.period.0,
@@ -426,10 +438,10 @@ impl Attestation {
                 changes,
             });
         }
-        let took_ms = now_ms.saturating_sub(self.job_started_ms);
+        let measurement_ms = now_ms.saturating_sub(self.job_started_ms);
         let replies = self
             .responder
-            .period_key_ready(start, key.clone(), h, took_ms, now_ms);
+            .period_key_ready(start, key.clone(), h, measurement_ms, now_ms);
         self.send(replies, sink);
         let event = self
             .evidence

@@ -6,9 +6,11 @@ use std::collections::VecDeque;
 use linewarden_protocol::attest::RequestKey;
 use linewarden_protocol::ids::{GatewayId, Period};
 
-/// Maximum number of gateways whose tags were valid: as many as a configuration can name, and more than attest a device at one time.
+/// Maximum number of verified gateways: gateways whose tags were valid. A configuration can name as many gateways, and fewer
+/// gateways attest one device at a time.
 const VERIFIED_GATEWAYS_MAX: usize = 4;
-/// Maximum number of keys. Of a verified gateway at most three periods are accepted at a time: the last confirmed one, the one before and the one after it.
+/// Maximum number of keys. For each verified gateway, at most three periods are accepted at a time: the last confirmed
+/// period, the period before, and the period after.
 const KEYS_MAX: usize = 3 * VERIFIED_GATEWAYS_MAX + UNKNOWN_GATEWAYS_MAX;
 const UNKNOWN_GATEWAYS_MAX: usize = 8;
 /// Maximum number of pending keys.
@@ -21,19 +23,20 @@ type KeyId = (GatewayId, Period);
 
 /// The request keys, and the rate limit for new ones.
 pub(crate) struct RequestKeys {
-    /// The keys; the last used one is last.
+    /// The keys; the most recently stored key is last.
     keys: Vec<(KeyId, RequestKey)>,
     pending: VecDeque<KeyId>,
-    /// Gateways with valid tags; the last verified one is last.
+    /// Gateways with valid tags; the most recently verified gateway is last.
     verified_gateways: VecDeque<GatewayId>,
     /// Token bucket of unknown gateways: time up to which its tokens are used, ms.
     unknown_budget_ms: u64,
-    /// Whether a key costs more than checking a tag under it.
+    /// Whether making a key costs more than checking a tag with a key.
     is_expensive: bool,
 }
 
 impl RequestKeys {
-    /// `known_gateways`: gateways whose tags were valid before a restart; if there are too many, the last ones are kept.
+    /// `known_gateways`: gateways whose tags were valid before a restart. If there are too many gateways, only the last
+    /// [`VERIFIED_GATEWAYS_MAX`] are kept.
     pub(crate) fn new(known_gateways: impl IntoIterator<Item = GatewayId>, is_expensive: bool) -> Self {
         let mut keys = Self {
             keys: Vec::new(),
@@ -59,8 +62,9 @@ impl RequestKeys {
         self.keys.iter().find(|(id, _)| *id == key_id).map(|(_, key)| key)
     }
 
-    /// Requests a key, unless the key is pending already; returns false if the request is rate-limited. Any sender can name a verified
-    /// gateway with a period that is not due, so such a request counts like a request of an unknown gateway.
+    /// Requests a key, if the key is not pending already; returns false if the request is rate-limited. `is_expected` states
+    /// whether the period is the gateway's last period or the next period. Any sender can name a verified gateway with another
+    /// period, so a request for another period counts like a request of an unknown gateway.
     pub(crate) fn request(&mut self, key_id: KeyId, is_expected: bool, now_ms: u64) -> bool {
         if self.pending.contains(&key_id) {
             return true;

@@ -4,9 +4,9 @@
 //!   request ─ screen ─┬─ tag under the session key ────────────────┐
 //!                     └─ tag under a request key, made if needed ──┴─► proof, or the period key first
 //! ```
-//! Two jobs are requested here and executed elsewhere: a request key (one HMAC; with a TPM, some ms), and a period key (a measurement, up
-//! to seconds). An attacker who can send packets causes only a few request keys of a TPM per second, and without a valid tag no
-//! measurement.
+//! Two jobs are requested here and executed elsewhere: a request key (one HMAC; with a TPM, some ms), and a period key
+//! (a measurement, up to seconds). An attacker who can send packets causes only a few request keys of a TPM per second,
+//! and without a valid tag no measurement.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -29,11 +29,11 @@ const PERIODS_MAX: usize = 4;
 const WAIT_MS_MAX: u64 = 60_000;
 /// First and longest backoff after a failure, ms.
 pub(crate) const BACKOFF_MS: (u64, u64) = (1_000, 60_000);
-/// Minimum pause between two measurements, ms; the pause is as long as the last measurement, so that no gateway keeps the device busy for
-/// more than half of its time.
+/// Minimum pause between two measurements, ms; the pause is as long as the last measurement, so that no gateway keeps
+/// the device busy for more than half of its time.
 const MEASUREMENT_PAUSE_MS_MIN: u64 = 100;
 
-/// Rejection: too many requests of unknown gateways.
+/// Rejection: too many requests wait for a request key or for the key of a period.
 pub(crate) const RATE_LIMITED: &str = "limited";
 /// Rejection: the measurement of this period failed permanently.
 pub(crate) const NOT_MEASURED: &str = "not_measured";
@@ -56,7 +56,7 @@ pub(crate) struct ProofReply {
     pub(crate) to: SocketAddr,
     pub(crate) proof: Vec<u8>,
     /// Set for the first proof of a period to a gateway.
-    pub(crate) first: Option<FirstProof>,
+    pub(crate) first_proof: Option<FirstProof>,
 }
 
 /// The first proof of a period to a gateway.
@@ -103,7 +103,7 @@ pub(crate) struct Responder {
     gateways: GatewayPolicy,
     keys: RequestKeys,
     unverified: VecDeque<UnverifiedRequest>,
-    /// The newest request of each gateway, in order of arrival.
+    /// The newest request of each gateway that waits for a period key.
     waiting: Vec<QueuedRequest>,
     periods: VecDeque<PreparedPeriod>,
     failed_periods: VecDeque<PeriodStart>,
@@ -112,7 +112,7 @@ pub(crate) struct Responder {
     rejections: Rejections,
     /// The newest round of each gateway that has sent a request with a valid tag.
     newest_rounds: BTreeMap<GatewayId, RoundNumber>,
-    /// The last gateway that sent a request without a session, until the caller reads it.
+    /// The gateway of the last new request under a request key; `None` after the caller has read the value.
     sessionless_gateway: Option<GatewayId>,
 }
 
@@ -135,8 +135,7 @@ impl Responder {
         }
     }
 
-    /// Replaces the attestation key. Waiting requests and sent proofs are
-    /// forgotten.
+    /// Replaces the attestation key. Waiting requests and sent proofs are forgotten.
     pub(crate) fn replace_key(&mut self, device: DeviceId, keys: RequestKeys) {
         *self = Self {
             rejections: std::mem::take(&mut self.rejections),
@@ -146,9 +145,10 @@ impl Responder {
         };
     }
 
-    /// The gateway that has begun a round without a session of this device since the last call: its request had a valid tag under the
-    /// request key, which gateways use only without a session. Only the gateway can have sent the request, and copies of older requests do
-    /// not count.
+    /// Returns the gateway that, since the last call, has begun a round without a session of this device. The first
+    /// received request of the round had a valid tag under the request key. A gateway with a session sends a round
+    /// first under the session key, and at most repeats the request under the request key. Only the gateway can have
+    /// sent this request, and copies of older requests do not count.
     pub(crate) fn take_sessionless_gateway(&mut self) -> Option<GatewayId> {
         self.sessionless_gateway.take()
     }
@@ -204,8 +204,8 @@ impl Responder {
         if let Some(verified) = session.and_then(|session| self.verify_in_session(session, &request)) {
             return self.respond(verified, true, request);
         }
-        // The request is also checked under the request key if the device has a session: the gateway may have lost the
-        // session, or have quarantined the device.
+        // Even if the device has a session, the request is checked under the request key too: the gateway may have lost
+        // the session, or have quarantined the device.
         let screened = match self.prover.screen(&payload, false) {
             Ok(screened) => screened,
             Err(refusal) => return self.reject(refusal.name()),
@@ -214,7 +214,7 @@ impl Responder {
         if !self.gateways.allows(key_id.0) {
             return self.reject(OTHER_GATEWAY);
         }
-        // A gateway is at most one period behind, and a key is expensive.
+        // An older period is rejected before a key is made: a gateway is at most one period behind, and a key is expensive.
         if key_id.1.0.saturating_add(1) < self.prover.period().0 {
             return self.reject(Refusal::StalePeriod.name());
         }
@@ -308,7 +308,7 @@ impl Responder {
     ) -> Option<ProofReply> {
         let proof = proof.bytes()?.to_vec();
         let prepared = self.periods.iter_mut().find(|prepared| prepared.start == start);
-        let first = prepared
+        let first_proof = prepared
             .filter(|prepared| !prepared.reported_gateways.contains(&gateway))
             .map(|prepared| {
                 prepared.reported_gateways.push(gateway);
@@ -321,7 +321,7 @@ impl Responder {
         Some(ProofReply {
             to: request.from,
             proof,
-            first,
+            first_proof,
         })
     }
 
@@ -346,7 +346,7 @@ impl Responder {
         Some(KeyJob::Period(waiting.start))
     }
 
-    /// When [`Responder::next_job`] returns a job although no datagram has arrived.
+    /// The earliest time at which [`Responder::next_job`] returns a job without a further datagram, ms.
     pub(crate) fn deadline(&self) -> Option<u64> {
         let key = self.keys.next_pending().map(|_| self.key_backoff.until_ms);
         let period = self.waiting.first().map(|_| self.period_backoff.until_ms);
@@ -387,16 +387,17 @@ impl Responder {
         self.key_backoff.increase(now_ms, BACKOFF_MS)
     }
 
-    /// Handles the requests that waited for a period key. `took_ms`: duration of its measurement.
+    /// Handles the requests that waited for a period key. `measurement_ms`: duration of the measurement.
     pub(crate) fn period_key_ready(
         &mut self,
         start: PeriodStart,
         key: PeriodKey,
         h: ConfigurationHash,
-        took_ms: u64,
+        measurement_ms: u64,
         now_ms: u64,
     ) -> Vec<ProofReply> {
-        self.period_backoff = Backoff::until(now_ms.saturating_add(took_ms.max(MEASUREMENT_PAUSE_MS_MIN)));
+        self.period_backoff =
+            Backoff::until(now_ms.saturating_add(measurement_ms.max(MEASUREMENT_PAUSE_MS_MIN)));
         let reported_gateways = Vec::new();
         push_bounded(
             &mut self.periods,
@@ -413,7 +414,8 @@ impl Responder {
         ready
             .into_iter()
             .filter_map(|waiting| {
-                // A later round of the previous period may have been answered since.
+                // While this request waited, the device may have answered a later round of the previous period. The
+                // request is then stale.
                 match self.prover.screen(&waiting.request.payload, waiting.in_session) {
                     Ok(_) => self.respond(waiting.verified, waiting.in_session, waiting.request),
                     Err(refusal) => self.reject(refusal.name()),
@@ -422,8 +424,8 @@ impl Responder {
             .collect()
     }
 
-    /// Records that a period key could not be made; returns the time to the next attempt, ms. Returns `None` if another attempt in this
-    /// period would fail too: the device then sends no proof in this period.
+    /// Records that a period key could not be made; returns the time to the next attempt, ms. Returns `None` if another
+    /// attempt in this period would fail too: the device then sends no proof in this period.
     pub(crate) fn period_key_failed(
         &mut self,
         start: PeriodStart,

@@ -76,9 +76,9 @@ impl Fixture {
         replies
     }
 
-    fn make_period(&mut self, start: PeriodStart, took_ms: u64) -> Vec<ProofReply> {
+    fn make_period(&mut self, start: PeriodStart, measurement_ms: u64) -> Vec<ProofReply> {
         self.responder
-            .period_key_ready(start, k2(&start), H, took_ms, self.now_ms)
+            .period_key_ready(start, k2(&start), H, measurement_ms, self.now_ms)
     }
 
     fn refused(&self, reason: &str) -> u64 {
@@ -114,18 +114,18 @@ fn a_request_waits_for_its_keys_and_the_proof_returns_to_its_sender() {
         period: Period(5),
         h: H,
     };
-    assert_eq!(reply.first, Some(first_proof));
+    assert_eq!(reply.first_proof, Some(first_proof));
     // Further rounds of the period need no key.
     let second = round(GATEWAY, 5, 2);
     let reply = fixture.send_request(&second).unwrap();
-    assert_eq!((reply.proof, reply.first), (proof(&second), None));
+    assert_eq!((reply.proof, reply.first_proof), (proof(&second), None));
     assert_eq!(fixture.responder.next_job(fixture.now_ms), None);
     // Another gateway in the same period only needs its own request key.
     let other = round(GatewayId(8), 5, 9);
     assert!(fixture.send_request(&other).is_none());
     let replies = fixture.make_keys();
     assert_eq!(replies[0].proof, proof(&other));
-    assert_eq!(replies[0].first.unwrap().gateway, GatewayId(8));
+    assert_eq!(replies[0].first_proof.unwrap().gateway, GatewayId(8));
     assert_eq!(fixture.responder.rejections(), &Rejections::new());
 }
 

@@ -23,7 +23,7 @@ use crate::config::{FieldError, field};
 /// machines it contains serial numbers or individual boot options.
 const PCRS: [u32; 5] = [0, 2, 3, 4, 7];
 const QUOTE_EVERY: u32 = 4;
-/// Directories that are private in `deploy/systemd/linewarden-agent.service`, and the setting that makes them so.
+/// Directories that are private in `deploy/systemd/linewarden-agent.service`, each with the setting that makes it private.
 const UNIT_PRIVATE_DIRECTORIES: [(&str, &str); 3] = [
     ("/tmp", "PrivateTmp="),
     ("/var/tmp", "PrivateTmp="),
@@ -36,7 +36,7 @@ const UNIT_PRIVATE_DIRECTORIES: [(&str, &str); 3] = [
 pub struct AttestSection {
     /// A software key file, or the key file of an enrollment with a TPM. Not needed for measuring.
     pub key: Option<PathBuf>,
-    /// TCTI of the TPM, if the key is in one, such as `device:/dev/tpmrm0`.
+    /// TCTI of the TPM, such as `device:/dev/tpmrm0`, if the key is in a TPM.
     pub tpm: Option<String>,
     /// Absolute paths that are measured; directories with their whole content.
     #[serde(default)]
@@ -210,7 +210,7 @@ impl AttestSection {
 
     /// Reads the key; also returns its file.
     fn read_key(&self) -> Result<(KeySource, KeyFile), FieldError> {
-        // Reports a program without TPM support.
+        // This call reports a TPM setting that this program does not support.
         self.tpm_scope()?;
         let key = self.key()?;
         let mut file = KeyFile::new(key.to_owned(), self.tpm.clone());
@@ -268,7 +268,8 @@ impl AttestSection {
         })
     }
 
-    /// Checks the prerequisites on this machine, with warnings. Opens the TPM's device file without using the TPM; measures the files.
+    /// Checks the prerequisites on this machine; returns mistakes and warnings. Opens the TPM's device file without using the
+    /// TPM, and measures the files.
     pub(crate) fn check_machine(&self) -> Vec<FieldError> {
         let state = self.state_path().and_then(|state| {
             read_state(&state)?;

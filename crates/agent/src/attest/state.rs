@@ -22,7 +22,7 @@ pub(crate) struct State {
     pub(crate) accepted: Option<String>,
     /// The period of the last quote that the controller accepted.
     pub(crate) quoted_period: Option<u64>,
-    /// Some gateways with valid tags: a flood with other gateway IDs does not affect their requests.
+    /// Recently verified gateways: after a restart, a flood with other gateway IDs does not delay their requests.
     #[serde(default)]
     pub(crate) gateways: Vec<u32>,
 }

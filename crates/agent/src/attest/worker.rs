@@ -1,4 +1,4 @@
-//! Worker thread for slow operations: the TPM and reading files. Authentication continues during them.
+//! Worker thread for slow operations: the TPM and reading files. Authentication continues during these operations.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -219,7 +219,8 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.jobs = None;
-        // A thread that waits for a TPM or a disk is not joined; the kernel's resource manager flushes its objects.
+        // A thread that waits for a TPM or a disk is not joined; the kernel's resource manager flushes the TPM objects of the
+        // process.
         if let Some(thread) = self.thread.take().filter(|_| !self.is_busy) {
             let _ = thread.join();
         }

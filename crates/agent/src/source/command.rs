@@ -7,10 +7,11 @@
 //! CHALLENGE BITS
 //! ```
 //!
-//! where CHALLENGE is the row's seed as 16 hexadecimal digits (pool mode) or `-` for all cells from the first one (key mode), and BITS is
-//! the number of response bits, decimal. The program prints ⌈BITS/8⌉ bytes as hexadecimal digits, the first bit in the least significant
-//! bit of the first byte; white space is ignored. Exit status 0 means success; any other status is a failure, and the last line of standard
-//! error is the reason. A program that exceeds its timeout is killed.
+//! where CHALLENGE is the row's seed as 16 hexadecimal digits (pool mode) or `-` for all cells from the first one (key
+//! mode), and BITS is the number of response bits, decimal. The program prints ⌈BITS/8⌉ bytes as hexadecimal digits,
+//! the first bit in the least significant bit of the first byte; white space is ignored. Exit status 0 means success;
+//! any other status is a failure, and the last line of standard error is the reason. A program that exceeds its timeout
+//! is killed.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -31,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 /// Maximum timeout of a readout.
-const READING_MAX: Duration = Duration::from_secs(3600);
+const READOUT_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Maximum number of bytes that are read from standard error.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
@@ -41,7 +42,7 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 pub struct CommandPuf {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     #[serde(default)]
     pub arguments: Vec<String>,
     /// Timeout of one readout, ms; at most an hour.
@@ -59,7 +60,7 @@ fn search_path() -> OsString {
 
 impl Puf for CommandPuf {
     fn read(&mut self, challenge: Challenge, bits: usize) -> Result<Bits, PufError> {
-        // The limit of dumps, because the buffer for the output is allocated in advance.
+        // The number of bits is limited, as for dumps, because the buffer for the output is allocated in advance.
         let available = DUMP_BYTES_MAX * 8;
         if bits > available {
             return Err(PufError::TooFewBits {
@@ -144,7 +145,7 @@ impl CommandPuf {
         output_bytes_max: usize,
     ) -> io::Result<Option<ProcessOutput>> {
         // A longer timeout might exceed the range of the clock.
-        let timeout = Duration::from_millis(self.timeout_ms).min(READING_MAX);
+        let timeout = Duration::from_millis(self.timeout_ms).min(READOUT_TIMEOUT_MAX);
         let deadline = Instant::now() + timeout;
         if let Some(mut input) = child.stdin.take() {
             // The request fits into the buffer of the pipe. A write error means that the program has closed its input.
@@ -274,13 +275,13 @@ fn parse(output: &[u8], expected_bytes: usize) -> Result<Zeroizing<Vec<u8>>, Str
         ));
     }
     if digits.len() != 2 * expected_bytes {
-        let more = if digits.len() > 2 * expected_bytes {
+        let or_more = if digits.len() > 2 * expected_bytes {
             "or more "
         } else {
             ""
         };
         return Err(format!(
-            "invalid output: {} {more}hexadecimal digits, expected {}",
+            "invalid output: {} {or_more}hexadecimal digits, expected {}",
             digits.len(),
             2 * expected_bytes
         ));

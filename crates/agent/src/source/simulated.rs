@@ -55,7 +55,7 @@ pub struct SimulatedPuf {
     /// Stages of a chain.
     #[serde(default = "default_stages")]
     pub stages: usize,
-    /// Number of chains; of an interpose PUF, those of the lower layer.
+    /// Number of chains; for an interpose PUF, the number of chains of the lower layer.
     #[serde(default = "default_chains")]
     pub chains: usize,
     /// Number of chains of an interpose PUF's upper layer.
@@ -202,7 +202,7 @@ impl FleetSeed {
     /// Reads a seed file: 64 hexadecimal digits, in a file that only its owner can read.
     ///
     /// # Errors
-    /// The file, and what is wrong with it.
+    /// The file cannot be read, is accessible to other users, or is not a seed file.
     pub fn from_file(path: &Path) -> Result<Self, SeedError> {
         /// Digits and surrounding white space.
         const BYTES_MAX: usize = 128;
@@ -241,8 +241,8 @@ impl FleetSeed {
         Ok(seed)
     }
 
-    /// `SHA-256("linewarden simulated chip" | seed | device_id)[0:8]`; for all but the first chip, followed by its number in four
-    /// bytes.
+    /// `SHA-256("linewarden simulated chip" | seed | device_id)[0:8]`. For each chip except the first, the hash input ends with
+    /// the chip's number in four bytes.
     fn chip(&self, device: DeviceId, number: u32) -> u64 {
         let mut hash = Sha256::new();
         hash.update(b"linewarden simulated chip");

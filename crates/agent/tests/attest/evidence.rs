@@ -1,4 +1,4 @@
-//! Evidence that the agent sends to the controller, and how often.
+//! Content and frequency of the evidence that the agent sends to the controller.
 
 use linewarden_agent::AgentEvent;
 use linewarden_measurement::configuration::Configuration;
@@ -7,7 +7,7 @@ use linewarden_tpm::Protection;
 use linewarden_tpm::enroll::from_json;
 use linewarden_tpm::evidence::Evidence;
 
-use crate::site::{DeviceDirectory, RunningAgent, Site, Tag, h, round, start, state};
+use crate::site::{DeviceDirectory, RunningAgent, Site, TagKey, h, period_start, round, state};
 
 fn count_accepted_without_quote(reports: &[AgentEvent]) -> usize {
     let is_accepted =
@@ -16,7 +16,7 @@ fn count_accepted_without_quote(reports: &[AgentEvent]) -> usize {
 }
 
 #[test]
-fn evidence_is_sent_once_per_configuration_in_several_pieces() {
+fn evidence_is_sent_once_per_configuration_in_several_chunks() {
     let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
     let mut options = directory.options();
     options.send_log = true;
@@ -30,14 +30,14 @@ fn evidence_is_sent_once_per_configuration_in_several_pieces() {
     let mut agent = RunningAgent::start(&site, options.clone());
     site.serve(&mut agent, |site, _| site.sessions > 0);
     let prove = |site: &mut Site, agent: &mut RunningAgent, period: u64, number: u32| {
-        site.expect(start(period), h(&options));
-        let verdict = site.verdict(agent, round(period, number), Tag::Session, port);
+        site.expect(period_start(period), h(&options));
+        let verdict = site.verdict(agent, round(period, number), TagKey::Session, port);
         assert_eq!(verdict, Verdict::ProofOk);
     };
     prove(&mut site, &mut agent, 5, 1);
     let is_accepted = |report: &AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { period: 5, .. });
     site.serve(&mut agent, |_, agent| agent.has(is_accepted));
-    assert!(site.pieces > 3, "{} pieces", site.pieces);
+    assert!(site.chunk_count > 3, "{} chunks", site.chunk_count);
     let evidence: Evidence = from_json(&site.documents[0]).unwrap();
     assert_eq!((evidence.period, evidence.protection), (5, Protection::Software));
     assert_eq!((evidence.event_log, evidence.quote), (None, None));

@@ -11,7 +11,7 @@ mod oracle;
 mod site;
 #[cfg(feature = "tpm")]
 #[path = "../../../tpm/tests/emulator/swtpm.rs"]
-#[allow(dead_code, reason = "the TPM's own tests use all of it")]
+#[allow(dead_code, reason = "the tests of crates/tpm use all items")]
 mod swtpm;
 #[cfg(feature = "tpm")]
 mod tpm;

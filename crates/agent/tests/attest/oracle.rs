@@ -1,4 +1,4 @@
-//! Requests with and without a PROOF in reply, and the effect of a changed file.
+//! Requests that receive a PROOF, requests that the agent rejects, and the effect of a changed file.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -10,7 +10,7 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_tpm::Protection;
 
 use crate::site::{
-    DeviceDirectory, GATEWAY, K, RunningAgent, Site, Tag, h, rejection_count, round, start, state,
+    DeviceDirectory, GATEWAY, K, RunningAgent, Site, TagKey, h, period_start, rejection_count, round, state,
 };
 
 fn attested_configurations(reports: &[AgentEvent]) -> Vec<(u64, &str)> {
@@ -38,8 +38,8 @@ fn in_a_session_every_round_is_proven_and_each_period_reported_once() {
     site.serve(&mut agent, |site, _| site.sessions > 0);
     // In a session the device accepts a period that is far ahead of the previous period.
     for (period, number) in [(500, 1), (500, 2), (501, 3)] {
-        site.expect(start(period), h);
-        let verdict = site.verdict(&mut agent, round(period, number), Tag::Session, port);
+        site.expect(period_start(period), h);
+        let verdict = site.verdict(&mut agent, round(period, number), TagKey::Session, port);
         assert_eq!(verdict, Verdict::ProofOk, "round {number}");
     }
     let reports = agent.end();
@@ -59,22 +59,22 @@ fn a_request_without_a_session_makes_the_device_authenticate_again() {
     let (port, h) = (options.port, h(&options));
     let mut agent = RunningAgent::start(&site, options);
     site.serve(&mut agent, |site, _| site.sessions == 1);
-    site.expect(start(5), h);
-    let verdict = site.verdict(&mut agent, round(5, 1), Tag::Session, port);
+    site.expect(period_start(5), h);
+    let verdict = site.verdict(&mut agent, round(5, 1), TagKey::Session, port);
     assert_eq!(verdict, Verdict::ProofOk);
-    // The last repetition in a round is also under the request key. The round began in the session, so the repetition
-    // does not close the session.
+    // The last repetition of a request always has a tag under the request key. The round began in the session, so this
+    // repetition does not close the session.
     let count = site.proofs.len();
-    site.send_request(&round(5, 1), Tag::Request, port);
+    site.send_request(&round(5, 1), TagKey::Request, port);
     site.serve(&mut agent, |site, _| site.proofs.len() > count);
-    let verdict = site.verdict(&mut agent, round(5, 2), Tag::Request, port);
+    let verdict = site.verdict(&mut agent, round(5, 2), TagKey::Request, port);
     assert_eq!(verdict, Verdict::ProofOk);
     site.serve(&mut agent, |site, _| site.sessions == 2);
     // A copy of an earlier request does not close the new session.
     let count = site.proofs.len();
-    site.send_request(&round(5, 2), Tag::Request, port);
+    site.send_request(&round(5, 2), TagKey::Request, port);
     site.serve(&mut agent, |site, _| site.proofs.len() > count);
-    let verdict = site.verdict(&mut agent, round(5, 3), Tag::Session, port);
+    let verdict = site.verdict(&mut agent, round(5, 3), TagKey::Session, port);
     assert_eq!(verdict, Verdict::ProofOk);
     assert_eq!(site.sessions, 2);
     let reports = agent.end();
@@ -83,28 +83,28 @@ fn a_request_without_a_session_makes_the_device_authenticate_again() {
 }
 
 #[test]
-fn without_a_session_requests_use_the_controllers_key_and_their_periods_are_stored() {
+fn without_a_session_requests_use_the_request_key_and_the_device_stores_their_period() {
     let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
     let options = directory.options();
     let (port, h) = (options.port, h(&options));
     let mut agent = RunningAgent::start(&site, options.clone());
     for (period, number) in [(5, 1), (5, 2), (6, 3)] {
-        site.expect(start(period), h);
-        let verdict = site.verdict(&mut agent, round(period, number), Tag::Request, port);
+        site.expect(period_start(period), h);
+        let verdict = site.verdict(&mut agent, round(period, number), TagKey::Request, port);
         assert_eq!(verdict, Verdict::ProofOk, "round {number}");
     }
     agent.end();
     assert_eq!(state(&options.state)["period"], 6);
     assert_eq!(state(&options.state)["gateways"], serde_json::json!([GATEWAY.0]));
-    // The device was enrolled in period 4: without its stored state it would reject period 7.
+    // The device was enrolled in period 4. Without its stored state, the device would reject period 7.
     let mut agent = RunningAgent::start(&site, options);
-    site.expect(start(7), h);
-    let verdict = site.verdict(&mut agent, round(7, 4), Tag::Request, port);
+    site.expect(period_start(7), h);
+    let verdict = site.verdict(&mut agent, round(7, 4), TagKey::Request, port);
     assert_eq!(verdict, Verdict::ProofOk);
     agent.end();
 }
 
-/// A quarantined device is enrolled again: only a PROOF with the new key ends the quarantine.
+/// An operator can enroll a quarantined device again. Then only a PROOF with the new key ends the quarantine.
 #[test]
 fn a_replaced_key_file_is_used_without_a_restart() {
     let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
@@ -135,13 +135,13 @@ fn a_replaced_key_file_is_used_without_a_restart() {
             write(key);
         }
         site.k = AttestationKey::from_bytes(key);
-        site.expect(start(5), h);
-        let verdict = site.verdict(&mut agent, round, Tag::Request, port);
+        site.expect(period_start(5), h);
+        let verdict = site.verdict(&mut agent, round, TagKey::Request, port);
         assert_eq!(verdict, Verdict::ProofOk, "{round:?}");
     }
     // The agent ignores an invalid key file.
     directory.write("attest.key", "half of a k");
-    let verdict = site.verdict(&mut agent, round(5, 4), Tag::Request, port);
+    let verdict = site.verdict(&mut agent, round(5, 4), TagKey::Request, port);
     assert_eq!(verdict, Verdict::ProofOk);
     let reports = agent.end();
     let is_key_replaced = |report: &&AgentEvent| matches!(report, AgentEvent::AttestationKeyReplaced);
@@ -153,20 +153,20 @@ fn replays_receive_the_same_proof_and_invalid_requests_no_reply() {
     let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
     let options = directory.options();
     let port = options.port;
-    site.expect(start(5), h(&options));
+    site.expect(period_start(5), h(&options));
     let mut agent = RunningAgent::start(&site, options);
     assert_eq!(
-        site.verdict(&mut agent, round(5, 2), Tag::Request, port),
+        site.verdict(&mut agent, round(5, 2), TagKey::Request, port),
         Verdict::ProofOk
     );
     // The agent handles requests in order: when the last request receives a PROOF, the agent has rejected the other
     // requests.
-    site.send_request(&round(5, 3), Tag::Wrong, port);
-    site.send_request(&round(5, 1), Tag::Request, port);
-    site.send_request(&round(7, 4), Tag::Wrong, port);
-    site.send_request(&round(4, 4), Tag::Request, port);
+    site.send_request(&round(5, 3), TagKey::Wrong, port);
+    site.send_request(&round(5, 1), TagKey::Request, port);
+    site.send_request(&round(7, 4), TagKey::Wrong, port);
+    site.send_request(&round(4, 4), TagKey::Request, port);
     let count = site.proofs.len();
-    site.send_request(&round(5, 2), Tag::Request, port);
+    site.send_request(&round(5, 2), TagKey::Request, port);
     site.serve(&mut agent, |site, _| site.proofs.len() > count);
     let repeated = site.proofs.pop().unwrap();
     assert_eq!(repeated.0, Verdict::DropProved);
@@ -184,10 +184,10 @@ fn with_a_key_in_software_requests_of_unknown_gateways_are_verified() {
     let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
     let options = directory.options();
     let port = options.port;
-    site.expect(start(5), h(&options));
+    site.expect(period_start(5), h(&options));
     let mut agent = RunningAgent::start(&site, options);
     assert_eq!(
-        site.verdict(&mut agent, round(5, 1), Tag::Request, port),
+        site.verdict(&mut agent, round(5, 1), TagKey::Request, port),
         Verdict::ProofOk
     );
     for gateway in 100..140 {
@@ -195,10 +195,10 @@ fn with_a_key_in_software_requests_of_unknown_gateways_are_verified() {
             gateway: GatewayId(gateway),
             ..round(5, 2)
         };
-        site.send_request(&forged, Tag::Wrong, port);
+        site.send_request(&forged, TagKey::Wrong, port);
     }
     assert_eq!(
-        site.verdict(&mut agent, round(5, 2), Tag::Request, port),
+        site.verdict(&mut agent, round(5, 2), TagKey::Request, port),
         Verdict::ProofOk
     );
     let reports = agent.end();
@@ -211,10 +211,10 @@ fn file_change_between_periods_changes_the_configuration() {
     let (directory, mut site) = (DeviceDirectory::new(), Site::new(None));
     let options = directory.options();
     let (port, first_hash) = (options.port, h(&options));
-    site.expect(start(5), first_hash);
+    site.expect(period_start(5), first_hash);
     let mut agent = RunningAgent::start(&site, options.clone());
     assert_eq!(
-        site.verdict(&mut agent, round(5, 1), Tag::Request, port),
+        site.verdict(&mut agent, round(5, 1), TagKey::Request, port),
         Verdict::ProofOk
     );
     directory.write("sensord", "other");
@@ -222,19 +222,19 @@ fn file_change_between_periods_changes_the_configuration() {
     assert_ne!(first_hash, changed_hash);
     // Until the end of the period, the device proves the measurement from the start of the period.
     assert_eq!(
-        site.verdict(&mut agent, round(5, 2), Tag::Request, port),
+        site.verdict(&mut agent, round(5, 2), TagKey::Request, port),
         Verdict::ProofOk
     );
-    site.expect(start(6), first_hash);
+    site.expect(period_start(6), first_hash);
     assert_eq!(
-        site.verdict(&mut agent, round(6, 3), Tag::Request, port),
+        site.verdict(&mut agent, round(6, 3), TagKey::Request, port),
         Verdict::DropProof
     );
     assert!(!site.is_proved(3));
     // The PROOF is valid if the gateway expects the new configuration.
-    site.expect(start(6), changed_hash);
+    site.expect(period_start(6), changed_hash);
     assert_eq!(
-        site.verdict(&mut agent, round(6, 3), Tag::Request, port),
+        site.verdict(&mut agent, round(6, 3), TagKey::Request, port),
         Verdict::ProofOk
     );
     assert!(site.is_proved(3));
@@ -259,7 +259,7 @@ fn a_missing_file_is_measured_and_an_unreadable_file_is_an_error() {
     let port = options.port;
     std::fs::remove_file(directory.path("sensord")).unwrap();
     let hash_without_file = h(&options);
-    site.expect(start(5), hash_without_file);
+    site.expect(period_start(5), hash_without_file);
     // A directory loop cannot be read, not even by root.
     std::os::unix::fs::symlink("loop", directory.path("loop")).unwrap();
     let mut unreadable = options.clone();
@@ -268,14 +268,14 @@ fn a_missing_file_is_measured_and_an_unreadable_file_is_an_error() {
     site.open(round(5, 1));
     let is_failure = |report: &AgentEvent| matches!(report, AgentEvent::AttestationFailed { reason, retry_in_ms: Some(_) } if reason.contains("loop"));
     site.serve(&mut agent, |site, agent| {
-        site.send_request(&round(5, 1), Tag::Request, port);
+        site.send_request(&round(5, 1), TagKey::Request, port);
         agent.has(is_failure)
     });
     agent.end();
     assert!(site.proofs.is_empty(), "{:?}", site.proofs);
     let mut agent = RunningAgent::start(&site, options);
     assert_eq!(
-        site.verdict(&mut agent, round(5, 1), Tag::Request, port),
+        site.verdict(&mut agent, round(5, 1), TagKey::Request, port),
         Verdict::ProofOk
     );
     agent.end();

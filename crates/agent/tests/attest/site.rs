@@ -41,13 +41,10 @@ pub const DEVICE: DeviceId = DeviceId(0x00d1);
 const SUITE: Suite = Suite::SipHash128;
 /// Exceeds the duration of each step, even on a busy machine.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// The device's attestation key.
 pub const K: [u8; 32] = [0x42; 32];
 
-pub fn k() -> AttestationKey {
-    AttestationKey::from_bytes(K)
-}
-
-pub fn start(period: u64) -> PeriodStart {
+pub fn period_start(period: u64) -> PeriodStart {
     PeriodStart {
         period: Period(period),
         salt: [period as u8 ^ 0x5a; 8],
@@ -59,7 +56,7 @@ pub fn round(period: u64, number: u32) -> Round {
         gateway: GATEWAY,
         number: RoundNumber(number),
         nonce: [number as u8 | 0x80; 8],
-        start: start(period),
+        start: period_start(period),
     }
 }
 
@@ -212,7 +209,7 @@ impl Drop for RunningAgent {
     }
 }
 
-/// Number of requests rejected for this reason, in the last event.
+/// Number of requests that the agent has rejected for this reason, according to the agent's latest report.
 pub fn rejection_count(reports: &[AgentEvent], reason: &str) -> u64 {
     let rejections = reports.iter().rev().find_map(|report| match report {
         AgentEvent::AttestationRequestsRejected { requests } => Some(requests),
@@ -223,9 +220,9 @@ pub fn rejection_count(reports: &[AgentEvent], reason: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Key that authenticates a request.
+/// Key under which a request has its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tag {
+pub enum TagKey {
     Session,
     Request,
     Wrong,
@@ -234,24 +231,25 @@ pub enum Tag {
 /// The reference gateway with its LAP socket, and the controller's socket for tickets.
 pub struct Site {
     gateway: Gateway,
-    lap: UdpSocket,
+    lap_socket: UdpSocket,
     ticket_socket: UdpSocket,
     started_at: Instant,
     credential: Credential,
     row_key: RowKey,
+    /// The attestation key of which the gateway has the derived keys.
     pub k: AttestationKey,
     current_round: Option<Round>,
     session_key: Option<SessionKey>,
     /// Number of sessions that were opened.
     pub sessions: usize,
-    /// Verdicts on PROOFs, in their order, with the messages.
+    /// Received PROOFs in order of arrival, each with its verdict.
     pub proofs: Vec<(Verdict, Vec<u8>)>,
-    /// Received part of the current document.
-    pub part: Vec<u8>,
+    /// Received bytes of the current document.
+    partial_document: Vec<u8>,
     /// Complete documents.
     pub documents: Vec<Vec<u8>>,
-    /// Number of received chunks.
-    pub pieces: usize,
+    /// Number of received chunks, with repetitions.
+    pub chunk_count: usize,
 }
 
 impl Site {
@@ -263,8 +261,8 @@ impl Site {
             socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
             socket
         };
-        let (lap, ticket_socket) = (socket(), socket());
-        let address = lap.local_addr().unwrap();
+        let (lap_socket, ticket_socket) = (socket(), socket());
+        let address = lap_socket.local_addr().unwrap();
         let mut gateway = Gateway::new(GatewayConfig {
             provers_max: 4,
             session_lifetime_s: lifetime_s.unwrap_or(3_600),
@@ -295,24 +293,24 @@ impl Site {
         gateway.replace_fresh_values(fresh(1), fresh(2), Now::default());
         Self {
             gateway,
-            lap,
+            lap_socket,
             ticket_socket,
             started_at: Instant::now(),
             credential,
             row_key,
-            k: k(),
+            k: AttestationKey::from_bytes(K),
             current_round: None,
             session_key: None,
             sessions: 0,
             proofs: Vec::new(),
-            part: Vec::new(),
+            partial_document: Vec::new(),
             documents: Vec::new(),
-            pieces: 0,
+            chunk_count: 0,
         }
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.lap.local_addr().unwrap()
+        self.lap_socket.local_addr().unwrap()
     }
 
     /// Sets the expected configuration of a period.
@@ -325,7 +323,7 @@ impl Site {
         self.gateway.install_prover(DEVICE, start.period, keys).unwrap();
     }
 
-    /// Opens a round without an end, unless this round is already open.
+    /// Opens a round without a deadline. Does nothing if this round is already open.
     pub fn open(&mut self, round: Round) {
         if self.current_round == Some(round) {
             return;
@@ -344,20 +342,20 @@ impl Site {
     }
 
     /// Sends a request to the device's attestation port.
-    pub fn send_request(&self, round: &Round, tag: Tag, port: u16) {
+    pub fn send_request(&self, round: &Round, tag: TagKey, port: u16) {
         let request_key = self.k.for_requests(DEVICE, GATEWAY, round.start.period);
         let message = match tag {
-            Tag::Session => round.request(DEVICE, self.session_key.as_ref().unwrap()),
-            Tag::Request => round.request_without_session(DEVICE, &request_key),
-            Tag::Wrong => round.request(DEVICE, &SessionKey::from_bytes([9; 16])),
+            TagKey::Session => round.request(DEVICE, self.session_key.as_ref().unwrap()),
+            TagKey::Request => round.request_without_session(DEVICE, &request_key),
+            TagKey::Wrong => round.request(DEVICE, &SessionKey::from_bytes([9; 16])),
         };
         let device = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
-        self.lap.send_to(message.as_bytes(), device).unwrap();
+        self.lap_socket.send_to(message.as_bytes(), device).unwrap();
     }
 
-    /// Opens the round, sends requests until a PROOF arrives, and returns the verdict on the PROOF. A request that
-    /// arrives before the device listens is lost.
-    pub fn verdict(&mut self, agent: &mut RunningAgent, round: Round, tag: Tag, port: u16) -> Verdict {
+    /// Opens the round, sends a request every 500 ms until a PROOF arrives, and returns the verdict on the PROOF. One
+    /// request is not enough, because a request that arrives before the device listens is lost.
+    pub fn verdict(&mut self, agent: &mut RunningAgent, round: Round, tag: TagKey, port: u16) -> Verdict {
         self.open(round);
         let proof_count = self.proofs.len();
         let mut requested_at = Instant::now();
@@ -402,7 +400,7 @@ impl Site {
 
     fn serve_lap(&mut self) {
         let mut buffer = [0u8; 2048];
-        let Ok((length, from)) = self.lap.recv_from(&mut buffer) else {
+        let Ok((length, from)) = self.lap_socket.recv_from(&mut buffer) else {
             return;
         };
         let IpAddr::V4(ip) = from.ip() else {
@@ -435,7 +433,7 @@ impl Site {
             _ => {}
         }
         if verdict.disposition() == Disposition::Reply {
-            self.lap.send_to(payload, from).unwrap();
+            self.lap_socket.send_to(payload, from).unwrap();
         }
     }
 
@@ -454,28 +452,31 @@ impl Site {
         let root = TicketRoot::derive(&self.row_key, &head.session);
         let mut plaintext = PlaintextBuffer::default();
         let body = sealed.open(&root, &mut plaintext).unwrap();
-        let ack = self.store_piece(&EvidenceChunk::parse(body).unwrap());
+        let ack = self.store_chunk(&EvidenceChunk::parse(body).unwrap());
         let mut out = [0; MESSAGE_BYTES_MAX];
         let length = ticket::seal_response(&root, &head, [7; 24], &ack.to_wire(), &mut out).unwrap();
         self.ticket_socket.send_to(&out[..length], from).unwrap();
     }
 
-    fn store_piece(&mut self, piece: &EvidenceChunk<'_>) -> ChunkAck {
-        self.pieces += 1;
-        let offset = piece.offset() as usize;
+    fn store_chunk(&mut self, chunk: &EvidenceChunk<'_>) -> ChunkAck {
+        self.chunk_count += 1;
+        let offset = chunk.offset() as usize;
         if offset == 0 {
-            self.part.clear();
+            self.partial_document.clear();
         }
         // A repeated chunk receives the same acknowledgment as the first copy.
-        if offset <= self.part.len() {
-            self.part.truncate(offset);
-            self.part.extend(piece.bytes());
+        if offset <= self.partial_document.len() {
+            self.partial_document.truncate(offset);
+            self.partial_document.extend(chunk.bytes());
         }
-        let received = self.part.len() as u32;
-        if received == piece.total() {
-            assert_eq!(ticket::ReportId::of_document(&self.part), piece.report());
-            if self.documents.last() != Some(&self.part) {
-                self.documents.push(self.part.clone());
+        let received = self.partial_document.len() as u32;
+        if received == chunk.total() {
+            assert_eq!(
+                ticket::ReportId::of_document(&self.partial_document),
+                chunk.report()
+            );
+            if self.documents.last() != Some(&self.partial_document) {
+                self.documents.push(self.partial_document.clone());
             }
         }
         ChunkAck {

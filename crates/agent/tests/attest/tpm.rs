@@ -1,4 +1,4 @@
-//! A device with its key in a TPM (swtpm) and the PCRs of recorded firmware.
+//! A device with its attestation key in a TPM (swtpm). The TPM has the PCR values of a recorded boot.
 
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -25,7 +25,9 @@ use linewarden_tpm::template::AttestationSigner;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
-use crate::site::{DEVICE, DeviceDirectory, RunningAgent, Site, Tag, h, rejection_count, round, start};
+use crate::site::{
+    DEVICE, DeviceDirectory, RunningAgent, Site, TagKey, h, period_start, rejection_count, round,
+};
 use crate::swtpm::{Emulator, TpmManufacturer, installed, tcti, two_listeners};
 
 /// Time within the validity of the emulator's certificates.
@@ -62,7 +64,7 @@ impl Machine {
         machine
     }
 
-    /// Extends the PCRs as the recorded firmware did.
+    /// Extends the PCRs with the digests in the recorded event log.
     fn boot(&self) {
         let log = EventLog::parse(&std::fs::read(recorded_log()).unwrap()).unwrap();
         let extends = log.events().iter().filter_map(|event| {
@@ -87,7 +89,7 @@ impl Machine {
         self.proxy.set_target(self.emulator.port());
     }
 
-    /// Enrolls a device of this machine, with this event log, as the commands do.
+    /// Enrolls a device with this machine's TPM and the event log `log`, as the `attest` commands do.
     fn enroll(
         &self,
         directory: &DeviceDirectory,
@@ -213,13 +215,13 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
     (options.send_log, options.quote_every) = (true, 4);
     let (port, h) = (options.port, h(&options));
     let mut agent = RunningAgent::start(&site, options.clone());
-    site.expect(start(5), h);
+    site.expect(period_start(5), h);
     assert_eq!(
-        site.verdict(&mut agent, round(5, 1), Tag::Request, port),
+        site.verdict(&mut agent, round(5, 1), TagKey::Request, port),
         Verdict::ProofOk
     );
     assert_eq!(
-        site.verdict(&mut agent, round(5, 2), Tag::Session, port),
+        site.verdict(&mut agent, round(5, 2), TagKey::Session, port),
         Verdict::ProofOk
     );
     let is_accepted = |report: &AgentEvent| {
@@ -235,8 +237,8 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
     site.serve(&mut agent, |_, agent| agent.has(is_accepted));
     // The next quote is due in period 9.
     for (period, number) in [(6, 3), (8, 4)] {
-        site.expect(start(period), h);
-        let verdict = site.verdict(&mut agent, round(period, number), Tag::Session, port);
+        site.expect(period_start(period), h);
+        let verdict = site.verdict(&mut agent, round(period, number), TagKey::Session, port);
         assert_eq!(verdict, Verdict::ProofOk);
     }
     let reports = agent.end();
@@ -253,7 +255,7 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
     let quote = evidence.quote.unwrap();
     let public = Public::from_sized(&enrolled.binding.attestation_key).unwrap();
     let signer = AttestationSigner::new(public).unwrap();
-    let nonce = quote_nonce(DEVICE, &start(5));
+    let nonce = quote_nonce(DEVICE, &period_start(5));
     let (selected_pcrs, values) = ((BANK, selection()), configuration.pcrs());
     verify_quote(
         &signer,
@@ -264,7 +266,7 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
         values,
     )
     .unwrap();
-    let other_nonce = quote_nonce(DEVICE, &start(6));
+    let other_nonce = quote_nonce(DEVICE, &period_start(6));
     assert!(
         verify_quote(
             &signer,
@@ -290,21 +292,21 @@ fn a_missing_tpm_is_reported_and_nothing_is_proven_until_it_returns() {
     let (port, h) = (options.port, h(&options));
     let mut agent = RunningAgent::start(&site, options);
     site.serve(&mut agent, |site, _| site.sessions > 0);
-    site.expect(start(5), h);
+    site.expect(period_start(5), h);
     assert_eq!(
-        site.verdict(&mut agent, round(5, 1), Tag::Session, port),
+        site.verdict(&mut agent, round(5, 1), TagKey::Session, port),
         Verdict::ProofOk
     );
     machine.emulator.kill();
     // The agent derived the key of this period before the TPM stopped.
     assert_eq!(
-        site.verdict(&mut agent, round(5, 2), Tag::Session, port),
+        site.verdict(&mut agent, round(5, 2), TagKey::Session, port),
         Verdict::ProofOk
     );
-    site.expect(start(6), h);
+    site.expect(period_start(6), h);
     site.open(round(6, 3));
     let proofs = site.proofs.len();
-    site.send_request(&round(6, 3), Tag::Session, port);
+    site.send_request(&round(6, 3), TagKey::Session, port);
     let failure_count = |agent: &mut RunningAgent| {
         agent.has(|_| false);
         agent.events.iter().filter_map(attestation_failure).count()
@@ -339,25 +341,25 @@ fn authentication_continues_during_slow_tpm_operations() {
     let (port, h) = (options.port, h(&options));
     let mut agent = RunningAgent::start(&site, options);
     site.serve(&mut agent, |site, _| site.sessions > 0);
-    site.expect(start(5), h);
+    site.expect(period_start(5), h);
     site.open(round(5, 1));
     machine.proxy.set_blocked(true);
-    let (sessions, mut last_sessions) = (site.sessions, 0);
-    // Sends the request once in each session, under the key of the session.
-    let request_in_new_session = |site: &mut Site, last_sessions: &mut usize| {
-        if *last_sessions != site.sessions {
-            *last_sessions = site.sessions;
-            site.send_request(&round(5, 1), Tag::Session, port);
+    let (sessions, mut sessions_at_last_request) = (site.sessions, 0);
+    // Sends one request per session, with a tag under the key of that session.
+    let request_in_new_session = |site: &mut Site, sessions_at_last_request: &mut usize| {
+        if *sessions_at_last_request != site.sessions {
+            *sessions_at_last_request = site.sessions;
+            site.send_request(&round(5, 1), TagKey::Session, port);
         }
     };
     site.serve(&mut agent, |site, _| {
-        request_in_new_session(site, &mut last_sessions);
+        request_in_new_session(site, &mut sessions_at_last_request);
         site.sessions >= sessions + 3
     });
     assert!(site.proofs.is_empty(), "{:?}", site.proofs);
     machine.proxy.set_blocked(false);
     site.serve(&mut agent, |site, _| {
-        request_in_new_session(site, &mut last_sessions);
+        request_in_new_session(site, &mut sessions_at_last_request);
         !site.proofs.is_empty()
     });
     assert_eq!(site.proofs[0].0, Verdict::ProofOk);
@@ -392,19 +394,19 @@ fn with_a_log_that_contradicts_the_pcrs_nothing_is_proven_in_the_period() {
     site.serve(&mut agent, |site, _| site.sessions > 0);
     let rejection_reason = |site: &mut Site, agent: &mut RunningAgent, period: u64, number: u32| -> String {
         let earlier_failures = agent.events.iter().filter_map(attestation_failure).count();
-        site.send_request(&round(period, number), Tag::Session, port);
+        site.send_request(&round(period, number), TagKey::Session, port);
         site.serve(agent, |_, agent| {
             agent.has(|_| false);
             agent.events.iter().filter_map(attestation_failure).count() > earlier_failures
         });
-        let (rejection_reason, retry) = agent
+        let (reason, retry) = agent
             .events
             .iter()
             .filter_map(attestation_failure)
             .next_back()
             .unwrap();
-        assert_eq!(retry, None, "{rejection_reason}");
-        rejection_reason.to_owned()
+        assert_eq!(retry, None, "{reason}");
+        reason.to_owned()
     };
     let reason = rejection_reason(&mut site, &mut agent, 5, 1);
     assert!(reason.contains("PCR 4"), "{reason}");
@@ -413,8 +415,8 @@ fn with_a_log_that_contradicts_the_pcrs_nothing_is_proven_in_the_period() {
         "{reason}"
     );
     // The agent rejects further rounds of the period without another measurement.
-    site.send_request(&round(5, 2), Tag::Session, port);
-    site.send_request(&round(5, 3), Tag::Session, port);
+    site.send_request(&round(5, 2), TagKey::Session, port);
+    site.send_request(&round(5, 3), TagKey::Session, port);
     // The next period begins with another measurement, which has the same result.
     let reason = rejection_reason(&mut site, &mut agent, 6, 4);
     assert!(reason.contains("PCR 4"), "{reason}");
@@ -449,8 +451,8 @@ fn device_proves_its_pcrs_with_unexplained_data_or_an_empty_log() {
 
     let (port, h) = (options.port, h(&options));
     let mut agent = RunningAgent::start(&site, options.clone());
-    let mut prove = |site: &mut Site, period: u64, number: u32, tag: Tag| {
-        site.expect(start(period), h);
+    let mut prove = |site: &mut Site, period: u64, number: u32, tag: TagKey| {
+        site.expect(period_start(period), h);
         assert_eq!(
             site.verdict(&mut agent, round(period, number), tag, port),
             Verdict::ProofOk
@@ -458,10 +460,10 @@ fn device_proves_its_pcrs_with_unexplained_data_or_an_empty_log() {
         let is_accepted = |report: &AgentEvent| matches!(report, AgentEvent::EvidenceAccepted { period: accepted_period, .. } if *accepted_period == period);
         site.serve(&mut agent, |_, agent| agent.has(is_accepted));
     };
-    prove(&mut site, 5, 1, Tag::Request);
+    prove(&mut site, 5, 1, TagKey::Request);
     // The event log is empty, as after an update to firmware without a log. The configuration does not change.
     std::fs::write(directory.path("log.bin"), b"").unwrap();
-    prove(&mut site, 9, 2, Tag::Session);
+    prove(&mut site, 9, 2, TagKey::Session);
     agent.end();
     let evidence: Vec<Evidence> = site
         .documents

@@ -1,14 +1,16 @@
-//! A factor of a point as signed digits, `-2^(w-1) ..= 2^(w-1)` for windows of w bits (Booth, *A signed binary multiplication technique*, 1951).
+//! Splits the scalar by which a point is multiplied into signed digits: for windows of w bits, a digit is in `-2^(w-1)
+//! ..= 2^(w-1)` (Booth, *A signed binary multiplication technique*, 1951).
 //!
-//! Unlike the digits of P-256, these may be 0, since additions have no exceptional cases here. A factor k is never replaced by -k or k + L:
-//! a key may have a component of small order, for which L is not 0.
+//! Unlike the digits of P-256, these digits may be 0, since additions on this curve have no exceptional cases. A factor
+//! k is never replaced by L - k (with the negated point) or by k + L: a key may have a component of small order, and L
+//! times that component is not the neutral point.
 
 use crate::elliptic::bits;
 
-/// Bits of the factors, below L; the topmost digit has a spare bit for its carry.
+/// Bits of a factor, which is below L. The digits cover one bit more, for the carry into the topmost digit.
 const BITS: usize = 253;
 
-/// A digit: a number or its negative.
+/// A digit: `index`, or `-index` if `negative`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Digit {
     pub(super) index: usize,
@@ -22,7 +24,7 @@ pub(super) const fn digit_count(width: usize) -> usize {
 
 /// The digit with weight `2^(width position)`, at most 15 bits wide.
 pub(super) fn digit(number: &[u64; 4], width: usize, position: usize) -> Digit {
-    // The window, and the bit below it.
+    // The bits of the window, and the bit below the window.
     let window = match (width * position).checked_sub(1) {
         Some(below) => bits(number, below, width + 1),
         None => bits(number, 0, width) << 1,

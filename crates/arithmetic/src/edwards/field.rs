@@ -3,9 +3,9 @@
 //! 2^260 is 608 modulo p: the upper five columns of a product, times 608, are added to the lower ones. The bound of a number is a parameter
 //! of its type, in units of 2^255, and each operation checks at compile time that its result fits.
 //!
-//! Words of 51 bits, common in other implementations, would save carries in sums. But every high half would have to be
-//! doubled, and the upper columns multiplied by 19 before carries are propagated: 102 operations per multiplication
-//! instead of 87.
+//! Words of 51 bits, common in other implementations, would save carries in sums. But every high half of a product
+//! would have to be doubled, and the upper columns multiplied by 19 before carries are propagated: 102 operations per
+//! multiplication instead of 87.
 #![allow(
     clippy::indexing_slicing,
     reason = "arrays of fixed size, and indices that are constants once the loops are unrolled"
@@ -23,16 +23,17 @@ pub(super) const P: [u64; 4] = [u64::MAX - 18, u64::MAX, u64::MAX, u64::MAX >> 1
 const FOLD: u64 = 608;
 /// Bits of the topmost word below 2^255.
 const TOP_BITS: u32 = 47;
-/// How many times p is added to a product, whose lower columns may be negative if high halves are one too high. The deficit is at most 5
-/// low halves of 2^51 in the topmost column, and one more half for the upper columns: in total slightly more than 96 * 2^255.
+/// How many times p is added to a product. Without that addition, the lower columns may be negative: some backends
+/// compute a high half that is one too high. The deficit is at most 5 low halves of 2^51 in the topmost column, and one
+/// more half for the upper columns: in total slightly more than 96 * 2^255.
 const BIAS: u64 = 100;
-/// Bound of a product, in units of 2^255.
+/// Upper bound of a product before [`Sum::fold`], in units of 2^255.
 ///
-/// The lower columns have at most (k + 1) low and k high halves below 2^52, in total 9.1 * 2^260. The contribution of the upper columns is
-/// below 1.1 * 2^260, and [`BIAS`] p.
-pub(super) const RAW: u64 = 430;
+/// A lower column k (0 to 4) has at most k + 1 low and k high halves below 2^52: all lower columns are in total at most
+/// 9.1 * 2^260. The upper columns contribute less than 1.1 * 2^260, and [`BIAS`] p contributes less than 100 * 2^255.
+pub(super) const PRODUCT_BOUND: u64 = 430;
 
-/// The halves added by folding the upper columns.
+/// The numbers of low and high halves that folding the upper columns adds to each column.
 const FOLDING: Counts = {
     let mut counts = [(0, 0); COLUMNS];
     let mut i = 0;
@@ -51,7 +52,7 @@ const FOLDING: Counts = {
 #[derive(Clone, Copy)]
 pub(super) struct Element<W>(Words<W>);
 
-/// A sum in `0..M 2^255` whose words are not reduced: signed, and below 2^59.
+/// A sum in `0..M 2^255`. Its words are not reduced: they are signed, with an absolute value below 2^59.
 #[derive(Clone, Copy)]
 pub(super) struct Sum<W, const M: u64>(Words<W>);
 
@@ -78,12 +79,12 @@ impl<W: BackendWords> Element<W> {
     }
 
     #[inline(always)]
-    pub(super) fn mul(&self, other: &Self) -> Sum<W, RAW> {
+    pub(super) fn mul(&self, other: &Self) -> Sum<W, PRODUCT_BOUND> {
         Sum(W::run_kernel(&Product, [&self.0, &other.0]))
     }
 
     #[inline(always)]
-    pub(super) fn square(&self) -> Sum<W, RAW> {
+    pub(super) fn square(&self) -> Sum<W, PRODUCT_BOUND> {
         Sum(W::run_kernel(&Square, [&self.0]))
     }
 
@@ -93,13 +94,13 @@ impl<W: BackendWords> Element<W> {
         W::call(RepeatedSquare(*self, times))
     }
 
-    /// `self^(2^250 - 1)` and `self^11`: the common parts of the powers p - 2 and (p - 5) / 8.
+    /// Returns `self^(2^250 - 1)` and `self^11`, intermediate results for the exponents p - 2 and (p - 5) / 8.
     #[inline(always)]
     fn powers(&self) -> (Self, Self) {
         let mul = |a: &Self, b: &Self| a.mul(b).fold();
         let to_9 = mul(&self.square_repeatedly(3), self);
         let to_11 = mul(&to_9, &self.square_repeatedly(1));
-        // ones_i is the power to 2^i - 1.
+        // `ones_i` is `self^(2^i - 1)`.
         let ones_5 = mul(&to_11.square_repeatedly(1), &to_9);
         let ones_10 = mul(&ones_5.square_repeatedly(5), &ones_5);
         let ones_20 = mul(&ones_10.square_repeatedly(10), &ones_10);
@@ -110,7 +111,7 @@ impl<W: BackendWords> Element<W> {
         (mul(&ones_200.square_repeatedly(50), &ones_50), to_11)
     }
 
-    /// `self^(p - 2)`, the inverse if it exists.
+    /// `self^(p - 2)`: the inverse, or 0 for 0.
     #[inline(always)]
     pub(super) fn invert(&self) -> Self {
         let (ones_250, to_11) = self.powers();
@@ -135,9 +136,9 @@ pub(super) fn invert_all<W: BackendWords>(numbers: &mut [Element<W>]) {
     }
     let mut inverse = product.invert();
     for (number, prefix) in numbers.iter_mut().zip(prefixes).rev() {
-        let product = inverse;
-        inverse = product.mul(number).fold();
-        *number = product.mul(&prefix).fold();
+        let product_inverse = inverse;
+        inverse = product_inverse.mul(number).fold();
+        *number = product_inverse.mul(&prefix).fold();
     }
 }
 
@@ -174,16 +175,17 @@ impl<W: BackendWords, const M: u64> Sum<W, M> {
 
     /// Subtracts `(t - 1) p`, with `t = floor(sum / 2^255)` estimated from the topmost word alone, and propagates carries.
     ///
-    /// t does not include the carry into the topmost word. The carry can be negative, above -2^9, so that subtracting t
-    /// p could give a negative number. t can be -1 for the same reason; the code therefore multiplies t + 1.
+    /// The estimate t ignores the carry into the topmost word, which can be negative (above -2^9). Subtracting `t p`
+    /// could therefore give a negative number. For the same reason t can be -1: the code multiplies 19 by `t + 1`,
+    /// which is never negative.
     #[inline(always)]
     pub(super) fn fold(&self) -> Element<W> {
         const { assert!(M < 1 << 11) };
         let [a, b, c, d, e] = self.0;
         let top = W::splat(1 << TOP_BITS);
-        let t_and_1 = e.add(top).shr::<TOP_BITS>();
+        let t_plus_1 = e.add(top).shr::<TOP_BITS>();
         let mut a = a.sub(W::splat(2 * 19)).add(W::accumulator(1, 0));
-        W::madd(&mut a, &mut W::splat(0), t_and_1.factor(), W::splat(19).factor());
+        W::madd(&mut a, &mut W::splat(0), t_plus_1.factor(), W::splat(19).factor());
         let e = e.and(W::splat((1 << TOP_BITS) - 1)).or(top);
         Element(carry(&[a, b, c, d, e]))
     }
@@ -224,7 +226,8 @@ impl WordKernel<1> for Square {
     }
 }
 
-/// The product's lower columns plus 608 times its upper ones, in columns prepared for [`FOLDING`], plus [`BIAS`] p.
+/// Adds 608 times the product's upper columns, and [`BIAS`] p, to the lower columns. The columns must be prepared for
+/// [`FOLDING`].
 #[inline(always)]
 fn reduce<W: WordVector>(mut columns: Columns<W>) -> Words<W> {
     let fold = W::splat(FOLD).factor();

@@ -82,12 +82,16 @@ fn products<W: BackendWords>() {
         );
         let (difference, sum) = run_with_instructions::<W, _>(|| (a_words.square(), a_words.mul(&b_words)));
         check(
-            &run_with_instructions::<W, _>(|| difference.minus::<RAW, { 2 * RAW + 1 }>(&sum).fold()),
+            &run_with_instructions::<W, _>(|| {
+                difference
+                    .minus::<PRODUCT_BOUND, { 2 * PRODUCT_BOUND + 1 }>(&sum)
+                    .fold()
+            }),
             |lane| &a[lane] * &a[lane] + p() * (1u32 << 20) * p() - product(lane),
         );
-        let larger_sum: Sum<W, { 4 * RAW }> = sum
-            .twice::<{ 2 * RAW }>()
-            .plus(&difference.twice::<{ 2 * RAW }>());
+        let larger_sum: Sum<W, { 4 * PRODUCT_BOUND }> = sum
+            .twice::<{ 2 * PRODUCT_BOUND }>()
+            .plus(&difference.twice::<{ 2 * PRODUCT_BOUND }>());
         check(&run_with_instructions::<W, _>(|| larger_sum.fold()), |lane| {
             (product(lane) + &a[lane] * &a[lane]) * 2u32
         });

@@ -1,9 +1,10 @@
 //! Ed25519 verification (RFC 8032, 5.1.7), eight signatures side by side, each with its own key.
 //!
-//! A signature is valid if the encoding of `s B - h A` equals r, byte by byte, and `s < L`: without the cofactor, like
-//! single verification in other libraries. Every lane executes the same steps, and no equation combines several
-//! signatures: a combined equation lets components of small order cancel, and would accept other signatures. All inputs
-//! are public, and the running time depends on them.
+//! A signature (r, s) is valid if `s < L` and the encoding of `s B - h A` equals r byte by byte. B is the base point of
+//! order L, A the signer's point, and h the hash modulo L. The equation has no cofactor, like the verification of
+//! single signatures in other libraries. Every lane executes the same steps, and no equation combines several
+//! signatures: in a combined equation, components of small order could cancel, so that invalid signatures would be
+//! accepted. All inputs are public, and the running time depends on them.
 
 mod digits;
 mod field;
@@ -26,22 +27,23 @@ const ORDER: Modulus = Modulus::new([0x5812_631a_5cf5_d3ed, 0x14de_f9de_a2f7_9cd
 /// Why bytes are not a valid public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// y is p or more: the point has another, canonical encoding.
+    /// y is not below p, the prime of the field: the canonical encoding of the point has `y - p` instead.
     #[error("invalid Ed25519 key: the y coordinate is not below the prime of the field")]
     NotCanonical,
     /// No point has this y.
     #[error("invalid Ed25519 key: the point is not on the curve edwards25519")]
     NotOnCurve,
-    /// The point is one of the eight points with which one signature can be valid for many messages.
+    /// The point is one of the eight points of small order. With such a key, one signature can be valid for many
+    /// messages.
     #[error("invalid Ed25519 key: the point has a small order")]
     SmallOrder,
 }
 
-/// A point that does not have small order; it may have a component of small order.
+/// A public key: a point that does not have small order, but may have a component of small order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublicKey {
     bytes: [u8; 32],
-    /// x and y of the negative of the point.
+    /// The coordinates -x and y of the negative of the point.
     negative: [[u64; WORDS]; 2],
 }
 
@@ -49,7 +51,7 @@ impl PublicKey {
     /// Decodes RFC 8032's encoding (5.1.2).
     ///
     /// # Errors
-    /// Encodings that are not canonical, or not of a point, or of a point of small order.
+    /// Fails if the encoding is not canonical, if there is no such point, or if the point has small order.
     pub fn from_bytes(bytes: &[u8; 32]) -> Result<Self, KeyError> {
         let (y, x_is_odd) = split(bytes);
         if !subtract(&y, &field::P).1 {
@@ -127,7 +129,7 @@ pub struct Request<'a> {
     pub signer: Signer<'a>,
     /// The first half of the signature: an encoded point.
     pub r: &'a [u8; 32],
-    /// The second half: a number, least significant byte first.
+    /// The second half of the signature: a number, least significant byte first.
     pub s: &'a [u8; 32],
     /// SHA-512 of r, the key and the message, see [`hash`].
     pub hash: &'a [u8; 64],
@@ -135,9 +137,9 @@ pub struct Request<'a> {
 
 /// Verifies signatures and returns the results in the same order.
 ///
-/// Accepts any number of signatures. Multiples of 128 are the most efficient, then multiples of eight, provided that
-/// all signatures or none have precomputed keys. If [`Backend::widest`] returns `None`, another library that verifies
-/// one signature at a time is faster.
+/// Accepts any number of signatures. The most efficient counts are multiples of 128, then multiples of eight. A group
+/// of eight consecutive signatures uses precomputed multiples only if all eight signers are [`Signer::Precomputed`]. If
+/// [`Backend::widest`] returns `None`, another library that verifies one signature at a time is faster.
 #[must_use]
 pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
     elliptic::run(backend, verify::Verify(requests))
@@ -154,10 +156,10 @@ pub fn hash(r: &[u8; 32], key: &PublicKey, message: &[u8]) -> [u8; 64] {
         .into()
 }
 
-/// Whether bytes encode a point whose order divides 8, canonically or not.
+/// Whether bytes encode a point of order 1, 2, 4 or 8, in the canonical or another encoding.
 #[must_use]
 pub fn is_small_order(bytes: &[u8; 32]) -> bool {
-    /// y of the points of order 4, 1, 2 and 8, and y + p where that is below 2^255. Either sign of x is possible.
+    /// y of the points of order 4, 1, 2 and 8, and y + p where y + p is below 2^255. Either sign of x is possible.
     const Y: [[u64; 4]; 7] = [
         [0, 0, 0, 0],
         [1, 0, 0, 0],
@@ -180,7 +182,7 @@ pub fn is_small_order(bytes: &[u8; 32]) -> bool {
     Y.contains(&split(bytes).0)
 }
 
-/// y, below 2^255, and whether x is odd.
+/// Splits the encoding of a point into y, which is below 2^255, and whether x is odd.
 fn split(bytes: &[u8; 32]) -> ([u64; 4], bool) {
     let [low @ .., top] = limbs_of_le(bytes);
     ([low[0], low[1], low[2], top & (u64::MAX >> 1)], top >> 63 == 1)

@@ -1,7 +1,7 @@
 //! Multiples of points: of eight public keys, one per lane, and of points with precomputed tables.
 #![allow(
     clippy::indexing_slicing,
-    reason = "indices are lanes, words, and digits that are at most the last multiple"
+    reason = "indices are lanes, words, and digits, which do not exceed the index of the last multiple"
 )]
 
 use std::marker::PhantomData;
@@ -31,8 +31,8 @@ impl Multiples {
                 z,
             } = Addend::new(&point);
             let negative = t.sum().negative::<4>().fold();
-            for (row, coordinate) in entry.iter_mut().zip([sum, difference, t, negative, z]) {
-                for (lanes, word) in row.iter_mut().zip(coordinate.words()) {
+            for (words, coordinate) in entry.iter_mut().zip([sum, difference, t, negative, z]) {
+                for (lanes, word) in words.iter_mut().zip(coordinate.words()) {
                     *lanes = word.store();
                 }
             }
@@ -85,8 +85,8 @@ impl<const WINDOW: usize> Comb<WINDOW> {
     const COUNT: usize = (1 << (WINDOW - 1)) + 1;
     pub(super) const BYTES: usize = TEETH * Self::COUNT * size_of::<Entry>();
 
-    /// Computes the comb of a point that is the same in all lanes. The thousand doublings and additions, for eight
-    /// teeth side by side, take as long as a few verifications.
+    /// Computes the comb of a point that is the same in all lanes. The computation takes as long as a few
+    /// verifications: about a thousand doublings and additions, for eight teeth side by side.
     #[inline(always)]
     pub(super) fn new<W: BackendWords>([x, y]: &[Element<W>; 2]) -> Self {
         let mut entries = vec![Entry::default(); TEETH * Self::COUNT];
@@ -97,7 +97,7 @@ impl<const WINDOW: usize> Comb<WINDOW> {
         Self(entries)
     }
 
-    /// The multiples of a tooth that the digits select, for each lane from its own comb.
+    /// For each lane, the multiple that the lane's digit selects from one tooth of the lane's comb.
     #[inline(always)]
     pub(super) fn select<W: BackendWords>(
         combs: &[&Self; LANES],
@@ -164,10 +164,10 @@ fn fill_teeth<W: BackendWords>(roots: &[[[u64; WORDS]; 4]], entries: &mut [Entry
         t: Element::from_words(load(&lane_words[3])),
     });
     let mut points = vec![Extended::<W>::neutral()];
-    let mut last = Extended::neutral();
+    let mut multiple = Extended::neutral();
     while points.len() < count {
-        last = last.add(&root).extended();
-        points.push(last);
+        multiple = multiple.add(&root).extended();
+        points.push(multiple);
     }
     let mut inverses = Vec::with_capacity(count);
     for point in &points {

@@ -1,9 +1,10 @@
 //! Points of edwards25519, eight side by side.
 //!
 //! The curve is `-x^2 + y^2 = 1 + d x^2 y^2`, with formulas of Hisil, Wong, Carter and Dawson (*Twisted Edwards curves revisited*, 2008).
-//! They hold for any two points, including equal points and points of small order: -1 is a square and d is not.
+//! The formulas hold for any two points, including equal points and points of small order: -1 is a square modulo p, and
+//! d is not a square.
 
-use super::field::{Element, RAW, Sum};
+use super::field::{Element, PRODUCT_BOUND, Sum};
 use crate::elliptic::BackendWords;
 
 /// 2 d, with d = -121665 / 121666 (RFC 8032, 5.1).
@@ -29,7 +30,7 @@ pub(super) struct Projective<W> {
     pub(super) z: Element<W>,
 }
 
-/// The common intermediate result: the point (E F, G H, F G, E H).
+/// The intermediate result of doublings and additions: the point with X = E F, Y = G H, Z = F G and T = E H.
 #[derive(Clone, Copy)]
 pub(super) struct Completed<W> {
     e: Element<W>,
@@ -92,18 +93,19 @@ impl<W: BackendWords> Projective<W> {
         }
     }
 
-    /// Costs 4 squarings in addition to [`Completed`].
+    /// Doubles the point. Costs 4 squarings, without the conversion of the result by [`Completed`].
     #[inline(always)]
     pub(super) fn double(&self) -> Completed<W> {
         let a = self.x.square();
         let b = self.y.square();
-        let c: Sum<W, { 2 * RAW }> = self.z.square().twice();
+        let c: Sum<W, { 2 * PRODUCT_BOUND }> = self.z.square().twice();
         let d = self.x.sum().plus::<3, 6>(&self.y.sum()).fold().square();
-        let h: Sum<W, { 2 * RAW }> = a.plus(&b);
-        let g: Sum<W, { 2 * RAW + 1 }> = a.minus(&b);
+        let h: Sum<W, { 2 * PRODUCT_BOUND }> = a.plus(&b);
+        let g: Sum<W, { 2 * PRODUCT_BOUND + 1 }> = a.minus(&b);
         Completed {
-            e: h.minus::<RAW, { 3 * RAW + 1 }>(&d).fold(),
-            f: c.plus::<{ 2 * RAW + 1 }, { 4 * RAW + 1 }>(&g).fold(),
+            e: h.minus::<PRODUCT_BOUND, { 3 * PRODUCT_BOUND + 1 }>(&d).fold(),
+            f: c.plus::<{ 2 * PRODUCT_BOUND + 1 }, { 4 * PRODUCT_BOUND + 1 }>(&g)
+                .fold(),
             g: g.fold(),
             h: h.fold(),
         }
@@ -119,35 +121,35 @@ impl<W: BackendWords> Extended<W> {
         }
     }
 
-    /// Costs 4 multiplications in addition to [`Completed`].
+    /// Adds a point. Costs 4 multiplications, without the conversion of the result by [`Completed`].
     #[inline(always)]
     pub(super) fn add(&self, other: &Addend<W>) -> Completed<W> {
         self.add_with_z(&other.affine, &self.projective.z.mul(&other.z))
     }
 
-    /// Costs 3 multiplications in addition to [`Completed`].
+    /// Adds a point with Z = 1. Costs 3 multiplications, without the conversion of the result by [`Completed`].
     #[inline(always)]
     pub(super) fn add_affine(&self, other: &AffineAddend<W>) -> Completed<W> {
         self.add_with_z(other, &self.projective.z.sum().twice())
     }
 
     #[inline(always)]
-    fn add_with_z(&self, other: &AffineAddend<W>, zz: &Sum<W, RAW>) -> Completed<W> {
+    fn add_with_z(&self, other: &AffineAddend<W>, zz: &Sum<W, PRODUCT_BOUND>) -> Completed<W> {
         let Projective { x, y, .. } = &self.projective;
         let a = y.sum().minus::<3, 7>(&x.sum()).fold().mul(&other.difference);
         let b = y.sum().plus::<3, 6>(&x.sum()).fold().mul(&other.sum);
         let c = self.t.mul(&other.t);
         Completed {
-            e: b.minus::<RAW, { 2 * RAW + 1 }>(&a).fold(),
-            f: zz.minus::<RAW, { 2 * RAW + 1 }>(&c).fold(),
-            g: zz.plus::<RAW, { 2 * RAW }>(&c).fold(),
-            h: b.plus::<RAW, { 2 * RAW }>(&a).fold(),
+            e: b.minus::<PRODUCT_BOUND, { 2 * PRODUCT_BOUND + 1 }>(&a).fold(),
+            f: zz.minus::<PRODUCT_BOUND, { 2 * PRODUCT_BOUND + 1 }>(&c).fold(),
+            g: zz.plus::<PRODUCT_BOUND, { 2 * PRODUCT_BOUND }>(&c).fold(),
+            h: b.plus::<PRODUCT_BOUND, { 2 * PRODUCT_BOUND }>(&a).fold(),
         }
     }
 }
 
 impl<W: BackendWords> Completed<W> {
-    /// Costs 3 multiplications.
+    /// The point without T. Costs 3 multiplications.
     #[inline(always)]
     pub(super) fn projective(&self) -> Projective<W> {
         Projective {
@@ -166,7 +168,7 @@ impl<W: BackendWords> Completed<W> {
         }
     }
 
-    /// Costs 4 multiplications.
+    /// The point with T. Costs 4 multiplications.
     #[inline(always)]
     pub(super) fn extended(&self) -> Extended<W> {
         self.extend(self.projective())

@@ -1,7 +1,7 @@
 //! Verification of Ed25519 signatures, eight side by side.
 #![allow(
     clippy::indexing_slicing,
-    reason = "indices are lanes, and words of a hash that has ten"
+    reason = "indices are lanes, and words of a hash, which has ten words"
 )]
 
 use super::digits::{Digit, digit, digit_count};
@@ -21,13 +21,13 @@ const D: [u64; 4] = [
     0x5203_6cee_2b6f_fe73,
 ];
 /// A square root of -1.
-const ROOT: [u64; 4] = [
+const SQRT_MINUS_1: [u64; 4] = [
     0xc4ee_1b27_4a0e_a0b0,
     0x2f43_1806_ad2f_e478,
     0x2b4d_0099_3dfb_d7a7,
     0x2b83_2480_4fc1_df0b,
 ];
-/// Groups of eight whose inverses of Z are computed together.
+/// Number of groups of eight signatures for which the inverses of Z are computed together.
 const GROUPS: usize = 16;
 
 /// The task of verifying requests, in order.
@@ -107,8 +107,8 @@ impl BackendTask for MakeComb<'_> {
     }
 }
 
-/// The factors of the base point (s) and of the key's point (h) in each lane. s is 0 if the signature's s is not below
-/// L: such a signature is invalid in any case.
+/// In each lane, the factors of the base point (`base`, the signature's s) and of the key's point (`key`, the hash h).
+/// `base` is 0 if the signature's s is not below L: such a signature is invalid in any case.
 struct Factors {
     base: [[u64; 4]; LANES],
     key: [[u64; 4]; LANES],
@@ -200,11 +200,12 @@ fn hash_words(hash: &[u8; 64]) -> [u64; 2 * WORDS] {
     })
 }
 
-/// The task of decompressing a point: returns its x, which has the given parity, and `p - x`; `None` if no point has
-/// this y.
+/// The task of decompressing a point: returns the x of the requested parity, and `p - x`; `None` if no point has this
+/// y.
 ///
-/// The root is that of RFC 8032 (5.1.3, step 3): `u v^3 (u v^7)^((p - 5) / 8)`, times a root of -1 if necessary. An odd
-/// x is p minus an even x. The exception is 0, but only points of small order have x = 0.
+/// The square root of `u / v` is computed as in RFC 8032 (5.1.3, step 3): `u v^3 (u v^7)^((p - 5) / 8)`, times a square
+/// root of -1 if necessary. Of the two roots x and `p - x`, one is even and the other is odd. The exception is x = 0,
+/// but only points of small order have x = 0.
 pub(super) struct Decompress<'a> {
     pub(super) y: &'a [u64; 4],
     pub(super) x_is_odd: bool,
@@ -229,7 +230,7 @@ impl BackendTask for Decompress<'_> {
         let mut x = u.mul(&v7).fold().power_for_roots().mul(&u.mul(&v3).fold()).fold();
         let vxx = lane_0(&x.square().fold().mul(&v).fold());
         if vxx == lane_0(&u.sum().negative::<4>().fold()) {
-            x = x.mul(&Element::splat(&ROOT)).fold();
+            x = x.mul(&Element::splat(&SQRT_MINUS_1)).fold();
         } else if vxx != lane_0(&u) {
             return None;
         }

@@ -1,30 +1,31 @@
 //! Order of the additions that multiply points by factors, with precomputed multiples of the points.
 //!
-//! For each of [`TEETH`] powers of two that are [`PERIOD`] bits apart, the multiples of the point times that power are precomputed. Windows
-//! of a factor at the same position within a period are then added without doublings in between: 15 doublings remain of 255. With a period
-//! of one window no doubling would remain, but there would be four times as many multiples (Brickell, Gordon, McCurley and Wilson, *Fast
-//! exponentiation with precomputation*, 1992; the interleaving is that of Bernstein, Duif, Lange, Schwabe and Yang, *High-speed
+//! A comb has [`TEETH`] teeth: powers of two that are [`PERIOD`] bits apart. For each tooth, multiples of the point
+//! times that power are precomputed. Windows of a factor at the same position within a period are then added without
+//! doublings in between. Of 255 doublings, 15 remain. With a period of one window no doubling would remain, but there
+//! would be four times as many multiples (Brickell, Gordon, McCurley and Wilson, *Fast exponentiation with
+//! precomputation*, 1992; the interleaving is that of Bernstein, Duif, Lange, Schwabe and Yang, *High-speed
 //! high-security signatures*, 2011).
 
 /// Bits of a window of a public key's factor.
 pub(crate) const KEY_WINDOW: usize = 5;
 /// Bits of a window of the base point's factor, a multiple of [`KEY_WINDOW`].
 pub(crate) const BASE_WINDOW: usize = 10;
-/// Bits between two neighboring powers.
+/// Bits between two neighboring teeth.
 pub(crate) const PERIOD: usize = 20;
-/// Number of powers, for factors of 256 bits.
+/// Number of teeth, for factors of 256 bits.
 pub(crate) const TEETH: usize = 13;
 
 const KEY_WINDOWS: usize = PERIOD / KEY_WINDOW;
 const BASE_WINDOWS: usize = PERIOD / BASE_WINDOW;
 const ADDITIONS: usize = TEETH * (KEY_WINDOWS + BASE_WINDOWS);
 
-/// An addition.
+/// A step: doublings of the sum, then the addition of one precomputed multiple.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CombStep {
     /// Number of doublings before the addition.
     pub(crate) doublings: usize,
-    /// Index of the power.
+    /// Index of the tooth.
     pub(crate) tooth: usize,
     /// Position of the digit in the factor.
     pub(crate) position: usize,
@@ -32,7 +33,7 @@ pub(crate) struct CombStep {
     pub(crate) is_base: bool,
 }
 
-/// All additions, in order.
+/// All steps, in order.
 pub(crate) const STEPS: [CombStep; ADDITIONS] = {
     let mut steps = [CombStep {
         doublings: 0,
@@ -47,8 +48,8 @@ pub(crate) const STEPS: [CombStep; ADDITIONS] = {
         let bit = window * KEY_WINDOW;
         let mut tooth = 0;
         while tooth < TEETH {
-            let is_first = tooth == 0 && window + 1 < KEY_WINDOWS;
-            steps[step].doublings = if is_first { KEY_WINDOW } else { 0 };
+            let needs_doublings = tooth == 0 && window + 1 < KEY_WINDOWS;
+            steps[step].doublings = if needs_doublings { KEY_WINDOW } else { 0 };
             steps[step].tooth = tooth;
             steps[step].position = tooth * KEY_WINDOWS + window;
             step += 1;

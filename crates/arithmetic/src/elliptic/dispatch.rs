@@ -1,7 +1,8 @@
 //! Code compiled for each backend, as functions that enable its instructions.
 //!
-//! Code with vector instructions must be inlined into such a function, or each instruction becomes a call. The compiler decides about
-//! inlining closures: therefore traits, whose methods can be `#[inline(always)]`.
+//! Code with vector instructions must be inlined into such a function, or each instruction becomes a call. This module
+//! uses traits instead of closures: methods can be `#[inline(always)]`, while the compiler decides whether to inline a
+//! closure.
 
 use std::marker::PhantomData;
 
@@ -29,7 +30,7 @@ pub(crate) trait WordKernel<const N: usize> {
     fn run<W: BackendWords>(&self, numbers: [&Words<W>; N]) -> Words<W>;
 }
 
-/// Words, and functions that enable their instructions.
+/// The words of a backend, and functions that enable the backend's instructions.
 pub(crate) trait BackendWords: WordVector {
     /// Whether kernels are inlined into formulas, with all loops unrolled.
     ///

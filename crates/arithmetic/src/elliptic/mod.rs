@@ -1,4 +1,5 @@
-//! Numbers of five words, 260 bits, eight side by side: the common parts of P-256, edwards25519 and the orders of their groups.
+//! Numbers of five words, 260 bits, eight side by side: code for arithmetic modulo the field primes of P-256 and
+//! edwards25519 and modulo the orders of their groups.
 //!
 //! A product has ten *columns*: column k holds the low halves of the products of words i and j with i + j = k, and the
 //! high halves of the products with i + j = k - 1. A column holds at most 5 low and 5 high halves per product, so sums
@@ -24,7 +25,7 @@ pub(super) const WORDS: usize = 5;
 pub(super) const COLUMNS: usize = 2 * WORDS;
 const WORD_MASK: u64 = (1 << WORD_BITS) - 1;
 
-/// Eight numbers; their words are reduced unless stated otherwise.
+/// Eight numbers; each word is below 2^52 (reduced) unless stated otherwise. The numbers may exceed the modulus.
 pub(super) type Words<W> = [W; WORDS];
 /// Eight sums of products.
 pub(super) type Columns<W> = [W; COLUMNS];
@@ -59,7 +60,7 @@ const DIAGONAL: Counts = {
     counts
 };
 
-/// The halves of a product.
+/// The halves of a product of two numbers.
 pub(super) const PRODUCT: Counts = sum_counts(&sum_counts(&CROSS, &CROSS), &DIAGONAL);
 
 pub(super) const fn sum_counts(a: &Counts, b: &Counts) -> Counts {
@@ -73,7 +74,7 @@ pub(super) const fn sum_counts(a: &Counts, b: &Counts) -> Counts {
     counts
 }
 
-/// Initial values of columns.
+/// Initial values of columns to which these numbers of halves will be added.
 #[inline(always)]
 pub(super) fn columns<W: WordVector>(counts: &Counts) -> Columns<W> {
     let mut columns = [W::splat(0); COLUMNS];
@@ -138,7 +139,8 @@ pub(super) fn add_product<W: BackendWords>(columns: &mut Columns<W>, a: &Words<W
     }
 }
 
-/// `a^2`, in columns prepared for the halves in `reserved`. Computes 15 products of words instead of 25.
+/// `a^2`, in columns that are also prepared for the halves in `reserved`, which the caller adds. Computes 15 products
+/// of words instead of 25.
 #[inline(always)]
 pub(super) fn square<W: BackendWords>(a: &Words<W>, reserved: &Counts) -> Columns<W> {
     let a = factors(a);
@@ -234,7 +236,7 @@ pub(super) fn splat<W: WordVector>(words: &[u64; WORDS]) -> Words<W> {
     [W::splat(a), W::splat(b), W::splat(c), W::splat(d), W::splat(e)]
 }
 
-/// A number in each lane.
+/// Converts eight numbers, one per lane, to vectors of words.
 #[inline(always)]
 pub(super) fn load<W: WordVector>(lanes: &[[u64; WORDS]; LANES]) -> Words<W> {
     let mut words = [W::splat(0); WORDS];
@@ -244,7 +246,7 @@ pub(super) fn load<W: WordVector>(lanes: &[[u64; WORDS]; LANES]) -> Words<W> {
     words
 }
 
-/// The number in each lane.
+/// Converts vectors of words to eight numbers, one per lane.
 #[inline(always)]
 pub(super) fn store<W: WordVector>(words: &Words<W>) -> [[u64; WORDS]; LANES] {
     let mut lanes = [[0; WORDS]; LANES];

@@ -1,8 +1,8 @@
 //! Arithmetic modulo the order of a group, eight numbers side by side.
 //!
 //! Montgomery multiplication with the radix R = 2^260, for an odd modulus n below 2^256. The product of numbers a and b
-//! is `(a b + q n) / R` with a quotient q below R. For `a b <= n R`, which includes numbers below 2 n, the product is
-//! below 2 n.
+//! is `(a b + q n) / R` with a quotient q below R. If `a b <= n R`, the product is below 2 n. The condition holds if a
+//! and b are below 2 n.
 
 use super::{
     BackendWords, COLUMNS, Counts, PRODUCT, WORDS, WordKernel, Words, add, add_product, add_row, carry,
@@ -26,8 +26,9 @@ pub(crate) struct Modulus {
     r3: [u64; WORDS],
 }
 
-/// The halves of the product of quotient and modulus, except for one low half in each of the columns that determine the
-/// quotient: [`reduce_once`] adds this half later.
+/// The halves of the product of quotient and modulus, without one low half in each of the five lower columns. These
+/// columns determine the quotient, so [`reduce_once`] prepares a column for that half only after computing the
+/// quotient.
 const REDUCTION: Counts = {
     let mut counts = PRODUCT;
     let mut i = 0;
@@ -142,12 +143,12 @@ impl Modulus {
             prefixes.push(product);
             product = self.mul(&product, number);
         }
-        // By Fermat's little theorem, since n is prime.
+        // The power n - 2 is the inverse by Fermat's little theorem, since n is prime.
         let mut inverse = self.power(&product, &subtract(&self.limbs, &[2, 0, 0, 0]).0);
         for (number, prefix) in numbers.iter_mut().zip(prefixes).rev() {
-            let product = inverse;
-            inverse = self.mul(&product, number);
-            *number = self.mul(&product, &prefix);
+            let product_inverse = inverse;
+            inverse = self.mul(&product_inverse, number);
+            *number = self.mul(&product_inverse, &prefix);
         }
     }
 
@@ -170,7 +171,8 @@ impl Modulus {
 
     /// Converts a number below 2 n in words to the equal number below n in limbs.
     pub(crate) fn canonical(&self, number: &[u64; WORDS]) -> [u64; 4] {
-        // 2 n may have 257 bits, and limbs hold 256 bits. The difference is below n and therefore correct.
+        // A number below 2 n may have 257 bits, and `limbs` drops the topmost bit. Subtracting n modulo 2^256
+        // nevertheless gives the correct result, since the result is below n.
         let limbs = limbs(number);
         match subtract(&limbs, &self.limbs) {
             (_, true) if number[WORDS - 1] >> 48 == 0 => limbs,

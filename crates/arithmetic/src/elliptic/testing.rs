@@ -27,7 +27,8 @@ impl Random {
         }
     }
 
-    /// A number below the bound: often near a power of two, near the bound, or with words of all ones and all zeros.
+    /// A number below the bound: often near 0, near a power of two, near the bound, or with words that are all ones or
+    /// all zeros.
     pub(crate) fn number(&mut self, bound: &BigUint) -> BigUint {
         let one = BigUint::from(1u32);
         let number = match self.rng.random_range(0..10) {
@@ -120,9 +121,9 @@ macro_rules! on_each_backend {
 }
 pub(crate) use on_each_backend;
 
-/// Defines functions that are compiled with the backend's instructions, like the code under test. In a test function,
-/// each instruction would be a call: a hundred kilobytes of code for one formula. The same holds for a closure, if low
-/// optimization does not inline it.
+/// Defines functions that are compiled with the backend's instructions, like the code under test. In an ordinary test
+/// function, each vector instruction would be a call: a hundred kilobytes of code for one formula. In a closure, each
+/// vector instruction is also a call if the compiler does not inline the closure.
 macro_rules! with_instructions {
     ($(fn $name:ident<W>($($value:ident: $kind:ty),*) -> $output:ty $work:block)*) => {$(
         #[inline(never)]

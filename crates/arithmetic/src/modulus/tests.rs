@@ -3,23 +3,23 @@
 use num_bigint::BigUint;
 
 use super::*;
-use crate::testing::{Random, limbs, of_limbs};
+use crate::testing::{Random, from_limbs, limbs};
 
 #[test]
 fn operations_match_num_bigint() {
     let mut random = Random::new();
     for length in [8, 9, 16, 17, 24, 31, 32, 48, 64] {
         for _ in 0..40 {
-            operations(&mut random, length);
+            check_operations(&mut random, length);
         }
     }
 }
 
-fn operations(random: &mut Random, length: usize) {
+fn check_operations(random: &mut Random, length: usize) {
     let bits = 64 * length;
     let n = random.modulus(bits);
     let modulus = Modulus::new(&limbs(&n, length)).unwrap();
-    assert_eq!(of_limbs(modulus.limbs()), n);
+    assert_eq!(from_limbs(modulus.limbs()), n);
     let r = BigUint::from(1u32) << bits;
     let inverse = r.modinv(&n).unwrap();
     let (a, b, unreduced) = (
@@ -32,26 +32,26 @@ fn operations(random: &mut Random, length: usize) {
 
     modulus.mul(&mut out, &a_limbs, &unreduced_limbs);
     assert_eq!(
-        of_limbs(&out),
+        from_limbs(&out),
         &a * &unreduced * &inverse % &n,
         "{a:x} {unreduced:x} {n:x}"
     );
     modulus.multiply(&mut out, &a_limbs, &unreduced_limbs);
     assert_eq!(
-        of_limbs(&out),
+        from_limbs(&out),
         &a * &unreduced * &inverse % &n,
         "{a:x} {unreduced:x} {n:x}"
     );
     modulus.square(&mut out, &a_limbs);
-    assert_eq!(of_limbs(&out), &a * &a * &inverse % &n, "{a:x} {n:x}");
+    assert_eq!(from_limbs(&out), &a * &a * &inverse % &n, "{a:x} {n:x}");
     modulus.to_montgomery(&mut out, &a_limbs);
-    assert_eq!(of_limbs(&out), &a * &r % &n);
+    assert_eq!(from_limbs(&out), &a * &r % &n);
     modulus.from_montgomery(&mut out, &a_limbs);
-    assert_eq!(of_limbs(&out), &a * &inverse % &n);
-    assert_eq!(of_limbs(modulus.one()), &r % &n);
+    assert_eq!(from_limbs(&out), &a * &inverse % &n);
+    assert_eq!(from_limbs(modulus.one()), &r % &n);
     let mut difference = a_limbs.clone();
     modulus.sub(&mut difference, &b_limbs);
-    assert_eq!(of_limbs(&difference), (&a + &n - &b) % &n);
+    assert_eq!(from_limbs(&difference), (&a + &n - &b) % &n);
     assert!(modulus.is_above(&a_limbs));
     assert_eq!(modulus.is_above(&unreduced_limbs), unreduced < n);
 
@@ -59,11 +59,11 @@ fn operations(random: &mut Random, length: usize) {
     for high_len in [1, 2, length / 2, length] {
         let high = &high & ((BigUint::from(1u32) << (64 * high_len)) - 1u32);
         modulus.reduce_wide(&mut out, &unreduced_limbs, &limbs(&high, high_len));
-        assert_eq!(of_limbs(&out), (&unreduced + (high << bits)) * &r % &n);
+        assert_eq!(from_limbs(&out), (&unreduced + (high << bits)) * &r % &n);
     }
     let exponent = bits + random.below(3 * bits);
     assert_eq!(
-        of_limbs(&modulus.power_of_two(exponent)),
+        from_limbs(&modulus.power_of_two(exponent)),
         (BigUint::from(1u32) << exponent) % &n
     );
 }

@@ -1,8 +1,9 @@
-//! A factor of a point as odd digits: no digit is 0, so each window needs exactly one addition, in all lanes.
+//! Splits a point's factor into odd digits. No digit is 0, so each window needs exactly one addition, in all lanes.
 //!
-//! For odd k and windows of w bits, `k = sum of d_i 2^(w i)` with `d_i = 2 floor(k / 2^(w i + 1)) mod 2^(w + 1) + 1 -
-//! 2^w`, and the topmost digit without the last term (Joye and Tunstall, *Exponent recoding and regular exponentiation
-//! algorithms*, 2009). For even k, the digits are those of n - k, negated.
+//! For odd k and windows of w bits, `k = sum of d_i 2^(w i)` with
+//! `d_i = 2 floor(k / 2^(w i + 1)) mod 2^(w + 1) + 1 - 2^w`, and the topmost digit lacks the last term, `- 2^w` (Joye
+//! and Tunstall, *Exponent recoding and regular exponentiation algorithms*, 2009). For even k, the digits are those of
+//! n - k, negated.
 
 use super::ORDER;
 use crate::elliptic::{bits, subtract};
@@ -17,7 +18,7 @@ pub(super) struct Digit {
     pub(super) negative: bool,
 }
 
-/// A factor of a point of order n.
+/// A point's factor, represented by an odd number in `0..=n` or by the negative of that number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Digits {
     odd: [u64; 4],

@@ -1,9 +1,10 @@
 //! Numbers modulo p = 2^256 - 2^224 + 2^192 + 2^96 - 1, eight side by side, in Montgomery form with R = 2^260.
 //!
-//! The bound of a number is a parameter of its type, in units of p, and each operation checks at compile time that its result fits. For a
-//! <= A p and b <= B p, `a b / R + p` is below (A B / 16 + 1) p, since p < 2^256: no subtraction is necessary after a multiplication.
+//! The bound of a number is a parameter of its type, in units of p, and each operation checks at compile time that its
+//! result fits. For a <= A p and b <= B p, a Montgomery product is at most `a b / R + p`. That is below (A B / 16 + 1)
+//! p, since p < 2^256: no subtraction is necessary after a multiplication.
 //!
-//! p + 1 = 2^96 + 2^192 + 2^256 - 2^224 makes the reduction cheap: the lowest word is its own quotient q, since -1/p =
+//! p + 1 = 2^96 + 2^192 + 2^256 - 2^224 makes the reduction cheap: the quotient q equals the lowest word, since -1/p =
 //! 1 mod 2^52, and `q p = q (p + 1) - q` requires three products. A general modulus requires five products, and a sixth
 //! one for q.
 #![allow(
@@ -28,11 +29,11 @@ const ONE: [u64; WORDS] = words(&power_of_two(260, &P));
 /// `R^2 mod p`.
 const R2: [u64; WORDS] = words(&power_of_two(520, &P));
 
-/// The nonzero words of p + 1 above bit 52: the offset from the quotient's column, and the word, by which the quotient
-/// is multiplied.
+/// The nonzero words of p + 1, each after its index. The reduction multiplies the quotient by each word and adds the
+/// product at that offset from the quotient's column.
 const FOLDS: [(usize, u64); 3] = [(1, 1 << 44), (3, 1 << 36), (4, (1 << 48) - (1 << 16))];
 
-/// The halves added by the reduction.
+/// The numbers of low and high halves that the reduction adds to each column.
 const REDUCTION: Counts = {
     let mut counts = [(0, 0); COLUMNS];
     let mut i = 0;
@@ -52,7 +53,7 @@ const REDUCTION: Counts = {
 #[derive(Clone, Copy)]
 pub(super) struct Element<W, const M: u64>(Words<W>);
 
-/// A sum in `0..=M p` whose words are not reduced: signed, and below 2^62.
+/// A sum in `0..=M p`. Its words are not reduced: they are signed, with an absolute value below 2^62.
 #[derive(Clone, Copy)]
 pub(super) struct Sum<W, const M: u64>(Words<W>);
 
@@ -129,7 +130,8 @@ impl<W: BackendWords, const M: u64> Element<W, M> {
         other: &Element<W, N>,
         a: &Element<W, 2>,
     ) -> Sum<W, OUT> {
-        // 8 a^2 <= 32 p^2 < 2 p R: adding 2 p R makes the result positive, and larger by 2 p.
+        // `8 a^2 <= 32 p^2 < 2 p R`: adding `2 p R` before the reduction makes the sum positive, and the result larger
+        // by 2 p.
         const { assert!(M * N <= 16 * (OUT - 3)) };
         Sum(W::run_kernel(&ProductLessSquares, [&self.0, &other.0, &a.0]))
     }
@@ -182,8 +184,9 @@ impl<W: BackendWords, const M: u64> Sum<W, M> {
     /// Subtracts `t p`, with `t = floor(sum / 2^256)` estimated from the topmost word alone.
     ///
     /// t does not include carries from the other words. The difference `sum - t 2^256` is therefore within 2^220 of
-    /// `0..2^256`. The function adds `t (2^224 - 2^192 - 2^96 + 1)`. The result is not negative, since the sum is not
-    /// negative, and the result is below `2^256 + (M + 1) 2^224 < 2 p`.
+    /// `0..2^256`. The function then adds `t (2^224 - 2^192 - 2^96 + 1)`, since `2^256 - p` is the number in
+    /// parentheses. The result is not negative, since the sum is not negative, and the result is below
+    /// `2^256 + (M + 1) 2^224 < 2 p`.
     #[inline(always)]
     pub(super) fn reduce_partially(&self) -> Sum<W, 2> {
         const { assert!(M <= 64) };
@@ -264,7 +267,7 @@ impl WordKernel<3> for ProductLessSquares {
     }
 }
 
-/// Adds `times p`. With negative words, p has few nonzero words.
+/// Adds `times p`. Written with some negative words, p has only four nonzero words.
 #[inline(always)]
 fn add_multiple_of_p<W: WordVector>(words: &Words<W>, times: u64) -> Words<W> {
     let [a, b, c, d, e] = *words;

@@ -47,7 +47,7 @@ pub enum PointError {
         "invalid P-256 key: expected SEC 1's uncompressed form, the byte 4 and two coordinates of 32 bytes"
     )]
     Encoding,
-    /// A coordinate is p or more.
+    /// A coordinate is not below p, the prime of the field.
     #[error("invalid P-256 key: a coordinate is not below the prime of the field")]
     Coordinate,
     /// The coordinates do not satisfy the curve's equation.
@@ -68,7 +68,7 @@ impl PublicPoint {
     /// The point with these coordinates, most significant byte first.
     ///
     /// # Errors
-    /// Coordinates that are p or more, or that are not on the curve.
+    /// Fails if a coordinate is not below p, or if no point of the curve has these coordinates.
     pub fn from_affine(x_bytes: &[u8; 32], y_bytes: &[u8; 32]) -> Result<Self, PointError> {
         let coordinates = [x_bytes, y_bytes].map(limbs_of_be);
         if coordinates
@@ -103,7 +103,7 @@ impl PublicPoint {
     /// Decodes SEC 1's uncompressed form (2.3.4).
     ///
     /// # Errors
-    /// As for [`PublicPoint::from_affine`]; also for any other encoding.
+    /// Fails like [`PublicPoint::from_affine`], and for bytes in another encoding.
     pub fn from_sec1(bytes: &[u8]) -> Result<Self, PointError> {
         match bytes {
             [4, coordinates @ ..] => match coordinates.as_chunks() {
@@ -176,9 +176,9 @@ pub struct Request<'a> {
 
 /// Verifies signatures and returns the results in the same order. A signature with r or s outside `1..n` is invalid.
 ///
-/// Accepts any number of signatures. Multiples of 128 are the most efficient, then multiples of eight, provided that
-/// all signatures or none have precomputed points. If [`Backend::widest`] returns `None`, another library that verifies
-/// one signature at a time is faster.
+/// Accepts any number of signatures. The most efficient counts are multiples of 128, then multiples of eight. A group
+/// of eight consecutive signatures uses precomputed multiples only if all eight signers are [`Signer::Precomputed`]. If
+/// [`Backend::widest`] returns `None`, another library that verifies one signature at a time is faster.
 #[must_use]
 pub fn verify(backend: Backend, requests: &[Request<'_>]) -> Vec<bool> {
     elliptic::run(backend, verify::Verify(requests))

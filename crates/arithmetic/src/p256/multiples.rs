@@ -15,7 +15,7 @@ use crate::simd::LANES;
 /// A word of each lane.
 type Lanes = [u64; LANES];
 
-/// The odd multiples of eight points, from 1 to 31.
+/// The odd multiples of eight points, from 1 to 31, each as x, y, -y, z, z^2 and z^3.
 pub(super) struct Multiples([[[Lanes; WORDS]; 6]; 1 << (KEY_WINDOW - 1)]);
 
 impl Multiples {
@@ -27,7 +27,7 @@ impl Multiples {
         for entry in &mut multiples.0 {
             let Addend { point, zz, zzz } = Addend::new(next);
             let negative: Element<W, 2> = point.y.sum().negative().carry();
-            for (row, words) in entry.iter_mut().zip([
+            for (entry_words, words) in entry.iter_mut().zip([
                 point.x.words(),
                 point.y.words(),
                 negative.words(),
@@ -35,7 +35,7 @@ impl Multiples {
                 zz.words(),
                 zzz.words(),
             ]) {
-                for (lanes, word) in row.iter_mut().zip(words) {
+                for (lanes, word) in entry_words.iter_mut().zip(words) {
                     *lanes = word.store();
                 }
             }
@@ -48,9 +48,9 @@ impl Multiples {
     #[inline(always)]
     pub(super) fn select<W: BackendWords>(&self, digits: &[Digit; LANES]) -> Addend<W> {
         let entries = digits.map(|digit| &self.0[digit.index]);
-        let sign = digits.map(|digit| 1 + usize::from(digit.negative));
+        let y_index = digits.map(|digit| 1 + usize::from(digit.negative));
         let x = Element::from_words(gather_coordinate(&entries, [0; LANES]));
-        let y = Element::from_words(gather_coordinate(&entries, sign));
+        let y = Element::from_words(gather_coordinate(&entries, y_index));
         let z = Element::from_words(gather_coordinate(&entries, [3; LANES]));
         let zz = Element::from_words(gather_coordinate(&entries, [4; LANES]));
         let zzz = Element::from_words(gather_coordinate(&entries, [5; LANES]));
@@ -90,8 +90,8 @@ impl<const WINDOW: usize> Comb<WINDOW> {
     const COUNT: usize = 1 << (WINDOW - 1);
     pub(super) const BYTES: usize = TEETH * Self::COUNT * size_of::<Entry>();
 
-    /// Computes the comb of a point that is the same in all lanes. The thousand doublings and additions, for eight
-    /// teeth side by side, take as long as a few verifications.
+    /// Computes the comb of a point that is the same in all lanes. The computation takes as long as a few
+    /// verifications: about a thousand doublings and additions, for eight teeth side by side.
     #[inline(always)]
     pub(super) fn new<W: BackendWords>(base: &Affine<W>) -> Self {
         let mut entries = vec![Entry::default(); TEETH * Self::COUNT];
@@ -107,7 +107,7 @@ impl<const WINDOW: usize> Comb<WINDOW> {
         &self.0[tooth * Self::COUNT + digit.index]
     }
 
-    /// The multiples of a tooth that the digits select, for each lane from its own comb.
+    /// For each lane, the multiple that the lane's digit selects from one tooth of the lane's comb.
     #[inline(always)]
     pub(super) fn select<W: BackendWords>(
         combs: &[&Self; LANES],
@@ -226,11 +226,11 @@ pub(super) fn base_point<W: BackendWords>() -> Affine<W> {
 ///
 /// An addition by the formulas of Meloni, *New point addition formulae for ECC applications* (2007), takes 5
 /// multiplications and 2 squarings. The formulas hold only if the two points differ and are not negatives of each
-/// other. This is the case for points of large order: none of their odd multiples used here is 2 P or -2 P.
+/// other. Points of large order satisfy this condition: no odd multiple used here is 2 P or -2 P.
 struct OddMultiples<W> {
-    /// The last multiple.
-    last: Point<W>,
-    /// X and Y of 2 P, with the same Z as the last multiple.
+    /// The latest multiple.
+    latest: Point<W>,
+    /// X and Y of 2 P, with the same Z as the latest multiple.
     step: [Element<W, 2>; 2],
 }
 
@@ -242,41 +242,41 @@ impl<W: BackendWords> OddMultiples<W> {
         let ratio: Element<W, 4> = first.y.sum().twice().carry();
         let zz: Element<W, 2> = ratio.square().carry();
         let zzz: Element<W, 2> = ratio.mul(&zz).carry();
-        let last = Point {
+        let latest = Point {
             x: first.x.mul(&zz).carry(),
             y: first.y.mul(&zzz).carry(),
             z,
         };
-        Self { last, step: [x, y] }
+        Self { latest, step: [x, y] }
     }
 
     #[inline(always)]
     fn next(&mut self) -> Point<W> {
         let [x, y] = &self.step;
-        let dx: Element<W, 4> = x.sum().minus(&self.last.x.sum()).carry();
-        let dy: Element<W, 4> = y.sum().minus(&self.last.y.sum()).carry();
+        let dx: Element<W, 4> = x.sum().minus(&self.latest.x.sum()).carry();
+        let dy: Element<W, 4> = y.sum().minus(&self.latest.y.sum()).carry();
         let square: Element<W, 2> = dx.square().carry();
         let step_x: Sum<W, 2> = x.mul(&square);
-        let last_x: Sum<W, 2> = self.last.x.mul(&square);
+        let latest_x: Sum<W, 2> = self.latest.x.mul(&square);
         let next_x: Element<W, 2> = dy
             .square::<2>()
-            .minus::<4, 6>(&step_x.plus(&last_x))
+            .minus::<4, 6>(&step_x.plus(&latest_x))
             .reduce_partially()
             .carry();
-        let step_y: Sum<W, 2> = y.mul(&step_x.minus::<2, 4>(&last_x).carry());
-        let down: Element<W, 4> = step_x.minus(&next_x.sum()).carry();
+        let step_y: Sum<W, 2> = y.mul(&step_x.minus::<2, 4>(&latest_x).carry());
+        let x_difference: Element<W, 4> = step_x.minus(&next_x.sum()).carry();
         let next_y: Element<W, 2> = dy
-            .mul::<4, 2>(&down)
+            .mul::<4, 2>(&x_difference)
             .minus::<2, 4>(&step_y)
             .reduce_partially()
             .carry();
-        let z = self.last.z.mul::<4, 2>(&dx).carry().widen();
+        let z = self.latest.z.mul::<4, 2>(&dx).carry().widen();
         self.step = [step_x.carry(), step_y.carry()];
-        self.last = Point {
+        self.latest = Point {
             x: next_x,
             y: next_y,
             z,
         };
-        self.last
+        self.latest
     }
 }

@@ -1,9 +1,9 @@
 //! Points of P-256, eight side by side, in Jacobian coordinates: (X, Y, Z) is the point (X / Z^2, Y / Z^3).
 //!
 //! The formulas are those of Hankerson, Menezes and Vanstone (*Guide to Elliptic Curve Cryptography*, 2004, 3.2.2). The
-//! addition of a point to itself, to its negative or to infinity requires another formula. In all these cases the
-//! difference H of the x coordinates is zero, with infinity as (0, 0, 0). A signer can cause these exceptional cases,
-//! so each addition checks for them.
+//! addition of a point to itself, to its negative or to infinity requires another formula. Infinity is represented as
+//! (0, 0, 0), so that in all these cases the difference H of the x coordinates is zero. A signer can cause these
+//! exceptional cases, so each addition checks for them.
 
 use super::field::{Element, Sum};
 use crate::elliptic::{BackendCode, BackendWords, any};
@@ -22,7 +22,7 @@ pub(super) struct Affine<W> {
     pub(super) y: Element<W, 2>,
 }
 
-/// A point other than infinity, with the precomputed values for additions.
+/// A point other than infinity, with Z^2 and Z^3 precomputed for additions.
 #[derive(Clone, Copy)]
 pub(super) struct Addend<W> {
     pub(super) point: Point<W>,
@@ -68,7 +68,7 @@ impl<W: BackendWords> Point<W> {
         }
     }
 
-    /// Doubles the point: 4 multiplications and 4 squarings, one of each with a common reduction.
+    /// Doubles the point: 4 multiplications and 4 squarings. One multiplication and one squaring share a reduction.
     ///
     /// No point has order 2, so only the double of infinity is infinity.
     #[inline(always)]
@@ -143,8 +143,8 @@ impl<W: BackendWords> Point<W> {
             .carry();
         let z = common.z.mul::<4, 2>(&h).carry().widen();
         let sum = Self { x, y, z };
-        // The lowest word of p is 2^52 - 1, so that of k p is -k modulo 2^52. If h is k p with k in 0..4, its lowest
-        // word plus 3 is below 4.
+        // The lowest word of p is 2^52 - 1, so the lowest word of `k p` is -k modulo 2^52. If h is `k p` with k in
+        // 0..4, the lowest word of h plus 3 is below 4 modulo 2^52.
         let suspect = h.words()[0].add(W::splat(3)).low().shr::<2>().equal(W::splat(0));
         if any(suspect) {
             W::call(ExceptionalSums {

@@ -32,8 +32,8 @@ with_instructions! {
     }
 }
 
-/// `None` is infinity.
-type Plain = Option<(BigUint, BigUint)>;
+/// The affine coordinates of a point; `None` is infinity.
+type AffineCoordinates = Option<(BigUint, BigUint)>;
 
 fn p() -> BigUint {
     from_limbs(&P)
@@ -43,7 +43,7 @@ fn inverse(number: &BigUint) -> BigUint {
     number.modpow(&(p() - 2u32), &p())
 }
 
-fn plain_add(a: &Plain, b: &Plain) -> Plain {
+fn add_by_affine_formulas(a: &AffineCoordinates, b: &AffineCoordinates) -> AffineCoordinates {
     let (Some((x1, y1)), Some((x2, y2))) = (a, b) else {
         return a.clone().or(b.clone());
     };
@@ -60,19 +60,19 @@ fn plain_add(a: &Plain, b: &Plain) -> Plain {
 }
 
 /// `factor G`, by the affine formulas.
-fn plain_multiple(factor: u32) -> Plain {
-    let base = plain(&base_point::<crate::simd::Portable>().point())[0].clone();
+fn multiple_of_base(factor: u32) -> AffineCoordinates {
+    let base = affine_coordinates(&base_point::<crate::simd::Portable>().point())[0].clone();
     (0..32).rev().fold(None, |sum, bit| {
-        let double = plain_add(&sum, &sum);
+        let double = add_by_affine_formulas(&sum, &sum);
         if factor >> bit & 1 == 1 {
-            plain_add(&double, &base)
+            add_by_affine_formulas(&double, &base)
         } else {
             double
         }
     })
 }
 
-fn plain<W: BackendWords>(point: &Point<W>) -> [Plain; LANES] {
+fn affine_coordinates<W: BackendWords>(point: &Point<W>) -> [AffineCoordinates; LANES] {
     let from_montgomery = |words: &Words<W>| {
         let numbers = run_with_instructions::<W, _>(|| P_MODULUS.mul(words, &splat(&[1, 0, 0, 0, 0])));
         from_words(&numbers).map(|number| number % p())
@@ -95,7 +95,7 @@ fn montgomery_form<'a, W: BackendWords>(number: impl Fn(usize) -> &'a BigUint) -
 }
 
 /// A point in each lane, with a random Z.
-fn jacobian<W: BackendWords>(random: &mut Random, points: &[Plain; LANES]) -> Point<W> {
+fn jacobian<W: BackendWords>(random: &mut Random, points: &[AffineCoordinates; LANES]) -> Point<W> {
     let coordinates: [_; LANES] = std::array::from_fn(|lane| match &points[lane] {
         Some((x, y)) => {
             let z = random.number(&(p() - 1u32)) + 1u32;
@@ -112,12 +112,12 @@ fn jacobian<W: BackendWords>(random: &mut Random, points: &[Plain; LANES]) -> Po
 }
 
 /// Small multiples of the base point, which often coincide, and infinity.
-fn points(random: &mut Random) -> [Plain; LANES] {
+fn points(random: &mut Random) -> [AffineCoordinates; LANES] {
     std::array::from_fn(|_| match random.rng.random_range(0..8) {
         0 => None,
-        1..5 => plain_multiple(random.rng.random_range(1..4)),
-        5 => plain_multiple(random.rng.random_range(1..4)).map(|(x, y)| (x, p() - y)),
-        _ => plain_multiple(random.rng.random()),
+        1..5 => multiple_of_base(random.rng.random_range(1..4)),
+        5 => multiple_of_base(random.rng.random_range(1..4)).map(|(x, y)| (x, p() - y)),
+        _ => multiple_of_base(random.rng.random()),
     })
 }
 
@@ -125,19 +125,21 @@ fn additions<W: BackendWords>() {
     let mut random = Random::new();
     for _ in 0..ROUNDS {
         let a = points(&mut random);
-        let b = points(&mut random).map(|point| point.or_else(|| plain_multiple(5)));
-        let sums: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&a[lane], &b[lane]));
+        let b = points(&mut random).map(|point| point.or_else(|| multiple_of_base(5)));
+        let sums: [AffineCoordinates; LANES] =
+            std::array::from_fn(|lane| add_by_affine_formulas(&a[lane], &b[lane]));
         let (a_words, b_words) = (jacobian::<W>(&mut random, &a), jacobian(&mut random, &b));
-        assert_eq!(plain(&add(a_words, b_words)), sums);
+        assert_eq!(affine_coordinates(&add(a_words, b_words)), sums);
         let affine = Affine {
             x: montgomery_form(|lane| &b[lane].as_ref().unwrap().0),
             y: montgomery_form(|lane| &b[lane].as_ref().unwrap().1),
         };
         let sum = add_affine(a_words, affine);
-        assert_eq!(plain(&sum), sums);
-        // Again, with the sums as operands.
-        let expected: [Plain; LANES] = std::array::from_fn(|lane| plain_add(&sums[lane], &b[lane]));
-        assert_eq!(plain(&add_affine(sum, affine)), expected);
+        assert_eq!(affine_coordinates(&sum), sums);
+        // A second addition, with the sums as operands.
+        let expected: [AffineCoordinates; LANES] =
+            std::array::from_fn(|lane| add_by_affine_formulas(&sums[lane], &b[lane]));
+        assert_eq!(affine_coordinates(&add_affine(sum, affine)), expected);
     }
 }
 
@@ -147,9 +149,9 @@ fn doublings<W: BackendWords>() {
         let mut expected = points(&mut random);
         let mut point = jacobian::<W>(&mut random, &expected);
         for _ in 0..3 {
-            expected = expected.map(|point| plain_add(&point, &point));
+            expected = expected.map(|point| add_by_affine_formulas(&point, &point));
             point = double(point);
-            assert_eq!(plain(&point), expected);
+            assert_eq!(affine_coordinates(&point), expected);
         }
     }
 }

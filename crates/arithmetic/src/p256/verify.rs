@@ -10,7 +10,7 @@ use crate::elliptic::comb::{BASE_WINDOW, KEY_WINDOW, STEPS};
 use crate::elliptic::{self, BackendTask, BackendWords, Words, limbs_of_be, load, splat, store, words};
 use crate::simd::LANES;
 
-/// Groups of eight whose inverses of s are computed together.
+/// Number of groups of eight signatures for which the inverses of s are computed together.
 const GROUPS: usize = 16;
 
 /// Signatures verified side by side, as numbers.
@@ -20,7 +20,7 @@ struct Group<W> {
     r: Words<W>,
     /// s in Montgomery form; after the common inversion, its inverse.
     s: Words<W>,
-    /// `r + n` where this sum is below p, otherwise r.
+    /// `r + n` if this sum is below p, otherwise r: the point's x modulo n is r if x is r or this number.
     other_r: Words<W>,
     /// Whether r and s are in `1..n`.
     in_range: [bool; LANES],
@@ -134,14 +134,15 @@ impl<W: BackendWords> Group<W> {
         }
     }
 
-    /// For each lane, whether the signature is valid: whether the point's x equals r.
+    /// For each lane, whether the signature is valid: r and s are in range, and the x of the finite point is `r` or
+    /// `other_r`.
     #[inline(always)]
     fn results(&self, point: &Point<W>) -> [bool; LANES] {
         let zz: Element<W, 2> = point.z.square().carry();
-        let finite = point.z.sum().is_zero().xor(W::splat(u64::MAX));
+        let is_finite = point.z.sum().is_zero().xor(W::splat(u64::MAX));
         let valid = has_x(&point.x, &zz, &self.r)
             .or(has_x(&point.x, &zz, &self.other_r))
-            .and(finite)
+            .and(is_finite)
             .store();
         std::array::from_fn(|lane| self.in_range[lane] && valid[lane] != 0)
     }
@@ -203,7 +204,7 @@ fn digits(factors: &[Digits; LANES], width: usize, position: usize) -> [Digit; L
     factors.map(|digits| digits.digit(width, position))
 }
 
-/// Whether `X / Z^2` is r.
+/// All ones in lanes where `X / Z^2` is r.
 #[inline(always)]
 fn has_x<W: BackendWords>(x: &Element<W, 2>, zz: &Element<W, 2>, r: &Words<W>) -> W {
     let r = Element::<W, 1>::from_words(*r).in_montgomery_form();
@@ -216,7 +217,7 @@ fn digits_of<W: BackendWords>(numbers: &Words<W>) -> [Digits; LANES] {
     store(numbers).map(|number| Digits::new(&ORDER.canonical(&number)))
 }
 
-/// Whether a point is on the curve: `y^2 = x^3 - 3 x + b`, of numbers below p in Montgomery form.
+/// All ones in lanes where the point is on the curve: `y^2 = x^3 - 3 x + b`. x and y are below p, in Montgomery form.
 pub(super) fn is_on_curve<W: BackendWords>(x: &Words<W>, y: &Words<W>) -> W {
     let (x, y) = (Element::<W, 1>::from_words(*x), Element::<W, 1>::from_words(*y));
     let b = Element::<W, 1>::from_words(splat(&words(&super::B))).in_montgomery_form();

@@ -41,7 +41,8 @@ pub fn power_batch(
     Ok(below_n)
 }
 
-/// For each signature, whether it is below its key's n and `signature^65537 = hash times all factors mod n`, for wide hashes.
+/// Returns for each signature whether the signature is below its key's n and
+/// `signature^65537 = hash times all factors mod n`. Hashes may be wide (see the parent module).
 ///
 /// # Errors
 /// Keys or factors of different sizes; a hash of more than [`Size::wide_bytes`] bytes.
@@ -74,11 +75,11 @@ pub fn check_batch(
 }
 
 /// Bounds of the stack usage of eight products of 2,048 and of 3,072 bits (`tests/residue.rs` measures the usage).
-/// Overwriting more than the first-level cache takes as long as several products.
+/// The bounds are tight, because overwriting more than the first-level cache takes as long as several products.
 const PRODUCT_STACK_BYTES: [usize; 2] = [48 << 10, 64 << 10];
 
-/// For each lane, computes `first times all factors mod n`, for a first number below n. Wipes the stack: a signature's
-/// factors are secret.
+/// For each lane, computes `first times all factors mod n`, where the number in `first` is below n. Wipes the stack: a
+/// signature's factors are secret.
 ///
 /// # Errors
 /// Keys or factors of different sizes; numbers whose length differs from n's; a first number that is not below n.
@@ -142,7 +143,7 @@ fn check_factor_size(size: Size, factors: [&[Element<'_>]; 8]) -> Result<(), Rsa
     }
 }
 
-/// Which numbers have n's length and are below n.
+/// For each lane, whether the number has n's length and is below n.
 fn are_below_n(keys: [&RsaPublic; 8], numbers: [&[u8]; 8]) -> [bool; 8] {
     std::array::from_fn(|lane| {
         numbers[lane].len() == keys[lane].size().bytes() && keys[lane].is_above(numbers[lane])
@@ -223,22 +224,22 @@ impl CheckTask<'_> {
     }
 }
 
-/// Whether `signature^65537 = R product`, for any signature below R.
+/// Whether `signature^65537 = R product mod n` in each lane, for signatures below R.
 #[inline(always)]
 pub(super) fn power_equals_product<W: Kernels, const B: usize>(
     group: &ModulusGroup<W, B>,
     signature: &Long<W, B>,
     product: &Long<W, B>,
 ) -> [bool; 8] {
-    // The last factor is the signature divided by R, since the product contains a reduced hash, which is also divided
-    // by R.
-    let last = group.reduce(&words::<W, B>(signature));
-    let power = group.power_65536(signature, &last);
+    // The product contains a hash that [`ModulusGroup::reduce`] divided by R. Therefore the last factor of the power is
+    // also divided by R.
+    let last_factor = group.reduce(&words::<W, B>(signature));
+    let power = group.power_65536(signature, &last_factor);
     lanes_equal(&group.canonical(&power), &group.canonical(product))
 }
 
-/// The task of [`product_batch`] for moduli of B blocks. A function for both sizes would have a stack frame as large as
-/// the frames of both.
+/// The task of [`product_batch`] for moduli of B blocks. One function for both sizes would have a stack frame as large
+/// as both frames together.
 struct ProductTask<'a, const B: usize> {
     keys: [&'a RsaPublic; 8],
     first: [&'a [u8]; 8],

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use super::public::LIMBS_MAX;
 use crate::Modulus;
 
-/// Random bytes from which r is derived.
+/// Number of random bytes from which r is derived.
 pub const BLINDING_BYTES: usize = 32;
 
 /// `r^e` and `r^-1` modulo n, both in Montgomery form.
@@ -27,7 +27,7 @@ impl Blinding {
 
     /// Returns the pair for an operation, and computes the pair of the next one.
     pub(super) fn next_pair(&self, n: &Modulus) -> Pair {
-        // If a panic left the pair half squared, the check of the next result fails.
+        // If a panic interrupted the squaring, the pair is inconsistent, and the check of the next result fails.
         let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let pair = next.clone();
         for (next, pair) in next.iter_mut().zip(&*pair) {
@@ -39,7 +39,7 @@ impl Blinding {
     }
 }
 
-/// MGF1 with SHA-256 (RFC 8017, B.2.1) of random bytes.
+/// Fills `out` with the MGF1 of the random bytes, with SHA-256 (RFC 8017, B.2.1).
 pub(super) fn expand(random: &[u8; BLINDING_BYTES], out: &mut [u8]) {
     for (counter, block) in (0u32..).zip(out.chunks_mut(32)) {
         let hash = Sha256::new()

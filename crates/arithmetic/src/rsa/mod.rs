@@ -2,11 +2,13 @@
 //! of many factors.
 //!
 //! Operations exist for single numbers, and for eight at a time with the vectors of a [`Backend`](super::Backend). Numbers are big-endian
-//! bytes with exactly the length of the modulus, unless stated otherwise. A *wide* number has up to 16 bytes more, and represents its
-//! residue modulo n: a hash over the whole range of n.
+//! bytes with exactly the length of the modulus, unless stated otherwise. A *wide* number has up to 16 bytes more than
+//! n, and represents its residue modulo n. Hashes are wide so that their residues are almost uniformly distributed
+//! below n.
 //!
-//! This module neither pads nor hashes. Secrets are private keys and the intermediate values of private operations; signatures, the numbers
-//! they are compared with, and the choice of a product's factors are public.
+//! This module neither pads nor hashes. The secrets are private keys, the intermediate values of private operations,
+//! and the factors with which a signer creates signatures. Signatures, the numbers with which signatures are compared,
+//! and the indices of a product's factors are public.
 
 mod batch;
 mod blinding;
@@ -69,7 +71,8 @@ impl Size {
         self.bytes() / 8
     }
 
-    /// Blocks of 52-bit words (see the kernels) of a number modulo n; a number modulo a prime factor has half as many.
+    /// Number of blocks of five 52-bit words (see `simd::kernel`) of a number modulo n; a number modulo a prime factor
+    /// has half as many blocks.
     fn blocks(self) -> usize {
         match self {
             Self::Bits2048 => 8,
@@ -77,12 +80,12 @@ impl Size {
         }
     }
 
-    /// Bits of the Montgomery radix of batches of eight.
+    /// Bits of the Montgomery radix with which batches of eight are computed.
     fn radix_bits(self) -> usize {
         260 * self.blocks()
     }
 
-    /// Rows of eight 52-bit words of a number modulo n.
+    /// Number of rows of eight 52-bit words of a number modulo n.
     fn rows(self) -> usize {
         match self {
             Self::Bits2048 => 5,

@@ -18,16 +18,17 @@ use crate::{Modulus, limbs};
 const HALF_MAX: usize = LIMBS_MAX / 2;
 /// Bits of the exponent per window, for single numbers.
 const WINDOW: usize = 5;
-/// Bound of the stack usage of an operation, for single numbers or eight at a time (`tests/residue.rs` measures it).
+/// Bound of the stack usage of an operation, for single numbers or eight at a time (`tests/residue.rs` measures the
+/// usage).
 const STACK_BYTES: usize = 256 << 10;
 
 /// An RSA private key of 2,048 or 3,072 bits, e = 65537.
 ///
 /// Operations run in constant time, with constant memory addresses, and are blinded; each result is checked with e before it is returned,
-/// since a wrong one reveals the key (Boneh, DeMillo and Lipton, 1997). The key is wiped when dropped, and the stack and the vector
-/// registers after each operation.
+/// since a wrong result reveals the key (Boneh, DeMillo and Lipton, 1997). The key is wiped when dropped, and the stack
+/// and the vector registers after each operation.
 pub struct RsaPrivate(
-    /// Boxed, since moving a value would leave copies of its bytes.
+    /// In a box, since moving the key itself would leave copies of its bytes in memory.
     Box<Key>,
 );
 
@@ -39,7 +40,7 @@ struct Key {
     qinv: Zeroizing<[u64; HALF_MAX]>,
     /// `q^-1 mod p`, in rows of words.
     qinv_rows: Zeroizing<[Row; WORDS_MAX / 8]>,
-    /// `R^2 mod p` for eight at a time.
+    /// `R^2 mod p` in rows of words, where R is the radix of batches modulo p.
     r2_p: Zeroizing<[Row; WORDS_MAX / 8]>,
     blinding: Blinding,
 }
@@ -61,9 +62,9 @@ impl std::fmt::Debug for RsaPrivate {
 }
 
 impl RsaPrivate {
-    /// Creates a key from the prime factors p and q, each half as long as n, `d mod (p - 1)`, `d mod (q - 1)` and `q^-1
-    /// mod p`; all big-endian, none longer than a prime factor. `random` is for blinding: secret, and different for
-    /// each key.
+    /// Creates a key from the prime factors p and q, each half as long as n, `d mod (p - 1)`, `d mod (q - 1)` and
+    /// `q^-1 mod p`; all big-endian, none longer than a prime factor. `random` is for blinding: secret, and different
+    /// for each key.
     ///
     /// # Errors
     /// Numbers of other lengths; factors that are even, or equal, or whose topmost bit is clear; inconsistent numbers.
@@ -194,8 +195,9 @@ impl Key {
             blinding: Blinding::new(Zeroizing::new([[0; LIMBS_MAX]; 2])),
         };
         Row::fill(&mut key.qinv_rows[..], &key.qinv[..]);
-        let square = Zeroizing::new(key.p.modulus.power_of_two(size.radix_bits()));
-        Row::fill(&mut key.r2_p[..], &square);
+        // The radix modulo n is the square of the radix modulo a prime factor.
+        let r2_p = Zeroizing::new(key.p.modulus.power_of_two(size.radix_bits()));
+        Row::fill(&mut key.r2_p[..], &r2_p);
         key.blinding = Blinding::new(key.blinding_pair(random)?);
         // One operation shows whether the numbers are consistent: e must be the inverse of both exponents, and qinv the
         // inverse of q.
@@ -223,7 +225,7 @@ impl Key {
         let [power_form, inverse_form] = &mut *pair;
         n.to_montgomery(&mut power_form[..length], &power[..length]);
         n.to_montgomery(&mut inverse_form[..length], &inverse[..length]);
-        // If p or q is not prime, the computed number may not be the inverse of r, or r may have none.
+        // If p or q is not prime, r may have no inverse, or the computed number may differ from the inverse.
         let mut one = Zeroizing::new([0; LIMBS_MAX]);
         n.mul(&mut one[..length], &r[..length], &inverse_form[..length]);
         match one[0] == 1 && one[1..].iter().all(|limb| *limb == 0) {
@@ -257,11 +259,11 @@ impl Key {
         Ok(())
     }
 
-    /// The number modulo n with these residues modulo p and q; both residues are in Montgomery form.
+    /// Writes to `out` the number modulo n with these residues modulo p and q; both residues are in Montgomery form.
     fn combine_forms(
         &self,
         out: &mut [u64; LIMBS_MAX + 1],
-        residue_p: &[u64; HALF_MAX],
+        form_p: &[u64; HALF_MAX],
         form_q: &[u64; HALF_MAX],
     ) {
         let half = self.p.modulus.len();
@@ -269,24 +271,19 @@ impl Key {
         self.q
             .modulus
             .from_montgomery(&mut residue_q[..half], &form_q[..half]);
-        self.combine(out, residue_p, &residue_q);
+        self.combine(out, form_p, &residue_q);
     }
 
-    /// `q ((sp - sq) / q mod p) + sq` (Garner), for the residue sp modulo p, in Montgomery form, and the residue sq
-    /// modulo q, which may exceed p.
-    fn combine(
-        &self,
-        out: &mut [u64; LIMBS_MAX + 1],
-        residue_p: &[u64; HALF_MAX],
-        residue_q: &[u64; HALF_MAX],
-    ) {
+    /// `out = q ((sp - sq) / q mod p) + sq` (Garner). sp is the residue modulo p, in Montgomery form (`form_p`); sq is
+    /// the residue modulo q (`residue_q`), and may exceed p.
+    fn combine(&self, out: &mut [u64; LIMBS_MAX + 1], form_p: &[u64; HALF_MAX], residue_q: &[u64; HALF_MAX]) {
         let (p, q) = (&self.p.modulus, &self.q.modulus);
         let half = p.len();
         let mut quotient = Zeroizing::new([[0; HALF_MAX]; 2]);
         let [difference, quotient] = &mut *quotient;
         let (difference, quotient) = (&mut difference[..half], &mut quotient[..half]);
         p.to_montgomery(quotient, &residue_q[..half]);
-        difference.copy_from_slice(&residue_p[..half]);
+        difference.copy_from_slice(&form_p[..half]);
         p.sub(difference, quotient);
         p.mul(quotient, difference, &self.qinv[..half]);
         out.fill(0);
@@ -311,7 +308,7 @@ impl Prime {
         })
     }
 
-    /// The prime minus two: the exponent of inverses.
+    /// The prime minus two: the exponent that computes inverses modulo the prime.
     fn less_two(&self) -> Zeroizing<[u64; HALF_MAX]> {
         let mut difference = Zeroizing::new([0; HALF_MAX]);
         let (mut subtrahend, mut borrow) = (2, false);
@@ -357,7 +354,7 @@ impl Prime {
     }
 }
 
-/// The table's entry with this number. Reads all entries.
+/// The table's entry at index `number`. Reads all entries, since `number` is secret.
 fn select_constant_time(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> Zeroizing<[u64; HALF_MAX]> {
     let mut out = Zeroizing::new([0; HALF_MAX]);
     for (index, entry) in (0u64..).zip(table) {
@@ -371,8 +368,8 @@ fn select_constant_time(table: &[[u64; HALF_MAX]; 1 << WINDOW], number: u64) -> 
     out
 }
 
-/// The task of [`RsaPrivate::power_batch`] for moduli of B blocks with prime factors of P blocks. A function for both
-/// sizes would have a stack frame as large as the frames of both.
+/// The task of [`RsaPrivate::power_batch`] for moduli of B blocks with prime factors of P blocks. One function for both
+/// sizes would have a stack frame as large as both frames together.
 struct PowerBatch<'a, const B: usize, const P: usize> {
     key: &'a Key,
     numbers: [&'a [u8]; 8],
@@ -397,7 +394,7 @@ impl<const B: usize, const P: usize> PowerBatch<'_, B, P> {
         let p = ModulusGroup::<W, P>::load(&[&*key.p.prepared; LANES][..W::LANES]);
         let q = ModulusGroup::<W, P>::load(&[&*key.q.prepared; LANES][..W::LANES]);
         let qinv = read_long::<W, P>(&[&key.qinv_rows[..]], true);
-        let square = read_long::<W, P>(&[&key.r2_p[..]], true);
+        let r2_p = read_long::<W, P>(&[&key.r2_p[..]], true);
         let pair = key.blinding.next_pair(key.public.modulus());
         let [power_form, inverse_form] = pair.each_ref().map(|form| {
             let mut rows = Zeroizing::new([Row::default(); WORDS_MAX / 8]);
@@ -420,7 +417,7 @@ impl<const B: usize, const P: usize> PowerBatch<'_, B, P> {
                 *residue = group.power_secret(residue, &prime.exponent[..prime.modulus.len()]);
             }
             let [residue_p, residue_q] = &residues;
-            let mut root = p.combine_crt::<B>(&q, residue_p, residue_q, &qinv, &square);
+            let mut root = p.combine_crt::<B>(&q, residue_p, residue_q, &qinv, &r2_p);
             n.multiply(&mut root, &inverse_form);
             let root = n.canonical(&root);
             let checks = power_equals_product(&n, &factors::<W, B>(&root), &number);

@@ -8,12 +8,12 @@ use crate::simd::row::Row;
 use crate::stack::run_and_wipe_stack;
 use crate::{Modulus, limbs};
 
-/// Maximum limbs of a *wide* number, which the parent module defines.
+/// Maximum limbs of a *wide* number (see the documentation of the parent module).
 pub(super) const WIDE_LIMBS_MAX: usize = 50;
 /// Maximum limbs of a number modulo n.
 pub(super) const LIMBS_MAX: usize = 48;
 
-/// Bound of the stack usage of a product (`tests/residue.rs` measures it).
+/// Bound of the stack usage of a product (`tests/residue.rs` measures the usage).
 const STACK_BYTES: usize = 8 << 10;
 
 /// A modulus n of 2,048 or 3,072 bits for e = 65537, prepared for single numbers and for eight at a time.
@@ -215,7 +215,8 @@ impl RsaPublic {
             n.square(square, power);
             n.square(power, square);
         }
-        // A multiplication by the number itself, not its Montgomery form, so that the result is not in Montgomery form.
+        // The code multiplies by the number itself instead of the number's Montgomery form, so that the result is not
+        // in Montgomery form.
         square.copy_from_slice(number);
         n.mul(number, power, square);
     }
@@ -223,9 +224,9 @@ impl RsaPublic {
     /// `product = product times all factors mod n`.
     fn multiply_all(&self, product: &mut [u64; LIMBS_MAX], factors: &[Element<'_>]) {
         let n = &self.modulus;
-        // A factor contains the radix of batches of eight, and a product divides by the radix of single numbers: the difference is
-        // corrected below.
-        let excess = self.size.radix_bits() - 64 * n.len();
+        // A factor is stored multiplied by the radix of batches of eight, but each multiplication divides by the
+        // smaller radix of single numbers. After each chunk of factors, one multiplication corrects the difference.
+        let excess_bits = self.size.radix_bits() - 64 * n.len();
         let (mut next, mut factor) = ([0; LIMBS_MAX], [0; LIMBS_MAX]);
         let (Some(product), Some(next), Some(factor)) = (
             product.get_mut(..n.len()),
@@ -234,16 +235,17 @@ impl RsaPublic {
         ) else {
             return;
         };
-        let chunk_len = 64 * n.len() / excess;
+        let chunk_len = 64 * n.len() / excess_bits;
         for factors in factors.chunks(chunk_len) {
             for element in factors {
                 Row::limbs(factor, element.rows());
                 n.mul(next, product, factor);
                 product.copy_from_slice(next);
             }
-            // The correction for these factors, `2^-(excess factors.len())`, in Montgomery form: a power of two below n.
+            // The correction for the factors of this chunk is `2^-(excess_bits * factors.len())`. Its Montgomery form
+            // is a power of two below n.
             factor.fill(0);
-            let bit = 64 * n.len() - excess * factors.len();
+            let bit = 64 * n.len() - excess_bits * factors.len();
             if let Some(limb) = factor.get_mut(bit / 64) {
                 *limb = 1 << (bit % 64);
             }
@@ -257,7 +259,8 @@ impl RsaPublic {
         self.rows_of_form(rows, &self.to_montgomery(wide));
     }
 
-    /// Converts the Montgomery form of single numbers to that of batches of eight.
+    /// Converts one number from the Montgomery form with the radix of single numbers to the form with the radix of
+    /// batches of eight, as rows.
     pub(super) fn rows_of_form(&self, rows: &mut [Row], form: &[u64; LIMBS_MAX]) {
         let mut out = Zeroizing::new([0; LIMBS_MAX]);
         if let Some(out) = out.get_mut(..self.modulus.len()) {
@@ -266,7 +269,7 @@ impl RsaPublic {
         }
     }
 
-    /// The lowest limbs of a number, as many as n has.
+    /// The lowest limbs of a number: as many limbs as n has.
     fn limbs_of_size<'a>(&self, number: &'a [u64; LIMBS_MAX]) -> &'a [u64] {
         number.get(..self.modulus.len()).unwrap_or_default()
     }

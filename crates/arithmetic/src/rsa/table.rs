@@ -63,7 +63,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Stores a wide number, modulo the key's n, at an index. Indices beyond the end are ignored.
+    /// Stores a wide number, modulo the key's n, at an index. Does nothing if the index is beyond the end.
     ///
     /// # Errors
     /// A number of more than [`Size::wide_bytes`] bytes; a key of another size than the table's.
@@ -80,7 +80,8 @@ impl Table {
         Ok(())
     }
 
-    /// [`Table::set`] for eight consecutive indices, in much less time; numbers beyond the end are ignored.
+    /// [`Table::set`] for eight consecutive indices from `first` on, in much less time than eight calls. Ignores
+    /// numbers whose index is beyond the end.
     ///
     /// # Errors
     /// As for [`Table::set`].
@@ -107,7 +108,7 @@ impl Table {
         Ok(())
     }
 
-    /// The number at an index; in constant time except for the index, which is public.
+    /// The number at an index, or `None` beyond the end. Runs in constant time for a given index; the index is public.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<Element<'_>> {
         let rows = self.size.rows();

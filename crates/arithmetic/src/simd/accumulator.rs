@@ -22,8 +22,8 @@ impl<W: Register, const B: usize> AccumulatorStart<W, B> {
     /// For a product and its reduction.
     pub(super) const PRODUCT_AND_REDUCTION: [u64; COLUMNS_MAX] = Self::product(Self::REDUCTION);
 
-    /// For the products of different words of a number.
-    pub(super) const MIXED: [u64; COLUMNS_MAX] = {
+    /// For the products of each two different words of a number.
+    pub(super) const CROSS_PRODUCTS: [u64; COLUMNS_MAX] = {
         let mut starts = Self::EMPTY;
         let mut i = 0;
         while i < Self::WORDS {
@@ -47,7 +47,8 @@ impl<W: Register, const B: usize> AccumulatorStart<W, B> {
         starts
     };
     /// For a reduction (see the kernels): for the products of m and all quotients except the last, and for the product of
-    /// n and the last quotient. The last product counts only above the columns that it clears.
+    /// n and the last quotient. The product of n and the last quotient counts only above the columns that the product
+    /// clears.
     pub(super) const REDUCTION: [u64; COLUMNS_MAX] = {
         let mut starts = Self::EMPTY;
         starts = Self::sweep(starts, Self::WORDS - BLOCK);

@@ -8,7 +8,7 @@ use super::{Portable, WordVector};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backend(Kind);
 
-/// Word types of the backends.
+/// The backends, named after their word types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Portable,

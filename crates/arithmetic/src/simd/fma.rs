@@ -11,12 +11,12 @@
 //! * `low = fma(a, b, anchor) = l - 1.5 2^52` is exact: between -2^53 and -2^52 doubles are 1 apart. Its bit pattern is that of -1.5 2^52 minus
 //!   l.
 //!
-//! A sum of halves is therefore a sum of bit patterns minus constants, with which an accumulator is initialized: a
-//! product costs two fused multiplications, a subtraction and two integer additions. If the low half is negative, the
-//! high half is one too high.
+//! A sum of halves is therefore a sum of bit patterns minus constants. The initial value of an accumulator contains
+//! these constants, so a product costs only two fused multiplications, a subtraction and two integer additions. If the
+//! low half is negative, the high half is one too high.
 //!
-//! Sums are modulo 2^64 and finally signed: more than 2^10 halves fit, since |l| and r are at most 2^52. The rounding
-//! mode is Rust's default.
+//! Sums are modulo 2^64, and the code reads the final sums as signed numbers: more than 2^10 halves fit, since |l| and
+//! r are at most 2^52. The rounding mode is Rust's default.
 
 use core::arch::x86_64::{
     __m256d, __m256i, _mm_cvtsi32_si128, _mm256_add_epi64, _mm256_add_pd, _mm256_and_pd, _mm256_and_si256,
@@ -108,16 +108,16 @@ impl Register for Half {
     }
     #[inline(always)]
     fn columns(rows: &[&[u64; LANES]]) -> [Self; LANES] {
-        let mut quarters = [[Self::splat(0); 4]; 2];
-        for (quarter, first) in quarters.iter_mut().zip([0, 4]) {
-            for (half, row) in quarter.iter_mut().zip(rows) {
+        let mut squares = [[Self::splat(0); 4]; 2];
+        for (square, first) in squares.iter_mut().zip([0, 4]) {
+            for (half, row) in square.iter_mut().zip(rows) {
                 let words = row.get(first..).and_then(<[u64]>::first_chunk);
                 *half = Self::load(words.copied().unwrap_or_default());
             }
             // SAFETY: see above.
-            *quarter = unsafe { transpose(*quarter) };
+            *square = unsafe { transpose(*square) };
         }
-        let [[a, b, c, d], [e, f, g, h]] = quarters;
+        let [[a, b, c, d], [e, f, g, h]] = squares;
         [a, b, c, d, e, f, g, h]
     }
     #[inline(always)]
@@ -165,7 +165,8 @@ impl Register for Half {
     }
     #[inline(always)]
     fn carry(self) -> Self {
-        // There is no signed shift of 64 bits before AVX-512: the value is made positive, shifted, and corrected.
+        // AVX2 has no signed right shift of 64-bit words. The code therefore makes the value positive, shifts, and
+        // corrects the result.
         let bias = Self::splat(1 << 63);
         self.xor(bias).shr::<WORD_BITS>().sub(bias.shr::<WORD_BITS>())
     }
@@ -200,9 +201,9 @@ impl Register for Half {
         *high = high.add(high_half);
     }
     #[inline(always)]
-    fn column(low: &mut Self, rows: &[__m256d; 5], digits: &[__m256d; 5]) -> Self {
+    fn column(low: &mut Self, block: &[__m256d; 5], digits: &[__m256d; 5]) -> Self {
         // SAFETY: see above.
-        unsafe { column(low, rows, digits) }
+        unsafe { column(low, block, digits) }
     }
 }
 
@@ -229,9 +230,10 @@ unsafe fn transpose(rows: [Half; 4]) -> [Half; 4] {
     }
 }
 
+/// [`Register::column`] in assembly.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-fn column(low: &mut Half, rows: &[__m256d; 5], digits: &[__m256d; 5]) -> Half {
+fn column(low: &mut Half, block: &[__m256d; 5], digits: &[__m256d; 5]) -> Half {
     let high: __m256i;
     // SAFETY: the assembly reads only the two arrays and the constants, and writes only registers.
     unsafe {
@@ -268,11 +270,11 @@ fn column(low: &mut Half, rows: &[__m256d; 5], digits: &[__m256d; 5]) -> Half {
             d = in(reg) digits.as_ptr(),
             c = in(ymm_reg) _mm256_set1_pd(HIGH),
             a = in(ymm_reg) _mm256_set1_pd(HIGH - LOW),
-            r0 = in(ymm_reg) rows[0],
-            r1 = in(ymm_reg) rows[1],
-            r2 = in(ymm_reg) rows[2],
-            r3 = in(ymm_reg) rows[3],
-            r4 = in(ymm_reg) rows[4],
+            r0 = in(ymm_reg) block[0],
+            r1 = in(ymm_reg) block[1],
+            r2 = in(ymm_reg) block[2],
+            r3 = in(ymm_reg) block[3],
+            r4 = in(ymm_reg) block[4],
             l = inout(ymm_reg) low.0,
             h = out(ymm_reg) high,
             x = out(ymm_reg) _,

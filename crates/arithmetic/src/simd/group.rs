@@ -18,7 +18,7 @@ const BLOCK_BITS: usize = BLOCK * WORD_BITS as usize;
 /// Rows of the longest number.
 const ROWS_MAX: usize = WORDS_MAX / 8;
 
-/// The constants of a modulus for [`ModulusGroup`], word by word. R is `2^(260 blocks)`.
+/// The constants of a modulus n for [`ModulusGroup`], in rows of words. R is `2^(260 blocks)`.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct PreparedModulus {
     /// n, k and m: see [`Moduli`].
@@ -32,8 +32,8 @@ pub(crate) struct PreparedModulus {
 }
 
 impl PreparedModulus {
-    /// Prepares a modulus for numbers of `blocks` blocks, which have at least 16 bits more than the modulus. `power` is
-    /// at least 1.
+    /// Prepares a modulus for numbers of `blocks` blocks, which must have at least 16 bits more than the modulus. The
+    /// exponent `power` of `conversion` is at least 1.
     pub(crate) fn new(modulus: &Modulus, blocks: usize, power: usize) -> Box<Self> {
         let mut prepared = Box::new(Self {
             n: [Row::default(); ROWS_MAX],
@@ -105,7 +105,7 @@ fn divide_by_block(number: &mut [u64]) {
     }
 }
 
-/// Moduli in vectors. Numbers are below 3 n unless stated otherwise.
+/// One modulus n per lane, in vectors. Numbers are below 3 n unless stated otherwise.
 pub(crate) struct ModulusGroup<W: Register, const B: usize> {
     moduli: Moduli<W, B>,
     one: Long<W, B>,
@@ -124,17 +124,17 @@ impl<W: Kernels, const B: usize> ModulusGroup<W, B> {
             one[lane] = &key.one;
             conversions[lane] = &key.conversion;
         }
-        let same = keys.iter().zip(keys.iter().skip(1)).all(|(a, b)| ptr::eq(*a, *b));
+        let is_same = keys.iter().zip(keys.iter().skip(1)).all(|(a, b)| ptr::eq(*a, *b));
         let mut block = [W::splat(0).factor(); BLOCK];
-        read_factors::<W>(&mut block, &k[..lanes], same);
+        read_factors::<W>(&mut block, &k[..lanes], is_same);
         Self {
             moduli: Moduli {
-                n: read_long::<W, B>(&n[..lanes], same),
+                n: read_long::<W, B>(&n[..lanes], is_same),
                 k: block,
-                m: read_long::<W, B>(&m[..lanes], same),
+                m: read_long::<W, B>(&m[..lanes], is_same),
             },
-            one: read_long::<W, B>(&one[..lanes], same),
-            conversion: read_long::<W, B>(&conversions[..lanes], same),
+            one: read_long::<W, B>(&one[..lanes], is_same),
+            conversion: read_long::<W, B>(&conversions[..lanes], is_same),
         }
     }
 
@@ -156,7 +156,7 @@ impl<W: Kernels, const B: usize> ModulusGroup<W, B> {
         W::multiply(x, &self.conversion, &self.moduli);
     }
 
-    /// `number / R`, for a number below `n R` in at most the reduced words of two long numbers.
+    /// `number / R`, for a number below `n R`. The number has at most 2 B blocks of reduced words.
     #[inline(always)]
     pub(crate) fn reduce(&self, number: &[W]) -> Long<W, B> {
         let mut out = zero::<W, B>();
@@ -180,7 +180,7 @@ impl<W: Kernels, const B: usize> ModulusGroup<W, B> {
     /// window size is fixed, and each window reads all table entries.
     #[inline(always)]
     pub(crate) fn power_secret(&self, x: &Long<W, B>, exponent: &[u64]) -> Long<W, B> {
-        // A larger table would not fit in the first-level cache.
+        // With larger windows, the table would not fit in the first-level cache.
         let window = if W::LANES == 8 { 4 } else { 5 };
         let mut table = Vec::with_capacity(1 << window);
         let mut power = self.one;
@@ -261,11 +261,11 @@ pub(crate) fn lanes_equal<W: Register>(a: &[W; WORDS_MAX], b: &[W; WORDS_MAX]) -
     }
     let mut columns = [W::splat(0); 8];
     columns[0] = differences;
-    let mut same = [false; 8];
-    for (same, [first, ..]) in same.iter_mut().zip(W::rows(&columns)) {
-        *same = first == 0;
+    let mut are_equal = [false; 8];
+    for (is_equal, [first, ..]) in are_equal.iter_mut().zip(W::rows(&columns)) {
+        *is_equal = first == 0;
     }
-    same
+    are_equal
 }
 
 /// Zero, in the form of a factor.
@@ -294,17 +294,17 @@ pub(crate) fn words<W: Register, const B: usize>(long: &Long<W, B>) -> [W; WORDS
     words
 }
 
-/// Numbers in rows, converted to factors; if `same`, all lanes get the first number.
+/// Numbers in rows, converted to factors; if `is_same`, all lanes get the first number.
 #[inline(always)]
-pub(crate) fn read_long<W: Register, const B: usize>(numbers: &[&[Row]], same: bool) -> Long<W, B> {
+pub(crate) fn read_long<W: Register, const B: usize>(numbers: &[&[Row]], is_same: bool) -> Long<W, B> {
     let mut long = zero::<W, B>();
-    read_factors::<W>(long.as_flattened_mut(), numbers, same);
+    read_factors::<W>(long.as_flattened_mut(), numbers, is_same);
     long
 }
 
 #[inline(always)]
-fn read_factors<W: Register>(factors: &mut [W::Factor], numbers: &[&[Row]], same: bool) {
-    match (numbers, same) {
+fn read_factors<W: Register>(factors: &mut [W::Factor], numbers: &[&[Row]], is_same: bool) {
+    match (numbers, is_same) {
         ([number, ..], true) => {
             for (factor, word) in factors.iter_mut().zip(number.iter().flat_map(|row| &row.0)) {
                 *factor = W::splat(*word).factor();
@@ -314,7 +314,7 @@ fn read_factors<W: Register>(factors: &mut [W::Factor], numbers: &[&[Row]], same
     }
 }
 
-/// Overwrites secrets.
+/// Overwrites numbers that are secret.
 #[inline(always)]
 pub(crate) fn wipe<W: Register, const B: usize>(numbers: &mut [Long<W, B>]) {
     for word in numbers.as_flattened_mut().as_flattened_mut() {

@@ -19,7 +19,7 @@
 //! A column of a sum collects at most 4 L halves of products, with L = 5 B <= 60 words, so its value stays below 2^60
 //! (see [`WordVector`](super::WordVector) for the signs of the halves).
 #![allow(clippy::indexing_slicing)] // Constants, and indices of blocks: a sum has twice as many as a number.
-#![allow(clippy::needless_range_loop)] // The indices r and s of a product's row and column are clearer than iterators.
+#![allow(clippy::needless_range_loop)] // The indices r and s of two factors' words are clearer than iterators.
 
 use super::row::{self, WORDS_MAX};
 use super::sweep::{join, madd, normalize, split, sweep, sweep_out};
@@ -45,7 +45,8 @@ pub(crate) struct Moduli<W: Register, const B: usize> {
     pub(crate) m: Long<W, B>,
 }
 
-/// Functions compiled separately for each backend: never inlined, so that consecutive calls reuse the same stack.
+/// Functions that are compiled separately for each backend. They are never inlined, so that consecutive calls reuse the
+/// same stack.
 pub(crate) trait Kernels: Register {
     /// `a = a b / R mod n`, below 3 n if `a b < n R`.
     fn multiply<const B: usize>(a: &mut Long<Self, B>, b: &Long<Self, B>, moduli: &Moduli<Self, B>);
@@ -60,7 +61,7 @@ pub(crate) trait Kernels: Register {
         b: &Long<Self, B>,
         c: &[Self],
     );
-    /// `out = table[number]`. Reads all entries, since the number is secret. All lanes use the same number.
+    /// `out = table[number]`. Reads all entries, since `number` is secret. All lanes use the same `number`.
     fn select_constant_time<const B: usize>(out: &mut Long<Self, B>, table: &[Long<Self, B>], number: u64);
     /// See [`row::load_be`].
     fn load_be(words: &mut [Self; WORDS_MAX], numbers: &[&[u8]]);
@@ -77,104 +78,104 @@ macro_rules! kernels {
             fn multiply<const B: usize>(a: &mut Long<$word, B>, b: &Long<$word, B>, moduli: &Moduli<$word, B>) {
                 $(#[target_feature(enable = $features)])?
                 #[inline(never)]
-                fn compiled<const B: usize>(a: &mut Long<$word, B>, b: &Long<$word, B>, moduli: &Moduli<$word, B>) {
+                fn with_instructions<const B: usize>(a: &mut Long<$word, B>, b: &Long<$word, B>, moduli: &Moduli<$word, B>) {
                     multiply::<$word, B>(a, b, moduli);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
                 // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
-                    compiled(a, b, moduli);
+                    with_instructions(a, b, moduli);
                 }
             }
             #[inline(always)]
             fn square<const B: usize>(a: &mut Long<$word, B>, moduli: &Moduli<$word, B>) {
                 $(#[target_feature(enable = $features)])?
                 #[inline(never)]
-                fn compiled<const B: usize>(a: &mut Long<$word, B>, moduli: &Moduli<$word, B>) {
+                fn with_instructions<const B: usize>(a: &mut Long<$word, B>, moduli: &Moduli<$word, B>) {
                     square::<$word, B>(a, moduli);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
                 // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
-                    compiled(a, moduli);
+                    with_instructions(a, moduli);
                 }
             }
             #[inline(always)]
             fn reduce<const B: usize>(out: &mut Long<$word, B>, number: &[$word], moduli: &Moduli<$word, B>) {
                 $(#[target_feature(enable = $features)])?
                 #[inline(never)]
-                fn compiled<const B: usize>(out: &mut Long<$word, B>, number: &[$word], moduli: &Moduli<$word, B>) {
+                fn with_instructions<const B: usize>(out: &mut Long<$word, B>, number: &[$word], moduli: &Moduli<$word, B>) {
                     reduce::<$word, B>(out, number, moduli);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
                 // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
-                    compiled(out, number, moduli);
+                    with_instructions(out, number, moduli);
                 }
             }
             #[inline(always)]
             fn multiply_add<const B: usize>(out: &mut [Block<<$word as Register>::Factor>], a: &Long<$word, B>, b: &Long<$word, B>, c: &[$word]) {
                 $(#[target_feature(enable = $features)])?
                 #[inline(never)]
-                fn compiled<const B: usize>(out: &mut [Block<<$word as Register>::Factor>], a: &Long<$word, B>, b: &Long<$word, B>, c: &[$word]) {
+                fn with_instructions<const B: usize>(out: &mut [Block<<$word as Register>::Factor>], a: &Long<$word, B>, b: &Long<$word, B>, c: &[$word]) {
                     multiply_add::<$word, B>(out, a, b, c);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
                 // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
-                    compiled(out, a, b, c);
+                    with_instructions(out, a, b, c);
                 }
             }
             #[inline(always)]
             fn select_constant_time<const B: usize>(out: &mut Long<$word, B>, table: &[Long<$word, B>], number: u64) {
                 $(#[target_feature(enable = $features)])?
                 #[inline(never)]
-                fn compiled<const B: usize>(out: &mut Long<$word, B>, table: &[Long<$word, B>], number: u64) {
+                fn with_instructions<const B: usize>(out: &mut Long<$word, B>, table: &[Long<$word, B>], number: u64) {
                     select_constant_time::<$word, B>(out, table, number);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
                 // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
-                    compiled(out, table, number);
+                    with_instructions(out, table, number);
                 }
             }
             #[inline(always)]
             fn load_be(words: &mut [$word; WORDS_MAX], numbers: &[&[u8]]) {
                 $(#[target_feature(enable = $features)])?
                 #[inline(never)]
-                fn compiled(words: &mut [$word; WORDS_MAX], numbers: &[&[u8]]) {
+                fn with_instructions(words: &mut [$word; WORDS_MAX], numbers: &[&[u8]]) {
                     row::load_be(words, numbers);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
                 // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
-                    compiled(words, numbers);
+                    with_instructions(words, numbers);
                 }
             }
             #[inline(always)]
             fn store_be(numbers: &mut [&mut [u8]], words: &[$word; WORDS_MAX]) {
                 $(#[target_feature(enable = $features)])?
                 #[inline(never)]
-                fn compiled(numbers: &mut [&mut [u8]], words: &[$word; WORDS_MAX]) {
+                fn with_instructions(numbers: &mut [&mut [u8]], words: &[$word; WORDS_MAX]) {
                     row::store_be(numbers, words);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
                 // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
-                    compiled(numbers, words);
+                    with_instructions(numbers, words);
                 }
             }
             #[inline(always)]
             fn subtract(words: &mut [$word; WORDS_MAX], n: &[<$word as Register>::Factor]) {
                 $(#[target_feature(enable = $features)])?
                 #[inline(never)]
-                fn compiled(words: &mut [$word; WORDS_MAX], n: &[<$word as Register>::Factor]) {
+                fn with_instructions(words: &mut [$word; WORDS_MAX], n: &[<$word as Register>::Factor]) {
                     subtract::<$word>(words, n);
                 }
                 #[allow(unused_unsafe)] // One backend needs no unsafe.
                 // SAFETY: code uses this type only if the CPU has the instructions.
                 unsafe {
-                    compiled(words, n);
+                    with_instructions(words, n);
                 }
             }
         }
@@ -215,8 +216,8 @@ fn multiply<W: Register, const B: usize>(a: &mut Long<W, B>, b: &Long<W, B>, mod
     let mut sum: Sum<W, B> = zeroed_sum!();
     start_sum(&mut sum, &AccumulatorStart::<W, B>::PRODUCT_AND_REDUCTION, &[]);
     let sum = sum.as_flattened_mut();
-    for (index, rows) in a.iter().enumerate() {
-        sweep::<W>(&mut sum[index..], rows, b);
+    for (index, block) in a.iter().enumerate() {
+        sweep::<W>(&mut sum[index..], block, b);
     }
     reduce_sum(a, sum, moduli);
 }
@@ -225,18 +226,18 @@ fn multiply<W: Register, const B: usize>(a: &mut Long<W, B>, b: &Long<W, B>, mod
 #[inline(always)]
 fn square<W: Register, const B: usize>(a: &mut Long<W, B>, moduli: &Moduli<W, B>) {
     let mut sum: Sum<W, B> = zeroed_sum!();
-    start_sum(&mut sum, &AccumulatorStart::<W, B>::MIXED, &[]);
+    start_sum(&mut sum, &AccumulatorStart::<W, B>::CROSS_PRODUCTS, &[]);
     let sum = sum.as_flattened_mut();
-    for (index, rows) in a.iter().enumerate() {
+    for (index, block) in a.iter().enumerate() {
         let sum = &mut sum[2 * index..];
         let mut tile = join(sum[0], sum[1]);
         for r in 0..BLOCK {
             for s in r + 1..BLOCK {
-                madd::<W>(&mut tile, r + s, rows[r], rows[s]);
+                madd::<W>(&mut tile, r + s, block[r], block[s]);
             }
         }
         [sum[0], sum[1]] = split(tile);
-        sweep::<W>(&mut sum[1..], rows, &a[index + 1..]);
+        sweep::<W>(&mut sum[1..], block, &a[index + 1..]);
     }
     for (index, words) in a.iter().enumerate() {
         let mut tile = join(sum[2 * index], sum[2 * index + 1]);
@@ -273,8 +274,8 @@ fn multiply_add<W: Register, const B: usize>(
     let mut sum: Sum<W, B> = zeroed_sum!();
     start_sum(&mut sum, &AccumulatorStart::<W, B>::PRODUCT, c);
     let sum = sum.as_flattened_mut();
-    for (index, rows) in a.iter().enumerate() {
-        sweep::<W>(&mut sum[index..], rows, b);
+    for (index, block) in a.iter().enumerate() {
+        sweep::<W>(&mut sum[index..], block, b);
     }
     let mut carry = W::splat(0);
     for (out, block) in out.iter_mut().zip(sum) {
@@ -322,8 +323,8 @@ fn subtract<W: Register>(words: &mut [W; WORDS_MAX], n: &[W::Factor]) {
 
 /// `out = sum / R mod n`: see the module documentation.
 ///
-/// The loop computes the next quotient as soon as its block is complete, so that carries propagate during the remaining
-/// products.
+/// The loop computes the next quotient as soon as the sum's next block is complete. The carries of that computation
+/// then propagate while the remaining products are computed.
 #[inline(always)]
 fn reduce_sum<W: Register, const B: usize>(
     out: &mut Long<W, B>,
@@ -337,14 +338,14 @@ fn reduce_sum<W: Register, const B: usize>(
         let sum = &mut sum[index..];
         sum[0][0] = sum[0][0].add(carry);
         sweep::<W>(sum, &quotient, &moduli.m[..1]);
-        let mut next;
-        (next, carry) = normalize::<W>(sum[0], zero);
+        let mut next_quotient;
+        (next_quotient, carry) = normalize::<W>(sum[0], zero);
         if index + 1 == B {
-            top = W::word(next[BLOCK - 1]);
-            next = last_quotient::<W>(&next, &moduli.k);
+            top = W::word(next_quotient[BLOCK - 1]);
+            next_quotient = last_quotient::<W>(&next_quotient, &moduli.k);
         }
         sweep::<W>(&mut sum[1..], &quotient, &moduli.m[1..]);
-        quotient = next;
+        quotient = next_quotient;
     }
     let sum = &mut sum[B - 1..];
     let mut tile = join([zero, zero, zero, zero, top.add(W::accumulator(5, 4))], sum[1]);
@@ -353,11 +354,17 @@ fn reduce_sum<W: Register, const B: usize>(
             madd::<W>(&mut tile, r + s, quotient[r], moduli.n[0][s]);
         }
     }
-    // The cleared part is a multiple of 2^260. Its uppermost column suffices to find the multiple: lower columns add
-    // less than 2^10.
-    let cleared = tile[BLOCK - 1].add(W::splat(1 << 51)).carry();
+    // The cleared block is a multiple of 2^260, and the carry is this multiple divided by 2^260. The block's uppermost
+    // column suffices to find the carry: the lower columns add less than 2^10 to that column.
+    let cleared_carry = tile[BLOCK - 1].add(W::splat(1 << 51)).carry();
     [_, sum[1]] = split(tile);
-    sweep_out::<W>(&mut sum[1..], &quotient, &moduli.n[1..], carry.add(cleared), out);
+    sweep_out::<W>(
+        &mut sum[1..],
+        &quotient,
+        &moduli.n[1..],
+        carry.add(cleared_carry),
+        out,
+    );
 }
 
 /// The quotient of the last block: `low k mod 2^260`.

@@ -92,7 +92,7 @@ pub(crate) trait WordVector: Copy {
     fn merge(a: Self::Factor, b: Self::Factor, mask: Self) -> Self::Factor;
     /// Part of a sum's initial value, once for each low half that [`WordVector::madd`] will add.
     const START_LOW: u64;
-    /// Part of a sum's initial value, once for each high half.
+    /// Part of a sum's initial value, once for each high half that [`WordVector::madd`] will add.
     const START_HIGH: u64;
     /// Initial value of a sum to which [`WordVector::madd`] will add `lows` low and `highs` high halves.
     #[inline(always)]
@@ -105,7 +105,8 @@ pub(crate) trait WordVector: Copy {
     /// The product's low 52 bits, reduced.
     fn mul_low(a: Self::Factor, b: Self::Factor) -> Self;
 
-    /// Transposes eight words of each number, one number per row.
+    /// Transposes eight words of each number: each row has the words of one number, and each result has one word of all
+    /// numbers.
     fn columns(rows: [&[u64; LANES]; LANES]) -> [Self; LANES];
     /// The inverse of `columns`.
     fn rows(columns: [Self; LANES]) -> [[u64; LANES]; LANES];

@@ -70,7 +70,7 @@ impl WordVector for Portable {
     }
     #[inline(never)]
     fn equal(self, other: Self) -> Self {
-        // Zero is the only number whose topmost bit and whose negative's topmost bit are both clear.
+        // Only zero has a clear topmost bit and a negative with a clear topmost bit.
         self.zip(other, |a, b| {
             let difference = a ^ b;
             ((difference | difference.wrapping_neg()) >> 63).wrapping_sub(1)

@@ -12,11 +12,11 @@ pub(crate) trait Register: Copy {
     type Factor: Copy;
     const START_LOW: u64;
     const START_HIGH: u64;
-    /// Whether the columns and factors of a tile (see the kernels) fit the registers.
+    /// Whether the columns and factors of a tile (see `sweep`) fit in the registers of the CPU.
     const TILES: bool;
 
     fn splat(word: u64) -> Self;
-    /// Transposes eight words of each number, one number per row. There is one row per lane.
+    /// Transposes eight words of each number. Each row has the words of one number, and there is one row per lane.
     fn columns(rows: &[&[u64; LANES]]) -> [Self; LANES];
     /// The inverse of `columns`: returns one row per lane.
     fn rows(columns: &[Self; LANES]) -> [[u64; LANES]; LANES];
@@ -47,13 +47,13 @@ pub(crate) trait Register: Copy {
     fn madd(low: &mut Self, high: &mut Self, a: Self::Factor, b: Self::Factor);
     /// `a | (b & mask)`, bit by bit.
     fn merge(a: Self::Factor, b: Self::Factor, mask: Self) -> Self::Factor;
-    /// Adds the low halves of `rows[0] digits[4] + .. + rows[4] digits[0]` to `low`, and returns the sum of the high
+    /// Adds the low halves of `block[0] digits[4] + .. + block[4] digits[0]` to `low`, and returns the sum of the high
     /// halves.
     #[inline(always)]
-    fn column(low: &mut Self, rows: &[Self::Factor; 5], digits: &[Self::Factor; 5]) -> Self {
+    fn column(low: &mut Self, block: &[Self::Factor; 5], digits: &[Self::Factor; 5]) -> Self {
         let mut high = Self::splat(0);
-        for (row, digit) in rows.iter().zip(digits.iter().rev()) {
-            Self::madd(low, &mut high, *row, *digit);
+        for (word, digit) in block.iter().zip(digits.iter().rev()) {
+            Self::madd(low, &mut high, *word, *digit);
         }
         high
     }

@@ -7,7 +7,8 @@ use crate::limbs;
 
 /// Words in a row.
 const ROW: usize = 8;
-/// Upper bound of the words, and of the 64-bit limbs, of the longest number, in whole rows.
+/// Number of words for which the code reserves space, a multiple of [`ROW`]: at least the words, and at least the
+/// 64-bit limbs, of the longest number.
 pub(crate) const WORDS_MAX: usize = 64;
 
 /// Eight words of a number, least significant first, which are loaded together.
@@ -54,7 +55,8 @@ impl Row {
     }
 }
 
-/// Converts numbers in rows, one per lane, to words with `form`; words beyond the rows are zero.
+/// Converts numbers in rows, one per lane, to vectors of words, and applies `form` to each vector. Words beyond the
+/// rows are zero.
 #[inline(always)]
 pub(crate) fn load<W: Register, T>(words: &mut [T], numbers: &[&[Row]], form: impl Fn(W) -> T) {
     const ZERO: [u64; ROW] = [0; ROW];
@@ -124,15 +126,15 @@ pub(crate) fn store_rows<'a, W: Register>(
     numbers: impl Iterator<Item = &'a mut [Row]>,
     words: &[W; WORDS_MAX],
 ) {
-    let mut columns = [[[0; ROW]; ROW]; WORDS_MAX / ROW];
-    for (column, words) in columns.iter_mut().zip(words.as_chunks::<ROW>().0) {
-        for (lane_row, row) in column.iter_mut().zip(W::rows(words)) {
-            *lane_row = row;
+    let mut lanes_by_row = [[[0; ROW]; ROW]; WORDS_MAX / ROW];
+    for (lanes, words) in lanes_by_row.iter_mut().zip(words.as_chunks::<ROW>().0) {
+        for (lane_words, row) in lanes.iter_mut().zip(W::rows(words)) {
+            *lane_words = row;
         }
     }
     for (lane, number) in numbers.enumerate() {
-        for (row, column) in number.iter_mut().zip(&columns) {
-            if let Some(words) = column.get(lane) {
+        for (row, lanes) in number.iter_mut().zip(&lanes_by_row) {
+            if let Some(words) = lanes.get(lane) {
                 row.0 = *words;
             }
         }

@@ -7,7 +7,7 @@ use super::kernel::{BLOCK, Kernels, Long};
 use super::row::{Row, WORDS_MAX, load, load_be, store_be};
 use super::*;
 use crate::Modulus;
-use crate::testing::{Random, bytes, limbs, of_limbs};
+use crate::testing::{Random, bytes, from_limbs, limbs};
 
 const MASK: u64 = (1 << WORD_BITS) - 1;
 
@@ -63,9 +63,9 @@ fn edge_words(random: &mut Random) -> Vec<u64> {
     words
 }
 
-on_all!(products_of_words_are_exact, words_are_exact::<W>);
+on_all!(products_of_words_are_exact, check_products_of_words::<W>);
 
-fn words_are_exact<W: WordVector>(_: std::marker::PhantomData<W>) {
+fn check_products_of_words<W: WordVector>(_: std::marker::PhantomData<W>) {
     let mut random = Random::new();
     let words = edge_words(&mut random);
     for a in &words {
@@ -95,10 +95,10 @@ fn words_are_exact<W: WordVector>(_: std::marker::PhantomData<W>) {
     }
 }
 
-on_all!(long_sums_do_not_overflow, long_sums::<W>);
+on_all!(long_sums_do_not_overflow, check_long_sums::<W>);
 
 /// Adds as many products as the longest multiplication adds to a column, with low halves of either sign.
-fn long_sums<W: WordVector>(_: std::marker::PhantomData<W>) {
+fn check_long_sums<W: WordVector>(_: std::marker::PhantomData<W>) {
     let mut random = Random::new();
     let words = edge_words(&mut random);
     for pair in [
@@ -130,9 +130,9 @@ fn long_sums<W: WordVector>(_: std::marker::PhantomData<W>) {
     }
 }
 
-on_all!(other_operations_match_plain_integers, integers::<W>);
+on_all!(other_operations_match_plain_integers, check_operations::<W>);
 
-fn integers<W: WordVector>(_: std::marker::PhantomData<W>) {
+fn check_operations<W: WordVector>(_: std::marker::PhantomData<W>) {
     let mut random = Random::new();
     let words = edge_words(&mut random);
     let extremes = [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) - 1, MASK + 1];
@@ -181,9 +181,9 @@ fn integers<W: WordVector>(_: std::marker::PhantomData<W>) {
     }
 }
 
-on_all!(numbers_are_loaded_and_stored, loaded::<W>);
+on_all!(numbers_are_loaded_and_stored, check_loads_and_stores::<W>);
 
-fn loaded<W: WordVector>(_: std::marker::PhantomData<W>) {
+fn check_loads_and_stores<W: WordVector>(_: std::marker::PhantomData<W>) {
     type R<W> = <W as WordVector>::Register;
     let mut random = Random::new();
     for length in [128, 192, 256, 272, 384, 400] {
@@ -200,7 +200,7 @@ fn loaded<W: WordVector>(_: std::marker::PhantomData<W>) {
                     .map(|x| &x[..])
                     .collect::<Vec<_>>(),
             );
-            assert_eq!(stored(&words), numbers[lanes.clone()]);
+            assert_eq!(to_numbers(&words), numbers[lanes.clone()]);
             let mut out = vec![vec![0; length]; LANES];
             store_be(
                 &mut out[lanes.clone()]
@@ -219,24 +219,24 @@ fn loaded<W: WordVector>(_: std::marker::PhantomData<W>) {
                     .collect::<Vec<_>>(),
                 |word| word,
             );
-            assert_eq!(stored(&words), numbers[lanes]);
+            assert_eq!(to_numbers(&words), numbers[lanes]);
         }
     }
 }
 
-on_all!(long_multiplications_match_num_bigint, long::<W>);
+on_all!(long_multiplications_match_num_bigint, check_multiplications::<W>);
 
-fn long<W: WordVector>(_: std::marker::PhantomData<W>) {
+fn check_multiplications<W: WordVector>(_: std::marker::PhantomData<W>) {
     let mut random = Random::new();
     for _ in 0..6 {
-        multiplications::<W::Register, 4>(&mut random, 1024);
-        multiplications::<W::Register, 6>(&mut random, 1536);
-        multiplications::<W::Register, 8>(&mut random, 2048);
-        multiplications::<W::Register, 12>(&mut random, 3072);
+        check_multiplications_of_size::<W::Register, 4>(&mut random, 1024);
+        check_multiplications_of_size::<W::Register, 6>(&mut random, 1536);
+        check_multiplications_of_size::<W::Register, 8>(&mut random, 2048);
+        check_multiplications_of_size::<W::Register, 12>(&mut random, 3072);
     }
 }
 
-fn multiplications<W: Kernels, const B: usize>(random: &mut Random, bits: usize) {
+fn check_multiplications_of_size<W: Kernels, const B: usize>(random: &mut Random, bits: usize) {
     let moduli: Vec<BigUint> = (0..W::LANES).map(|_| random.modulus(bits)).collect();
     let prepared: Vec<Box<PreparedModulus>> = moduli
         .iter()
@@ -254,9 +254,9 @@ fn multiplications<W: Kernels, const B: usize>(random: &mut Random, bits: usize)
         moduli.iter().map(&mut number).collect()
     };
     let (a, b) = (random_below(3), random_below(3));
-    let canonical = |numbers: &Long<W, B>| stored(&group.canonical(numbers));
+    let canonical = |numbers: &Long<W, B>| to_numbers(&group.canonical(numbers));
     let is_below_3_n = |numbers: &Long<W, B>| {
-        stored(&words::<W, B>(numbers))
+        to_numbers(&words::<W, B>(numbers))
             .iter()
             .zip(&moduli)
             .all(|(number, n)| *number < n * 3u32)
@@ -297,7 +297,7 @@ fn multiplications<W: Kernels, const B: usize>(random: &mut Random, bits: usize)
         &long_from_numbers::<W, B>(&b),
         &words::<W, B>(&long_from_numbers::<W, B>(&a)),
     );
-    assert_eq!(stored_factors::<W>(out.as_flattened()), sum);
+    assert_eq!(factors_to_numbers::<W>(out.as_flattened()), sum);
     let table = [
         long_from_numbers::<W, B>(&a),
         long_from_numbers::<W, B>(&b),
@@ -306,7 +306,7 @@ fn multiplications<W: Kernels, const B: usize>(random: &mut Random, bits: usize)
     for (number, expected) in [(0, &a), (1, &b), (2, &a)] {
         let mut selected = long_from_numbers::<W, B>(&b);
         W::select_constant_time(&mut selected, &table, number);
-        assert_eq!(stored(&words::<W, B>(&selected)), *expected);
+        assert_eq!(to_numbers(&words::<W, B>(&selected)), *expected);
     }
 }
 
@@ -319,7 +319,7 @@ fn rows(number: &BigUint) -> [Row; 8] {
     Row::fill(&mut rows, &number.iter_u64_digits().collect::<Vec<_>>());
     let mut limbs = [0; 64];
     Row::limbs(&mut limbs, &rows);
-    assert_eq!(of_limbs(&limbs), *number);
+    assert_eq!(from_limbs(&limbs), *number);
     rows
 }
 
@@ -328,12 +328,12 @@ fn long_from_numbers<W: Register, const B: usize>(numbers: &[BigUint]) -> Long<W
     read_long::<W, B>(&rows.iter().map(|rows| &rows[..]).collect::<Vec<_>>(), false)
 }
 
-fn stored_factors<W: Register>(factors: &[W::Factor]) -> Vec<BigUint> {
+fn factors_to_numbers<W: Register>(factors: &[W::Factor]) -> Vec<BigUint> {
     let words: Vec<W> = factors.iter().map(|factor| W::word(*factor)).collect();
-    stored(&words)
+    to_numbers(&words)
 }
 
-fn stored<W: Register>(words: &[W]) -> Vec<BigUint> {
+fn to_numbers<W: Register>(words: &[W]) -> Vec<BigUint> {
     let mut numbers = vec![BigUint::ZERO; W::LANES];
     for (index, chunk) in words.chunks_exact(8).enumerate() {
         let lane_rows = W::rows(chunk.try_into().unwrap());

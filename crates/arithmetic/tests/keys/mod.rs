@@ -5,7 +5,7 @@ use num_bigint::BigUint;
 
 pub const SIZES: [Size; 2] = [Size::Bits2048, Size::Bits3072];
 
-/// Prime factors, made for these tests.
+/// The prime factors p and q of the test key of this size.
 pub fn primes(size: Size) -> [BigUint; 2] {
     let digits = match size {
         Size::Bits2048 => [
@@ -30,7 +30,7 @@ pub fn primes(size: Size) -> [BigUint; 2] {
     digits.map(|digits| BigUint::parse_bytes(digits.replace(char::is_whitespace, "").as_bytes(), 16).unwrap())
 }
 
-/// The numbers of a private key: p, q, dp, dq, qinv.
+/// The numbers p, q, dp, dq and qinv of the test key of this size, as big-endian bytes.
 pub fn parts(size: Size) -> [Vec<u8>; 5] {
     let [p, q] = primes(size);
     let one = BigUint::from(1u32);

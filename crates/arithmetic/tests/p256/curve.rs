@@ -3,20 +3,21 @@
 use linewarden_arithmetic::p256::BASE_POINT;
 use num_bigint::BigUint;
 
-fn number(digits: &str) -> BigUint {
+fn from_hex(digits: &str) -> BigUint {
     BigUint::parse_bytes(digits.as_bytes(), 16).unwrap()
 }
 
+/// The prime of the field.
 fn p() -> BigUint {
-    number("ffffffff00000001000000000000000000000000ffffffffffffffffffffffff")
+    from_hex("ffffffff00000001000000000000000000000000ffffffffffffffffffffffff")
 }
 
 /// The order of the base point.
 pub fn n() -> BigUint {
-    number("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551")
+    from_hex("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551")
 }
 
-/// Infinity has Z = 0.
+/// A point with the Jacobian coordinates X, Y and Z. The point at infinity has Z = 0.
 #[derive(Clone)]
 pub struct Point([BigUint; 3]);
 
@@ -30,7 +31,7 @@ impl Point {
         Self([BigUint::from(1u32), BigUint::from(1u32), BigUint::ZERO])
     }
 
-    /// `None` for infinity.
+    /// The affine coordinates x and y; `None` for the point at infinity.
     pub fn affine(&self) -> Option<(BigUint, BigUint)> {
         let (Self([x, y, z]), p) = (self, p());
         let inverse = z.modinv(&p)?;

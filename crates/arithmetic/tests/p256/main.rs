@@ -19,7 +19,7 @@ use linewarden_arithmetic::p256::{PrecomputedPoint, PublicPoint, Request, Signer
 use num_bigint::BigUint;
 use testing::Random;
 
-/// More than two chunks of sixteen groups of eight, the last one not full.
+/// Two chunks of sixteen groups of eight signatures, and a partial chunk with a partial group.
 const SIGNATURES: usize = 2 * 8 * 16 + 13;
 
 /// A signature with its key, as bytes.
@@ -36,12 +36,13 @@ fn to_bytes(number: &BigUint) -> [u8; 32] {
 }
 
 impl Signed {
-    /// A signature that is valid for the key `d G`, because `u1 G + u2 Q` is the point from which r is derived.
+    /// A signature by the private key `d`: r is derived from the point `u1 G + u2 Q`, where `Q = d G` is the public
+    /// key. The signature is valid unless this point is the point at infinity.
     fn new(d: &BigUint, u1: &BigUint, u2: &BigUint) -> Self {
         let key = Point::base().times(d);
         let (x, y) = key.affine().unwrap_or_default();
         let point = Point::base().times(u1).plus(&key.times(u2));
-        // Infinity has no x.
+        // The point at infinity has no x coordinate: r is then 0.
         let r = point.affine().unwrap_or_default().0 % n();
         let s = &r * u2.modpow(&(n() - 2u32), &n()) % n();
         Self {
@@ -61,7 +62,7 @@ fn verified_by_aws_lc(signed: &Signed) -> bool {
         .is_ok()
 }
 
-/// Compares the results of both libraries, and returns the number of valid signatures.
+/// Compares the results of this crate with the results of AWS-LC; returns the number of valid signatures.
 fn count_valid(signed: &[Signed]) -> usize {
     let keys: Vec<_> = signed
         .iter()
@@ -73,7 +74,7 @@ fn count_valid(signed: &[Signed]) -> usize {
             .iter()
             .map(|key| PrecomputedPoint::new(backend, key))
             .collect();
-        // Signers with precomputed points: none, all, those of some groups, and some lanes of one group.
+        // Signers with precomputed points: none; all; alternately nine with and nine without, so that groups are mixed.
         for is_precomputed in [|_| false, |_| true, |index: usize| (index / 9).is_multiple_of(2)] {
             let requests: Vec<_> = (0..)
                 .zip(signed)
@@ -98,14 +99,14 @@ fn count_valid(signed: &[Signed]) -> usize {
 }
 
 #[test]
-fn random_signatures() {
+fn random_and_corrupted_signatures_are_verified_as_by_aws_lc() {
     let mut random = Random::new();
     let mut scalar = || random.residue(&(n() - 1u32), 256) + 1u32;
     let mut signed: Vec<Signed> = (0..SIGNATURES)
         .map(|_| Signed::new(&scalar(), &scalar(), &scalar()))
         .collect();
     let valid_before = count_valid(&signed);
-    // Only the point at infinity, which is rare, makes a signature invalid.
+    // A signature is invalid only if r comes from the point at infinity, which is rare.
     assert!(valid_before > SIGNATURES / 2);
     let originals = signed.clone();
     let mut corrupted = 0;
@@ -129,9 +130,9 @@ fn random_signatures() {
     );
 }
 
-/// Small factors of small multiples of the base point: sums that equal the added multiple, its negative, or infinity.
+/// With these scalars, a partial sum often equals the next summand, the negative of the next summand, or infinity.
 #[test]
-fn colliding_multiples() {
+fn sums_of_equal_or_opposite_points_are_verified_as_by_aws_lc() {
     let mut random = Random::new();
     let mut scalar = || {
         let small = BigUint::from(1 + random.below(39));

@@ -12,26 +12,29 @@ use zeroize::Zeroizing;
 
 use crate::link::Controller;
 
-/// Maximum size of all incomplete documents together, bytes. Above it, the oldest document is discarded.
+/// Maximum size of all incomplete documents together, bytes. Above this limit, the oldest incomplete documents are
+/// discarded.
 const BYTES_MAX: usize = 64 << 20;
-/// Minimum interval between two stored documents of one device, s. Each stored document is a database write.
+/// Minimum interval between two stored documents of one device, seconds. Each stored document is a database write.
 const STORE_INTERVAL_S: u64 = 10;
 
 /// An incomplete document.
 #[derive(Debug)]
 struct PartialDocument {
     report: ReportId,
+    /// Length of the complete document, bytes.
     total: u32,
+    /// The bytes received until now.
     bytes: Vec<u8>,
     /// Sequence number of the document.
     sequence: u64,
 }
 
-/// The last stored document of a device.
+/// The most recently stored document of a device.
 #[derive(Debug)]
-struct KeptDocument {
+struct StoredDocument {
     report: ReportId,
-    at_s: u64,
+    stored_at_s: u64,
     /// How often a newer document was deferred since this document was stored.
     deferred: u32,
 }
@@ -40,10 +43,11 @@ struct KeptDocument {
 #[derive(Debug, Default)]
 pub(crate) struct EvidenceInbox {
     partial: HashMap<DeviceId, PartialDocument>,
-    /// Documents in the order in which they were begun.
-    order: BTreeMap<u64, DeviceId>,
-    /// The last stored document of each device, for a repeated chunk after a lost response.
-    kept: HashMap<DeviceId, KeptDocument>,
+    /// The device of each incomplete document, by sequence number: the oldest document first.
+    by_sequence: BTreeMap<u64, DeviceId>,
+    /// The most recently stored document of each device, for a repeated chunk after a lost response.
+    stored: HashMap<DeviceId, StoredDocument>,
+    /// Total size of the incomplete documents, bytes.
     bytes: usize,
     next_sequence: u64,
 }
@@ -51,16 +55,16 @@ pub(crate) struct EvidenceInbox {
 impl EvidenceInbox {
     /// Receives a chunk. Returns the acknowledgment and, after the last chunk, the whole document. A repeated chunk and
     /// a chunk at a wrong offset are acknowledged with the number of bytes received. If the device's previous document
-    /// was stored too recently, the last chunk is deferred: it is acknowledged like a chunk at a wrong offset, and the
-    /// bytes received before it are kept.
+    /// was stored too recently, the last chunk is deferred: the acknowledgment is that of a chunk at a wrong offset, and
+    /// the inbox keeps the bytes of the earlier chunks.
     pub(crate) fn receive_chunk(
         &mut self,
         device: DeviceId,
         chunk: &EvidenceChunk<'_>,
         now_s: u64,
     ) -> (ChunkAck, Option<Vec<u8>>) {
-        let kept = self.kept.get(&device);
-        if kept.is_some_and(|kept| kept.report == chunk.report()) {
+        let stored = self.stored.get(&device);
+        if stored.is_some_and(|stored| stored.report == chunk.report()) {
             return (chunk_ack(Outcome::Done, chunk.total()), None);
         }
         let is_different =
@@ -75,7 +79,7 @@ impl EvidenceInbox {
                 sequence: self.next_sequence,
             };
             self.partial.insert(device, new_document);
-            self.order.insert(self.next_sequence, device);
+            self.by_sequence.insert(self.next_sequence, device);
         }
         let Some(partial) = self.partial.get_mut(&device) else {
             return (chunk_ack(Outcome::Refused, 0), None);
@@ -86,20 +90,21 @@ impl EvidenceInbox {
         }
         let is_last = partial.bytes.len() + chunk.bytes().len() >= partial.total as usize;
         // The code uses `abs_diff`, because the clock may have been set back.
-        let is_too_soon = |kept: &&mut KeptDocument| now_s.abs_diff(kept.at_s) < STORE_INTERVAL_S;
-        if let Some(kept) = self
-            .kept
+        let is_too_soon =
+            |stored: &&mut StoredDocument| now_s.abs_diff(stored.stored_at_s) < STORE_INTERVAL_S;
+        if let Some(stored) = self
+            .stored
             .get_mut(&device)
-            .filter(|kept| is_last && is_too_soon(kept))
+            .filter(|stored| is_last && is_too_soon(stored))
         {
-            kept.deferred = kept.deferred.saturating_add(1);
+            stored.deferred = stored.deferred.saturating_add(1);
             return (chunk_ack(Outcome::OutOfSequence, received), None);
         }
         partial.bytes.extend_from_slice(chunk.bytes());
         self.bytes += chunk.bytes().len();
         let received = partial.bytes.len() as u32;
         if received < partial.total {
-            self.make_room();
+            self.discard_above_limit();
             return (chunk_ack(Outcome::Done, received), None);
         }
         let document = self.discard(device).unwrap_or_default();
@@ -110,29 +115,31 @@ impl EvidenceInbox {
     }
 
     /// Records that the document was stored.
-    pub(crate) fn record_kept(&mut self, device: DeviceId, report: ReportId, now_s: u64) {
-        let kept = KeptDocument {
+    pub(crate) fn record_stored(&mut self, device: DeviceId, report: ReportId, now_s: u64) {
+        let stored = StoredDocument {
             report,
-            at_s: now_s,
+            stored_at_s: now_s,
             deferred: 0,
         };
-        let previous = self.kept.insert(device, kept);
+        let previous = self.stored.insert(device, stored);
         let deferred = previous.map_or(0, |previous| previous.deferred);
         if deferred > 0 {
             tracing::info!(device_id = %device, count = deferred, "device sends evidence faster than the controller stores it; documents deferred");
         }
     }
 
+    /// Removes the incomplete document of a device, and returns the document's bytes.
     fn discard(&mut self, device: DeviceId) -> Option<Vec<u8>> {
         let partial = self.partial.remove(&device)?;
-        self.order.remove(&partial.sequence);
+        self.by_sequence.remove(&partial.sequence);
         self.bytes = self.bytes.saturating_sub(partial.bytes.len());
         Some(partial.bytes)
     }
 
-    fn make_room(&mut self) {
+    /// Discards the oldest documents until the total size is at most [`BYTES_MAX`].
+    fn discard_above_limit(&mut self) {
         while self.bytes > BYTES_MAX {
-            let Some((_, device)) = self.order.pop_first() else {
+            let Some((_, device)) = self.by_sequence.pop_first() else {
                 return;
             };
             self.discard(device);
@@ -146,7 +153,7 @@ fn chunk_ack(outcome: Outcome, received: u32) -> ChunkAck {
 
 /// The reason why a document is not stored.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum KeepError {
+pub(crate) enum StoreError {
     /// The registry failed; the device sends the document again.
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -167,13 +174,13 @@ impl Controller {
         let Some(document) = document else {
             return Ok(ack);
         };
-        match self.keep_evidence(device, &document, now_s).await {
+        match self.check_and_store(device, &document, now_s).await {
             Ok(()) => {
-                self.evidence_inbox().record_kept(device, chunk.report(), now_s);
+                self.evidence_inbox().record_stored(device, chunk.report(), now_s);
                 Ok(ack)
             }
-            Err(KeepError::Registry(error)) => Err(error),
-            Err(KeepError::Rejected(reason)) => {
+            Err(StoreError::Registry(error)) => Err(error),
+            Err(StoreError::Rejected(reason)) => {
                 tracing::warn!(device_id = %device, reason, "evidence of a device rejected");
                 Ok(ChunkAck {
                     outcome: Outcome::Refused,
@@ -183,8 +190,8 @@ impl Controller {
         }
     }
 
-    async fn keep_evidence(&self, device: DeviceId, document: &[u8], now_s: u64) -> Result<(), KeepError> {
-        let rejected = |reason: &dyn ToString| KeepError::Rejected(reason.to_string());
+    async fn check_and_store(&self, device: DeviceId, document: &[u8], now_s: u64) -> Result<(), StoreError> {
+        let rejected = |reason: &dyn ToString| StoreError::Rejected(reason.to_string());
         let prover = match self.registry().prover(device).await {
             Ok(Some(prover)) if !prover.removed => prover,
             Ok(_) => return Err(rejected(&"the device is not attested")),
@@ -322,7 +329,7 @@ mod tests {
         );
         assert_eq!(inbox.bytes, 0);
         // The response to the last chunk is lost: the stored document is acknowledged again.
-        inbox.record_kept(
+        inbox.record_stored(
             DEVICE,
             ReportId::of_document(&(0..=200).collect::<Vec<u8>>()),
             100,
@@ -374,7 +381,7 @@ mod tests {
         let (first, second) = ([1; 100], [2; 100]);
         let mut inbox = EvidenceInbox::default();
         assert!(send_at(&mut inbox, &first, 0..100, 100).1.is_some());
-        inbox.record_kept(DEVICE, ReportId::of_document(&first), 100);
+        inbox.record_stored(DEVICE, ReportId::of_document(&first), 100);
         assert_eq!(
             send_at(&mut inbox, &second, 0..60, 101).0,
             chunk_ack(Outcome::Done, 60)
@@ -383,19 +390,19 @@ mod tests {
             let deferred = send_at(&mut inbox, &second, 60..100, now_s);
             assert_eq!(deferred, (chunk_ack(Outcome::OutOfSequence, 60), None), "{now_s}");
         }
-        assert_eq!(inbox.kept[&DEVICE].deferred, 3);
+        assert_eq!(inbox.stored[&DEVICE].deferred, 3);
         assert!(send_at(&mut inbox, &second, 60..100, 110).1.is_some());
-        inbox.record_kept(DEVICE, ReportId::of_document(&second), 110);
+        inbox.record_stored(DEVICE, ReportId::of_document(&second), 110);
         // The device sends one document of a single chunk each second.
-        let kept = (110..210).filter(|now_s| {
+        let stored = (110..210).filter(|now_s| {
             let document = [*now_s as u8; 10];
             let is_complete = send_at(&mut inbox, &document, 0..10, *now_s).1.is_some();
             if is_complete {
-                inbox.record_kept(DEVICE, ReportId::of_document(&document), *now_s);
+                inbox.record_stored(DEVICE, ReportId::of_document(&document), *now_s);
             }
             is_complete
         });
-        assert_eq!(kept.count(), 9);
+        assert_eq!(stored.count(), 9);
         // A chunk of another device.
         let chunk = EvidenceChunk::new(ReportId::of_document(&first), 100, 0, &first).unwrap();
         assert!(inbox.receive_chunk(DeviceId(2), &chunk, 110).1.is_some());
@@ -492,8 +499,8 @@ mod tests {
         // A restarted controller has no record of stored documents.
         let controller = Controller::new(controller.registry().clone(), Policy::default());
         assert_eq!(submit(&controller, 3, 500).await, Outcome::Done);
-        let (at_s, kept) = controller.registry().evidence(DEVICE).await.unwrap().unwrap();
-        assert_eq!((at_s, &*kept), (500, &evidence(3)));
+        let (stored_at_s, document) = controller.registry().evidence(DEVICE).await.unwrap().unwrap();
+        assert_eq!((stored_at_s, &*document), (500, &evidence(3)));
         damage("UPDATE evidence SET number = 'last' WHERE number = 3").await;
         let controller = Controller::new(controller.registry().clone(), Policy::default());
         assert_eq!(submit(&controller, 3, 600).await, Outcome::Done);

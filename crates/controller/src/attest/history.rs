@@ -1,5 +1,5 @@
-//! The attestation history of a prover, and the rule for quarantine: m missed proofs in the last N rounds (LAP/1
-//! 3.2).
+//! The attestation history of a prover, and the rule for quarantine: m (`missed_limit`) missed proofs in the last N
+//! (`window_rounds`) rounds (LAP/1 3.2).
 
 use std::net::IpAddr;
 
@@ -29,7 +29,7 @@ pub enum Decision {
 /// The attestation history of a prover at one gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProverHistory {
-    /// The state after the last round.
+    /// The state after the most recent round.
     pub state: AttestationState,
     /// The time of the last state change, seconds since 1970-01-01 UTC.
     pub since_s: u64,
@@ -37,9 +37,10 @@ pub struct ProverHistory {
     pub since_round: u32,
     /// The configuration that the prover proved last.
     pub configuration: Configuration,
-    /// Number of rounds. Exact while `missed_rounds` is not empty.
+    /// Number of rounds with this prover at this gateway. Exact while `missed_rounds` is not empty, because a change of
+    /// this number alone is not stored ([`Self::differs`]).
     pub rounds_total: u64,
-    /// The numbers of the rounds without a proof, counted as in `rounds_total`, oldest first; only of the last N rounds.
+    /// The missed rounds among the last N rounds, oldest first. Each entry is the value of `rounds_total` in that round.
     pub missed_rounds: Vec<u32>,
     /// The address of the last challenge.
     pub address: Option<IpAddr>,
@@ -105,11 +106,11 @@ impl ProverHistory {
             // The missed rounds before the release do not count.
             missed_rounds.clear();
         }
-        let is_new = state != self.state || self.since_round == 0;
+        let is_state_new = state != self.state || self.since_round == 0;
         let after = Self {
             state,
-            since_s: if is_new { now_s } else { self.since_s },
-            since_round: if is_new { round } else { self.since_round },
+            since_s: if is_state_new { now_s } else { self.since_s },
+            since_round: if is_state_new { round } else { self.since_round },
             configuration: match outcome {
                 ProofOutcome::Ok(configuration) | ProofOutcome::Late(configuration) => configuration,
                 ProofOutcome::Missed => self.configuration,
@@ -349,13 +350,13 @@ mod tests {
             let window_rounds = m + extra;
             let policy = policy(m, window_rounds, ReleaseMode::Manual);
             let outcomes: Vec<ProofOutcome> = outcomes.iter().map(|ok| if *ok { OK } else { ProofOutcome::Missed }).collect();
-            let first = (0..outcomes.len()).find(|at| {
-                let window = &outcomes[(at + 1).saturating_sub(window_rounds as usize)..=*at];
+            let first = (0..outcomes.len()).find(|index| {
+                let window = &outcomes[(index + 1).saturating_sub(window_rounds as usize)..=*index];
                 let missed = window.iter().filter(|outcome| **outcome == ProofOutcome::Missed).count();
-                missed >= m as usize && outcomes[*at] == ProofOutcome::Missed
+                missed >= m as usize && outcomes[*index] == ProofOutcome::Missed
             });
             let expected: Vec<_> = first
-                .map(|at| (at as u32 + 1, Decision::Quarantine))
+                .map(|index| (index as u32 + 1, Decision::Quarantine))
                 .into_iter()
                 .collect();
             prop_assert_eq!(decisions(&policy, &outcomes), expected);

@@ -22,9 +22,9 @@ const IDS_PER_PAGE: u32 = 4_096;
 pub struct ProverProvision {
     /// The device.
     pub device: DeviceId,
-    /// Its group.
+    /// The device's group.
     pub group: GroupName,
-    /// The enrollment; outcomes of another enrollment do not apply.
+    /// Identifies the enrollment. Round outcomes of another enrollment of the device are ignored.
     pub enrolled_at: EnrollmentTime,
     /// The UDP port to which challenges are sent.
     pub port: u16,
@@ -112,6 +112,7 @@ pub(super) fn log_revision_rollback(gateway: GatewayId, read_revision: u64, revi
 pub(super) struct ReferenceSet {
     /// For each group: its revision, whether its roll-out was active, and its reference values.
     groups: BTreeMap<GroupName, (u64, bool, GroupReference)>,
+    /// Number of calls of [`Self::invalidate`].
     renewals: u64,
     current_digest: u64,
 }
@@ -156,7 +157,7 @@ pub(super) struct Hashes {
 }
 
 impl ReferenceSet {
-    /// Updates the hashes after changes of the groups. A roll-out ends with its window.
+    /// Updates the hashes after changes of the groups. A roll-out whose window has ended is ignored.
     pub(super) fn update(&mut self, groups: &[Group], now_s: u64) {
         let groups_before = self.groups.len();
         self.groups
@@ -167,10 +168,11 @@ impl ReferenceSet {
                 .roll_out
                 .as_ref()
                 .filter(|roll_out| now_s < roll_out.until_s);
-            let (revision, is_rolled_out) = (group.revision, roll_out.is_some());
+            let (revision, is_roll_out_active) = (group.revision, roll_out.is_some());
             let current = self.groups.get(&group.name);
-            let is_same =
-                |current: &(u64, bool, GroupReference)| (current.0, current.1) == (revision, is_rolled_out);
+            let is_same = |current: &(u64, bool, GroupReference)| {
+                (current.0, current.1) == (revision, is_roll_out_active)
+            };
             if current.is_some_and(is_same) {
                 continue;
             }
@@ -178,9 +180,9 @@ impl ReferenceSet {
                 current: group.reference.as_deref().and_then(BaseConfiguration::decode),
                 alternate: roll_out.and_then(|roll_out| BaseConfiguration::decode(&roll_out.reference)),
             };
-            // A requested round or a changed interval changes no key.
+            // A requested round or a new interval changes the group's revision, but no key.
             is_changed |= current.is_none_or(|(_, _, current)| *current != reference);
-            let entry = (revision, is_rolled_out, reference);
+            let entry = (revision, is_roll_out_active, reference);
             self.groups.insert(group.name.clone(), entry);
         }
         if is_changed {

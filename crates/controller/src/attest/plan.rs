@@ -6,8 +6,8 @@ use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::Period;
 use linewarden_registry::{GroupName, GroupPolicy, PeriodRecord, Registry, RegistryError};
 
-/// Number of round numbers that are reserved at once. Reserved numbers that are unused when the gateway process ends
-/// are lost.
+/// Number of round numbers that one request reserves. Reserved numbers that are unused when the gateway process ends are
+/// lost.
 pub(super) const ROUNDS_RESERVED: u32 = 256;
 
 /// 2026-01-01 UTC in seconds since 1970: the time from which the minimum numbers are counted.
@@ -28,7 +28,8 @@ fn periods_floor(now_s: u64, period_s: u32) -> Period {
 /// A gateway's request for the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanRequest {
-    /// The period to start, once the running period has lasted long enough and the new keys are installed.
+    /// The period that the gateway starts now: the running period has lasted long enough, and the keys of the new period
+    /// are installed.
     pub start_period: Option<Period>,
     /// The duration of a period at the gateway, seconds.
     pub period_s: u32,
@@ -66,11 +67,11 @@ pub struct GroupPlan {
     pub rounds_requested: u64,
 }
 
-/// Returns the running and the next period, and creates them if they do not exist. `random` returns 8 random bytes;
-/// without them the result is `None`.
+/// Returns the running and the next period, and creates them if they do not exist. `random` returns 8 random bytes; if
+/// `random` returns `None`, the result is `None`.
 ///
-/// One of the two numbers is even and the other odd, because data planes store the keys of a period at a place that the
-/// parity of its number selects.
+/// Of the two period numbers, one is even and one is odd: a data plane stores the keys of even and of odd periods
+/// separately.
 pub(super) async fn periods(
     registry: &Registry,
     plan_request: &PlanRequest,

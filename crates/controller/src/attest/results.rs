@@ -30,15 +30,15 @@ const PEM_LABEL: &str = "PRIVATE KEY";
 pub enum ResultsError {
     /// The text contains no usable key.
     #[error("cannot read the signing key: no P-256 private key in PEM (PKCS #8): {0}")]
-    Key(String),
+    InvalidKey(String),
     /// Signing failed.
     #[error("cannot sign an attestation result: {0}")]
-    Sign(String),
+    SigningFailed(String),
 }
 
 /// Signs attestation results with the controller's key.
 pub struct Signer {
-    pair: EcdsaKeyPair,
+    key_pair: EcdsaKeyPair,
     public: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ impl Signer {
     /// The operating system provides no random bytes.
     pub fn generate_pem() -> Result<Zeroizing<String>, ResultsError> {
         let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
-            .map_err(|error| ResultsError::Key(error.to_string()))?;
+            .map_err(|error| ResultsError::InvalidKey(error.to_string()))?;
         let pem = pem::Pem::new(PEM_LABEL, document.as_ref());
         Ok(Zeroizing::new(pem::encode(&pem)))
     }
@@ -78,49 +78,51 @@ impl Signer {
     /// # Errors
     /// The text contains no usable key.
     pub fn from_pem(text: &str) -> Result<Self, ResultsError> {
-        let refuse = |reason: &dyn ToString| ResultsError::Key(reason.to_string());
+        let refuse = |reason: &dyn ToString| ResultsError::InvalidKey(reason.to_string());
         let parsed = pem::parse(text).map_err(|error| refuse(&error))?;
         if parsed.tag() != PEM_LABEL {
             return Err(refuse(&format!("PEM block is a {}", parsed.tag())));
         }
         let pkcs8 = Zeroizing::new(parsed.into_contents());
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &pkcs8)
+        let key_pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &pkcs8)
             .map_err(|error| refuse(&error))?;
-        let public: EcPublicKeyUncompressedBin<'_> =
-            pair.public_key().as_be_bytes().map_err(|error| refuse(&error))?;
+        let public: EcPublicKeyUncompressedBin<'_> = key_pair
+            .public_key()
+            .as_be_bytes()
+            .map_err(|error| refuse(&error))?;
         Ok(Self {
             public: public.as_ref().to_vec(),
-            pair,
+            key_pair,
         })
     }
 
-    /// Returns the public key as a JWK (RFC 7517), with which results are verified.
+    /// Returns the public key as a JWK (RFC 7517). A recipient verifies results with this key.
     #[must_use]
     pub fn public_jwk(&self) -> String {
         // 0x04 | x[32] | y[32]
-        let coordinate = |at: usize| {
-            let bytes = self.public.get(at..at + 32).unwrap_or_default();
+        let coordinate = |start: usize| {
+            let bytes = self.public.get(start..start + 32).unwrap_or_default();
             BASE64_URL_SAFE_NO_PAD.encode(bytes)
         };
         let (x, y) = (coordinate(1), coordinate(33));
         format!(r#"{{"kty":"EC","crv":"P-256","alg":"ES256","use":"sig","x":"{x}","y":"{y}"}}"#)
     }
 
-    /// Returns one token for these devices, at most 100. `issued_s` is in seconds since 1970-01-01 UTC. The token is
-    /// valid until `expires_s`.
+    /// Returns one token for the first [`SUBMODULES_MAX`] of these devices. `issued_s` and `expires_s`, the end of the
+    /// token's validity, are in seconds since 1970-01-01 UTC.
     ///
     /// # Errors
     /// Signing failed.
     pub fn sign(
         &self,
-        outcomes: &[DeviceResult],
+        device_results: &[DeviceResult],
         issued_s: u64,
         expires_s: u64,
     ) -> Result<String, ResultsError> {
-        let submods = outcomes.iter().take(SUBMODULES_MAX).map(|outcome| {
+        let submods = device_results.iter().take(SUBMODULES_MAX).map(|device_result| {
             (
-                outcome.appraisal.device.to_string(),
-                Submodule::from_result(outcome),
+                device_result.appraisal.device.to_string(),
+                Submodule::from_result(device_result),
             )
         });
         let claims = Claims {
@@ -141,13 +143,13 @@ impl Signer {
     /// # Errors
     /// Signing failed.
     pub fn sign_claims(&self, claims: &impl Serialize) -> Result<String, ResultsError> {
-        let refuse = |reason: &dyn ToString| ResultsError::Sign(reason.to_string());
+        let refuse = |reason: &dyn ToString| ResultsError::SigningFailed(reason.to_string());
         let claims = serde_json::to_vec(claims).map_err(|error| refuse(&error))?;
         let mut token = BASE64_URL_SAFE_NO_PAD.encode(HEADER);
         token.push('.');
         BASE64_URL_SAFE_NO_PAD.encode_string(claims, &mut token);
         let signature = self
-            .pair
+            .key_pair
             .sign(&SystemRandom::new(), token.as_bytes())
             .map_err(|error| refuse(&error))?;
         token.push('.');
@@ -156,7 +158,7 @@ impl Signer {
     }
 }
 
-/// An EAR's claims-set, as draft-ietf-rats-ear-04 names them in JSON.
+/// The claims-set of an EAR, with the JSON names of draft-ietf-rats-ear-04.
 #[derive(Serialize)]
 struct Claims<'a> {
     eat_profile: &'a str,
@@ -197,13 +199,13 @@ struct VerifierClaims<'a> {
 }
 
 impl<'a> Submodule<'a> {
-    fn from_result(outcome: &'a DeviceResult) -> Self {
+    fn from_result(device_result: &'a DeviceResult) -> Self {
         let DeviceResult {
             appraisal,
             protection,
             group,
             is_stale,
-        } = outcome;
+        } = device_result;
         let is_affirmed = appraisal.state == AttestationState::Ok && !is_stale;
         let has_proven =
             matches!(appraisal.state, AttestationState::Ok | AttestationState::Late) && !is_stale;
@@ -215,7 +217,7 @@ impl<'a> Submodule<'a> {
             ear_status: match appraisal.state {
                 _ if *is_stale => "none",
                 AttestationState::Ok => "affirming",
-                // No proof has been received yet, which is no warning.
+                // A device that has not sent its first proof yet does not cause a warning.
                 AttestationState::Unproven => "none",
                 AttestationState::Late | AttestationState::Missed => "warning",
                 AttestationState::Quarantined => "contraindicated",
@@ -223,7 +225,7 @@ impl<'a> Submodule<'a> {
             ear_trustworthiness_vector: affirmed.map(|claim| (claim, AFFIRMING)).collect(),
             ear_appraisal_policy_ids: [format!("linewarden:group:{group}")],
             ear_verifier_claims: VerifierClaims {
-                // The state must not look like a pass if it is stale.
+                // A stale state must not look like an accepted proof.
                 state: if *is_stale {
                     "stale"
                 } else {
@@ -249,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    fn outcome(state: AttestationState, is_stale: bool) -> DeviceResult {
+    fn device_result(state: AttestationState, is_stale: bool) -> DeviceResult {
         DeviceResult {
             appraisal: Appraisal {
                 device: DeviceId(0xd1),
@@ -293,8 +295,10 @@ mod tests {
 
     /// Returns the status of the one device in a result, its state, and whether a claim affirms it.
     fn status(signer: &Signer, state: AttestationState, is_stale: bool) -> (String, String, bool) {
-        let outcomes = [outcome(state, is_stale)];
-        let token = signer.sign(&outcomes, 1_790_000_100, 1_790_000_200).unwrap();
+        let device_results = [device_result(state, is_stale)];
+        let token = signer
+            .sign(&device_results, 1_790_000_100, 1_790_000_200)
+            .unwrap();
         let claims = read(&signer.public_jwk(), &token).unwrap();
         assert_eq!(claims["exp"], 1_790_000_200);
         let device = &claims["submods"]["00000000000000d1"];
@@ -315,7 +319,7 @@ mod tests {
     fn the_claims_are_those_of_the_draft() {
         let signer = signer();
         let token = signer
-            .sign(&[outcome(AttestationState::Ok, false)], 100, 200)
+            .sign(&[device_result(AttestationState::Ok, false)], 100, 200)
             .unwrap();
         let claims = read(&signer.public_jwk(), &token).unwrap();
         let expected = serde_json::json!({
@@ -363,7 +367,7 @@ mod tests {
     fn a_changed_token_or_another_key_does_not_verify() {
         let signer = signer();
         let token = signer
-            .sign(&[outcome(AttestationState::Ok, false)], 1, u64::MAX)
+            .sign(&[device_result(AttestationState::Ok, false)], 1, u64::MAX)
             .unwrap();
         let other_signer = self::signer();
         let verifies = |signer: &Signer, token: &str| read(&signer.public_jwk(), token).is_some();
@@ -418,7 +422,7 @@ mod tests {
             "-----BEGIN X-----\n-----END X-----\n",
         ] {
             assert!(
-                matches!(Signer::from_pem(text), Err(ResultsError::Key(_))),
+                matches!(Signer::from_pem(text), Err(ResultsError::InvalidKey(_))),
                 "{text}"
             );
         }

@@ -37,15 +37,15 @@ pub struct RoundOutcome {
     pub group: GroupName,
     /// The period of the proofs.
     pub period: Period,
-    /// The newest revision that the gateway had read when the round started. The round does not apply to a device
-    /// that was quarantined by a later change.
+    /// The newest revision that the gateway had read when the round started. A proof of this round does not release a
+    /// device that a later change has quarantined.
     pub feed_revision: Revision,
     /// Duration of the round, ms.
     pub duration_ms: u64,
     /// End of the round, boot-time clock of the gateway, ns.
     pub ended_ns: u64,
     /// Time from the start of the round to the last proof, ms.
-    pub last_verdict_ms: u32,
+    pub last_proof_ms: u32,
     /// The outcomes for all challenged provers.
     pub observations: Vec<ProverObservation>,
 }
@@ -73,7 +73,7 @@ impl RoundOutcome {
             ok: count(|outcome| matches!(outcome, ProofOutcome::Ok(_))),
             late: count(|outcome| matches!(outcome, ProofOutcome::Late(_))),
             missed: count(|outcome| *outcome == ProofOutcome::Missed),
-            last_verdict_ms: self.last_verdict_ms,
+            last_proof_ms: self.last_proof_ms,
         }
     }
 }
@@ -81,9 +81,9 @@ impl RoundOutcome {
 /// The result of appraising a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoundAppraisal {
-    /// Devices that are now quarantined.
+    /// Devices that this round has quarantined.
     pub quarantined: Vec<QuarantinedDevice>,
-    /// Devices that are released, and the revision of the change in the feed.
+    /// Devices that this round has released, each with the revision of the release in the change feed.
     pub remediated: Vec<(DeviceId, Revision)>,
     /// Signed attestation results (EARs as JWTs) of all devices whose state changed; none without a signer.
     pub attestation_results: Vec<String>,
@@ -98,8 +98,8 @@ pub struct QuarantinedDevice {
     pub device: DeviceId,
     /// The reason.
     pub reason: String,
-    /// The revision of the change in the feed, at the latest. A later change of the device in the feed happened after
-    /// the quarantine.
+    /// Upper bound (inclusive) of the revision of the quarantine in the change feed. A change of the device with a higher
+    /// revision happened after the quarantine.
     pub revision: Revision,
 }
 
@@ -130,13 +130,13 @@ impl Verifier {
             ..GroupPolicy::default()
         });
         // An earlier call that failed may have changed the states, so the stored classification is used.
-        let kind = match self.last_kind {
+        let kind = match self.last_round_kind {
             Some((number, kind)) if number == round.number => kind,
             _ => self
                 .outages
                 .classify(&round.group, &policy, self.counted_observations(round)),
         };
-        self.last_kind = Some((round.number, kind));
+        self.last_round_kind = Some((round.number, kind));
         let outage = match kind {
             RoundKind::Outage(outage) => Some(outage),
             RoundKind::Complete | RoundKind::Individual => None,
@@ -306,7 +306,7 @@ impl Verifier {
             return Ok(());
         }
         // The revision of the change is unknown, so the list is read again.
-        self.revision = None;
+        self.quarantined_revision = None;
         let QuarantineResult { revision, superseded } =
             self.link.registry().quarantine(&suspects, at_s).await?;
         decisions.retain(|entry| !superseded.contains(&entry.device));
@@ -565,7 +565,7 @@ impl ProverDecision {
     }
 }
 
-/// Returns the start of a round in seconds, from its end.
+/// Returns the start of a round; start and end are in seconds since 1970-01-01 UTC.
 fn started_s(round: &RoundOutcome, ended_s: u64) -> u64 {
     ended_s.saturating_sub(round.duration_ms / 1_000)
 }

@@ -30,16 +30,17 @@ const DECIDED_ROUNDS_MAX: u32 = 64;
 /// State of a prover.
 #[derive(Clone, Debug)]
 pub(super) struct ProverEntry {
-    /// Set once the prover's record has been read.
+    /// `None` until the prover's record has been read.
     pub(super) group: Option<GroupName>,
+    /// `None` until the prover's record has been read.
     pub(super) enrolled_at: Option<EnrollmentTime>,
     pub(super) protection: Protection,
-    /// Whether another gateway has appraised the prover last.
+    /// Whether the prover's most recent appraisal is of another gateway.
     pub(super) is_at_other_gateway: bool,
     pub(super) history: Option<ProverHistory>,
 }
 
-/// The verifier of one gateway. It keeps the histories in memory; each registration of the gateway has its own
+/// The verifier of one gateway, with the provers' histories in memory. Each registration of the gateway has its own
 /// verifier.
 #[derive(Debug)]
 pub struct Verifier {
@@ -51,14 +52,14 @@ pub struct Verifier {
     /// The newest authentic revision of a prover or group that was read.
     newest_revision: u64,
     pub(super) policies: HashMap<GroupName, GroupPolicy>,
-    /// The devices that are quarantined at `revision`. The value is the revision of the device's last change: the
-    /// quarantine has this revision or an earlier one.
+    /// The devices that are quarantined at `quarantined_revision`. The value is the revision of the device's most recent
+    /// change: the quarantine has this revision or an earlier one.
     pub(super) quarantined: HashMap<DeviceId, Revision>,
     /// The registry revision at which `quarantined` was read.
-    pub(super) revision: Option<Revision>,
+    pub(super) quarantined_revision: Option<Revision>,
     pub(super) outages: OutageTracker,
     /// The classification of the last round.
-    pub(super) last_kind: Option<(RoundNumber, RoundKind)>,
+    pub(super) last_round_kind: Option<(RoundNumber, RoundKind)>,
     /// Rounds that were recorded before this verifier started; an earlier verifier has decided them.
     pub(super) decided_rounds: HashSet<u32>,
     /// The result of the last round, for a repeated request after a lost response.
@@ -82,9 +83,9 @@ impl Verifier {
             provers: HashMap::new(),
             policies: HashMap::new(),
             quarantined: HashMap::new(),
-            revision: None,
+            quarantined_revision: None,
             outages: OutageTracker::default(),
-            last_kind: None,
+            last_round_kind: None,
             decided_rounds: HashSet::new(),
             last_result: None,
             pending_result: RoundAppraisal::default(),
@@ -148,7 +149,7 @@ impl Verifier {
     pub(super) async fn refresh_quarantine(&mut self) -> Result<(), RegistryError> {
         let registry = self.link.registry();
         let revision = registry.revision().await?;
-        if self.revision == Some(revision) {
+        if self.quarantined_revision == Some(revision) {
             return Ok(());
         }
         let quarantine_filter = DeviceFilter {
@@ -165,15 +166,15 @@ impl Verifier {
                 break;
             }
         }
-        // If the registry's counter was restored, a device can have a revision above the newest one. A round with that
-        // feed revision may never occur, so the revision is limited to the newest one.
+        // If the registry's counter was restored, a device can have a revision above the registry's newest revision. A
+        // round may never reach that feed revision, so the revision is limited to the newest one.
         let newest = registry.revision().await?;
         quarantined
             .values_mut()
             .for_each(|revision| *revision = newest.min(*revision));
         self.keep_unreadable_quarantined(&mut quarantined).await?;
         self.quarantined = quarantined;
-        self.revision = Some(revision);
+        self.quarantined_revision = Some(revision);
         Ok(())
     }
 

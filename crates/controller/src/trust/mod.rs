@@ -9,9 +9,10 @@
 //!                              └──────────────────────────────► Untrusted: the controller issues a new fencing token
 //! ```
 //!
-//! A [`GatewayTrust`] requests evidence with a new nonce each time, and accepts one statement for each nonce. A statement with a wrong
-//! signature or nonce changes nothing: an attacker who forges statements must not be able to make a gateway untrusted. Only a statement
-//! with a valid signature and nonce is appraised. A gateway that is not trusted gets no rows and no keys.
+//! A [`GatewayTrust`] requests evidence with a new nonce each time, and accepts one statement for each nonce. A statement
+//! with a wrong signature or nonce changes nothing: an attacker who forges statements must not be able to make a gateway
+//! untrusted. Only a statement with a valid signature and nonce is appraised. A gateway that is not trusted gets no rows
+//! and no keys.
 
 mod table;
 
@@ -183,7 +184,8 @@ impl GatewayTrust {
     }
 
     /// Resets the state after a new registration: the previous evidence came from another process. An untrusted
-    /// gateway stays untrusted. The next request is due at once, or `NONCE_INTERVAL_NS` after the last request.
+    /// gateway stays untrusted. The next evidence request is due immediately, but not before `NONCE_INTERVAL_NS` after
+    /// the previous request.
     pub fn restart(&mut self) {
         if self.state == GatewayTrustState::Trusted {
             self.state = GatewayTrustState::Unproven;

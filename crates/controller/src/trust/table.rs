@@ -66,7 +66,7 @@ struct TrustEntry {
     trust: GatewayTrust,
     /// The token of an untrusted gateway, until the controller has issued a new token.
     token_to_replace: Option<u64>,
-    /// The tokens of the process that lost its leases last.
+    /// The tokens of the process that most recently lost its leases.
     replaced_tokens: Option<ProcessTokens>,
     /// Whether another controller may have leased rows to the gateway since the last new token.
     may_hold_leases: bool,
@@ -238,8 +238,8 @@ impl Link {
         }
     }
 
-    /// Returns the gateway's trust status now; `None` if the gateway need not submit evidence. `random` as in
-    /// [`GatewayTrust::poll`].
+    /// Returns the gateway's current trust status; `None` if the gateway need not submit evidence. [`GatewayTrust::poll`]
+    /// describes `random`.
     ///
     /// # Errors
     /// A stale fencing token, or a failure of the database; the request can be retried.

@@ -11,7 +11,7 @@ use super::site::{
     round_of,
 };
 
-/// At any time of the wall clock, even a time that was set back.
+/// This holds at any time of the wall clock, even if the clock was set back.
 #[tokio::test]
 async fn a_new_enrollment_starts_a_new_history() {
     for (at_s, enrollment) in [
@@ -21,13 +21,13 @@ async fn a_new_enrollment_starts_a_new_history() {
     ] {
         let site = Site::new().await;
         let [first, _] = DEVICES;
-        let (mut verifier, number) = site.proven(1).await;
+        let (mut verifier, number) = site.verifier_after_proofs(1).await;
         let rounds = number..number + 2;
         assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, []);
         site.enroll_again(&mut verifier, first, at_s).await;
         // The device was challenged with the key of the earlier enrollment, in a round that had started before.
-        for (rounds, outcome) in [(2, OK), (3, ProofOutcome::Missed)] {
-            let old = round(number + rounds, &[(first, outcome)]);
+        for (offset, outcome) in [(2, OK), (3, ProofOutcome::Missed)] {
+            let old = round(number + offset, &[(first, outcome)]);
             verifier.appraise_round(&old, 23, 23).await.unwrap();
             assert!(site.registry.appraisal(first).await.unwrap().is_none());
         }
@@ -65,39 +65,39 @@ async fn a_device_with_a_new_address_and_the_same_key_keeps_its_history() {
     for device in DEVICES {
         assert!(site.registry.appraisal(device).await.unwrap().is_none());
     }
-    let moved = EnrollmentTime(20);
+    let new_enrollment = EnrollmentTime(20);
     let rounds = number + 2..number + 4;
     assert_eq!(
-        miss_rounds_of_enrollment(moved, &mut verifier, rounds, first, 30).await,
+        miss_rounds_of_enrollment(new_enrollment, &mut verifier, rounds, first, 30).await,
         []
     );
     let rounds = number + 4..number + 5;
     assert_eq!(
-        miss_rounds_of_enrollment(moved, &mut verifier, rounds, first, 30).await,
+        miss_rounds_of_enrollment(new_enrollment, &mut verifier, rounds, first, 30).await,
         [first]
     );
     let rounds = number + 5..number + 12;
     assert_eq!(
-        miss_rounds_of_enrollment(moved, &mut verifier, rounds, second, 30).await,
+        miss_rounds_of_enrollment(new_enrollment, &mut verifier, rounds, second, 30).await,
         [],
         "no proof was ever received"
     );
 }
 
-/// A round that had started is appraised before the verifier reads the new enrollment.
+/// A round that started before a new enrollment is appraised before the verifier reads this enrollment.
 #[tokio::test]
 async fn a_round_before_an_enrollment_does_not_change_its_history() {
     for at_s in [20, 0] {
         let site = Site::new().await;
         let [first, second] = DEVICES;
-        let (mut verifier, number) = site.proven(1).await;
+        let (mut verifier, number) = site.verifier_after_proofs(1).await;
         site.registry
             .enroll_prover(re_enrolled_prover(first), at_s)
             .await
             .unwrap();
         let late = ProofOutcome::Late(Current);
-        for (rounds, of_second, results) in [(0, OK, 0), (1, late, 1)] {
-            let old = round(number + rounds, &[(first, late), (second, of_second)]);
+        for (offset, of_second, results) in [(0, OK, 0), (1, late, 1)] {
+            let old = round(number + offset, &[(first, late), (second, of_second)]);
             let appraisal = verifier.appraise_round(&old, 23, 23).await.unwrap();
             assert_eq!(
                 appraisal.attestation_results.len(),
@@ -106,11 +106,11 @@ async fn a_round_before_an_enrollment_does_not_change_its_history() {
             );
         }
         assert!(site.registry.appraisal(first).await.unwrap().is_none());
-        let (mut next, number) = site.verifier(1).await;
+        let (mut next_verifier, number) = site.verifier(1).await;
         let enrollment = site.registry.prover(first).await.unwrap().unwrap().enrolled_at();
         let rounds = number..number + 9;
         assert_eq!(
-            miss_rounds_of_enrollment(enrollment, &mut next, rounds, first, 30).await,
+            miss_rounds_of_enrollment(enrollment, &mut next_verifier, rounds, first, 30).await,
             []
         );
     }
@@ -135,7 +135,7 @@ async fn a_round_before_an_enrollment_neither_quarantines_nor_releases() {
     let [first, _] = DEVICES;
     for is_removed in [false, true] {
         let site = Site::new().await;
-        let (mut verifier, number) = site.proven(1).await;
+        let (mut verifier, number) = site.verifier_after_proofs(1).await;
         let rounds = number..number + 2;
         assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, []);
         remove_or_re_enroll(&site, first, is_removed).await;
@@ -144,7 +144,7 @@ async fn a_round_before_an_enrollment_neither_quarantines_nor_releases() {
         assert!(!site.is_quarantined(first).await);
 
         let site = Site::new().await;
-        let (mut verifier, number) = site.proven(1).await;
+        let (mut verifier, number) = site.verifier_after_proofs(1).await;
         let rounds = number..number + 3;
         assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, [first]);
         remove_or_re_enroll(&site, first, is_removed).await;
@@ -153,17 +153,17 @@ async fn a_round_before_an_enrollment_neither_quarantines_nor_releases() {
         assert_eq!(appraisal.remediated, []);
         assert!(
             site.is_quarantined(first).await,
-            "until it proves its configuration"
+            "until the device proves its configuration"
         );
     }
 }
 
-/// The histories were read; then a device was enrolled again, and the gateway gets its keys.
+/// The verifier has read the histories. Then a device is enrolled again, and the gateway gets the device's keys.
 #[tokio::test]
 async fn a_device_enrolled_during_a_gateway_start_has_a_new_history() {
     let site = Site::new().await;
     let [first, _] = DEVICES;
-    drop(site.proven(1).await);
+    drop(site.verifier_after_proofs(1).await);
     let link = site.controller.register(GatewayId(1), 1).await.unwrap();
     let mut verifier = Verifier::open(link).await.unwrap();
     site.enroll_again(&mut verifier, first, 0).await;
@@ -182,10 +182,10 @@ async fn a_device_enrolled_during_a_gateway_start_has_a_new_history() {
     assert_eq!(site.state(first).await.0, AttestationState::Unproven);
 }
 
-/// An attacker with write access to the file restores the row of an earlier enrollment, or damages or deletes it. The
-/// verifier has the current history in memory.
+/// An attacker with write access to the file restores the record of an earlier enrollment, or damages or deletes the
+/// record. The verifier has the current history in memory.
 #[tokio::test]
-async fn a_restored_enrollment_row_excuses_no_missed_proof() {
+async fn a_restored_enrollment_record_excuses_no_missed_proof() {
     for statement in [
         "UPDATE prover SET enrolled_at_s = enrolled_at_s + 1",
         "UPDATE prover SET removed = 1",
@@ -221,7 +221,7 @@ async fn a_device_enrolled_again_in_quarantine_stays_there_until_it_proves_itsel
     let [first, _] = DEVICES;
     for is_released_first in [false, true] {
         let site = Site::new().await;
-        let (mut verifier, number) = site.proven(1).await;
+        let (mut verifier, number) = site.verifier_after_proofs(1).await;
         let rounds = number..number + 3;
         assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, [first]);
         site.enroll_again(&mut verifier, first, 20).await;

@@ -16,7 +16,7 @@ use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{AttestationState, QuarantineRequest, Revision};
 use sqlx::{Connection as _, Executor as _};
 
-use self::site::{DEVICES, FIRST, OK, Site, ids, miss_rounds, prover, round};
+use self::site::{DEVICES, FIRST_ENROLLMENT, OK, Site, ids, miss_rounds, prover, round};
 
 #[tokio::test]
 async fn a_compliant_device_that_is_no_longer_challenged_is_not_listed_as_compliant() {
@@ -28,12 +28,12 @@ async fn a_compliant_device_that_is_no_longer_challenged_is_not_listed_as_compli
         .await
         .unwrap();
     assert_eq!(site.state(second).await, (AttestationState::Ok, GatewayId(1)));
-    for rounds in 1..9 {
+    for offset in 1..9 {
         let appraised = verifier
-            .appraise_round(&round(number + rounds, &[(first, OK)]), 20, 20)
+            .appraise_round(&round(number + offset, &[(first, OK)]), 20, 20)
             .await
             .unwrap();
-        assert_eq!(appraised.quarantined, [], "it was not challenged");
+        assert_eq!(appraised.quarantined, [], "the second device was not challenged");
     }
     assert_eq!(site.state(first).await, (AttestationState::Ok, GatewayId(1)));
     assert_eq!(site.state(second).await, (AttestationState::Missed, GatewayId(1)));
@@ -68,11 +68,11 @@ async fn an_appraisal_of_another_gateway_stays_until_the_device_returns() {
 #[tokio::test]
 async fn a_quarantine_survives_a_restart_and_ends_with_a_proof_at_any_gateway() {
     let site = Site::new().await;
-    let (mut verifier, number) = site.proven(1).await;
+    let (mut verifier, number) = site.verifier_after_proofs(1).await;
     let [first, _] = DEVICES;
     let mut quarantined = Vec::new();
-    for rounds in 0..5 {
-        let missed = round(number + rounds, &[(first, ProofOutcome::Missed)]);
+    for offset in 0..5 {
+        let missed = round(number + offset, &[(first, ProofOutcome::Missed)]);
         quarantined.extend(
             verifier
                 .appraise_round(&missed, 10, 10)
@@ -84,8 +84,8 @@ async fn a_quarantine_survives_a_restart_and_ends_with_a_proof_at_any_gateway() 
     assert_eq!(quarantined.len(), 1, "reported once: {quarantined:?}");
     assert!(site.is_quarantined(first).await);
     drop(verifier);
-    let (mut next, number) = site.verifier(2).await;
-    let appraised = next
+    let (mut next_verifier, number) = site.verifier(2).await;
+    let appraised = next_verifier
         .appraise_round(&round(number, &[(first, OK)]), 20, 20)
         .await
         .unwrap();
@@ -103,10 +103,10 @@ async fn a_quarantine_that_was_deleted_from_the_file_stays() {
         "PRAGMA foreign_keys = OFF; DELETE FROM device",
     ] {
         let site = Site::new().await;
-        let (mut verifier, number) = site.proven(1).await;
+        let (mut verifier, number) = site.verifier_after_proofs(1).await;
         let [first, _] = DEVICES;
-        for rounds in 0..3 {
-            let missed = round(number + rounds, &[(first, ProofOutcome::Missed)]);
+        for offset in 0..3 {
+            let missed = round(number + offset, &[(first, ProofOutcome::Missed)]);
             verifier.appraise_round(&missed, 10, 10).await.unwrap();
         }
         assert_eq!(
@@ -121,8 +121,8 @@ async fn a_quarantine_that_was_deleted_from_the_file_stays() {
         .await
         .unwrap();
         file.close().await.unwrap();
-        for rounds in 3..6 {
-            let proven = round(number + rounds, &[(first, OK)]);
+        for offset in 3..6 {
+            let proven = round(number + offset, &[(first, OK)]);
             let appraised = verifier.appraise_round(&proven, 20, 20).await.unwrap();
             assert_eq!(appraised.remediated, [], "{statement}");
             assert_eq!(
@@ -222,20 +222,20 @@ async fn a_device_that_returned_between_two_rounds_is_listed_at_the_first_gatewa
     assert_eq!(site.state(second).await, (AttestationState::Ok, GatewayId(1)));
 }
 
-/// The round number is reserved only after the first submission. The decisions about devices are durable by then; the
-/// round record is not.
+/// The first submission fails, because its round number is not reserved. The decisions about devices are durable
+/// nevertheless, but the round record is not.
 #[tokio::test]
 async fn decisions_before_a_failure_are_returned_with_the_next_success() {
     let site = Site::new().await;
-    let (mut verifier, number) = site.proven(1).await;
+    let (mut verifier, number) = site.verifier_after_proofs(1).await;
     let [first, _] = DEVICES;
     let more_numbers = PlanRequest {
         start_period: None,
         period_s: 3_600,
         needs_round_numbers: true,
     };
-    for rounds in 0..2 {
-        let missed = round(number + rounds, &[(first, ProofOutcome::Missed)]);
+    for offset in 0..2 {
+        let missed = round(number + offset, &[(first, ProofOutcome::Missed)]);
         verifier.appraise_round(&missed, 10, 10).await.unwrap();
     }
     let unreserved = number + 256;
@@ -274,31 +274,31 @@ async fn decisions_before_a_failure_are_returned_with_the_next_success() {
     );
 }
 
-/// This holds also for a new verifier of the same gateway process.
+/// This holds also for the verifier of the gateway's next registration.
 #[tokio::test]
 async fn a_missed_proof_submitted_twice_counts_once() {
     let site = Site::new().await;
-    let (mut verifier, number) = site.proven(1).await;
+    let (mut verifier, number) = site.verifier_after_proofs(1).await;
     let [first, _] = DEVICES;
     let missed = round(number, &[(first, ProofOutcome::Missed)]);
     for _ in 0..4 {
         let decided = verifier.appraise_round(&missed, 10, 10).await.unwrap();
         assert_eq!(decided.quarantined, []);
     }
-    let (mut next, _) = site.verifier(1).await;
+    let (mut next_verifier, _) = site.verifier(1).await;
     for _ in 0..4 {
-        next.appraise_round(&missed, 10, 10).await.unwrap();
+        next_verifier.appraise_round(&missed, 10, 10).await.unwrap();
     }
     let appraisal = site.registry.appraisal(first).await.unwrap().unwrap();
     assert_eq!(appraisal.missed_rounds.len(), 1, "{appraisal:?}");
 }
 
-/// Only a round that started after the gateway had read the quarantine ends it, at any time of the clock.
+/// Only a round that started after the gateway had read the quarantine ends the quarantine, whatever the clock shows.
 #[tokio::test]
 async fn a_clock_change_neither_prolongs_nor_ends_a_quarantine() {
     let site = Site::new().await;
     let [first, _] = DEVICES;
-    let (mut verifier, number) = site.proven(1).await;
+    let (mut verifier, number) = site.verifier_after_proofs(1).await;
     let rounds = number..number + 3;
     assert_eq!(miss_rounds(&mut verifier, rounds, first, 1_000).await, [first]);
     let old = RoundOutcome {
@@ -318,10 +318,10 @@ async fn a_clock_change_neither_prolongs_nor_ends_a_quarantine() {
 #[tokio::test]
 async fn a_device_that_is_not_released_is_not_reported_as_released() {
     let site = Site::new().await;
-    let (mut verifier, number) = site.proven(1).await;
+    let (mut verifier, number) = site.verifier_after_proofs(1).await;
     let [first, _] = DEVICES;
-    for rounds in 0..4 {
-        let missed = round(number + rounds, &[(first, ProofOutcome::Missed)]);
+    for offset in 0..4 {
+        let missed = round(number + offset, &[(first, ProofOutcome::Missed)]);
         verifier.appraise_round(&missed, 10, 10).await.unwrap();
     }
     // An attacker without the key edits the file: no revision records the edit.
@@ -351,10 +351,10 @@ async fn a_device_that_never_proved_itself_is_not_quarantined_for_missed_proofs(
         site.state(first).await,
         (AttestationState::Unproven, GatewayId(1))
     );
-    // The next process and another gateway do not quarantine it either.
-    let (mut next, number) = site.verifier(1).await;
+    // The gateway's next process and another gateway do not quarantine the device either.
+    let (mut next_verifier, number) = site.verifier(1).await;
     let rounds = number..number + 9;
-    assert_eq!(miss_rounds(&mut next, rounds, first, 20).await, []);
+    assert_eq!(miss_rounds(&mut next_verifier, rounds, first, 20).await, []);
     let (mut other_gateway, other_number) = site.verifier(2).await;
     let rounds = other_number..other_number + 9;
     assert_eq!(miss_rounds(&mut other_gateway, rounds, first, 30).await, []);
@@ -362,21 +362,21 @@ async fn a_device_that_never_proved_itself_is_not_quarantined_for_missed_proofs(
         site.state(first).await,
         (AttestationState::Unproven, GatewayId(2))
     );
-    // The missed proofs before the first proof do not count after it.
+    // Proofs that were missed before the first proof do not count after the first proof.
     let proven = round(number + 9, &[(first, OK)]);
-    next.appraise_round(&proven, 40, 40).await.unwrap();
+    next_verifier.appraise_round(&proven, 40, 40).await.unwrap();
     let rounds = number + 10..number + 12;
-    assert_eq!(miss_rounds(&mut next, rounds, first, 50).await, []);
+    assert_eq!(miss_rounds(&mut next_verifier, rounds, first, 50).await, []);
     let rounds = number + 12..number + 15;
-    assert_eq!(miss_rounds(&mut next, rounds, first, 50).await, [first]);
-    // The device has proven itself at the first gateway. The other gateway read the history before that.
+    assert_eq!(miss_rounds(&mut next_verifier, rounds, first, 50).await, [first]);
+    // The device has proven itself at the first gateway. The other gateway read the history before this proof.
     site.registry.release(first).await.unwrap();
     let rounds = other_number + 9..other_number + 14;
     assert_eq!(miss_rounds(&mut other_gateway, rounds, first, 60).await, [first]);
     assert!(!site.is_quarantined(second).await);
 }
 
-/// An unproven state is authenticated: write access to the file makes no device immune.
+/// An unproven state is authenticated, so write access to the file excuses no missed proofs.
 #[tokio::test]
 async fn missed_proofs_count_without_an_authentic_record() {
     for statement in [
@@ -386,7 +386,7 @@ async fn missed_proofs_count_without_an_authentic_record() {
     ] {
         let site = Site::new().await;
         let [first, _] = DEVICES;
-        drop(site.proven(1).await);
+        drop(site.verifier_after_proofs(1).await);
         let mut file = site.file().await;
         file.execute(statement).await.unwrap();
         let (mut verifier, number) = site.verifier(1).await;
@@ -404,7 +404,7 @@ async fn missed_proofs_count_without_an_authentic_record() {
 async fn a_device_released_before_its_quarantine_is_returned_is_not_quarantined_again() {
     let site = Site::new().await;
     let [first, _] = DEVICES;
-    let (mut verifier, number) = site.proven(1).await;
+    let (mut verifier, number) = site.verifier_after_proofs(1).await;
     let rounds = number..number + 2;
     assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, []);
     let unreserved = number + 300;
@@ -427,7 +427,7 @@ async fn a_device_released_before_its_quarantine_is_returned_is_not_quarantined_
         panic!("{appraisal:?}")
     };
     assert!(quarantined.device == first && quarantined.revision < release_revision);
-    // From then on its missed proofs count from zero.
+    // After the release, the device's missed proofs count from zero.
     assert_eq!(site.state(first).await.0, AttestationState::Missed);
     let rounds = unreserved + 1..unreserved + 3;
     assert_eq!(miss_rounds(&mut verifier, rounds, first, 40).await, []);
@@ -446,7 +446,7 @@ async fn edits_of_the_file_neither_release_nor_quarantine() {
     ] {
         let site = Site::new().await;
         let [first, _] = DEVICES;
-        let (mut verifier, number) = site.proven(1).await;
+        let (mut verifier, number) = site.verifier_after_proofs(1).await;
         let rounds = number..number + 3;
         assert_eq!(miss_rounds(&mut verifier, rounds, first, 10).await, [first]);
         site.file().await.execute(statement).await.unwrap();
@@ -469,7 +469,7 @@ async fn edits_of_the_file_neither_release_nor_quarantine() {
 async fn a_restored_change_counter_hides_no_quarantine() {
     let site = Site::new().await;
     let link = site.controller.register(GatewayId(1), 1).await.unwrap();
-    let mut read_to = link
+    let mut read_revision = link
         .changes_since(Revision::ZERO, None)
         .await
         .unwrap()
@@ -479,14 +479,14 @@ async fn a_restored_change_counter_hides_no_quarantine() {
     for device in DEVICES {
         let suspect = QuarantineRequest {
             device,
-            enrolled_at: FIRST,
+            enrolled_at: FIRST_ENROLLMENT,
             reason: String::new(),
         };
         site.registry.quarantine(&[suspect], 9).await.unwrap();
-        let feed = link.changes_since(read_to, None).await.unwrap();
-        let is_reported = |feed: &linewarden_registry::Change| feed.device == device && !feed.active;
+        let feed = link.changes_since(read_revision, None).await.unwrap();
+        let is_reported = |change: &linewarden_registry::Change| change.device == device && !change.active;
         assert!(feed.changes.iter().any(is_reported), "{feed:?}");
-        read_to = feed.up_to_revision;
+        read_revision = feed.up_to_revision;
     }
 }
 
@@ -505,8 +505,8 @@ async fn a_restored_prover_counter_hides_no_prover() {
         plan.unwrap().unwrap()
     };
     let before = plan(&mut verifier).await;
-    let mut read_to = link.prover_ids(0).await.unwrap().up_to_revision;
-    assert_eq!(read_to, before.revision);
+    let mut read_revision = link.prover_ids(0).await.unwrap().up_to_revision;
+    assert_eq!(read_revision, before.revision);
     let mut references = before.reference_digest;
     for (count, device) in [(0, DEVICES[0]), (1, DEVICES[1])] {
         verifier.provers(before.running, 0).await.unwrap();
@@ -516,9 +516,9 @@ async fn a_restored_prover_counter_hides_no_prover() {
         file.execute(sqlx::AssertSqlSafe(statement)).await.unwrap();
         site.registry.enroll_prover(prover(device), 9).await.unwrap();
         // A gateway that does not attest.
-        let page = link.prover_ids(read_to).await.unwrap();
+        let page = link.prover_ids(read_revision).await.unwrap();
         assert!(page.provers.contains(&device), "{page:?}");
-        read_to = page.up_to_revision;
+        read_revision = page.up_to_revision;
         // A gateway that attests gets all keys again, and no revision is used twice.
         let after = plan(&mut verifier).await;
         assert_ne!(after.reference_digest, references);

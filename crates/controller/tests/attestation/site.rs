@@ -22,8 +22,8 @@ use sqlx::{Connection as _, SqliteConnection};
 
 pub const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 pub const DEVICES: [DeviceId; 2] = [DeviceId(1), DeviceId(2)];
-/// The first enrollment of all devices.
-pub const FIRST: EnrollmentTime = EnrollmentTime(1);
+/// The time of the first enrollment of all devices.
+pub const FIRST_ENROLLMENT: EnrollmentTime = EnrollmentTime(1);
 
 pub fn group() -> GroupName {
     GroupName::new("pumps").unwrap()
@@ -82,7 +82,10 @@ impl Site {
                 credentials: Credentials::Key(RowKey::from_bytes([1; 16])),
             };
             registry.enroll(record).await.unwrap();
-            registry.enroll_prover(prover(device), FIRST.0).await.unwrap();
+            registry
+                .enroll_prover(prover(device), FIRST_ENROLLMENT.0)
+                .await
+                .unwrap();
         }
         let signer = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
         Self {
@@ -111,7 +114,7 @@ impl Site {
         (verifier, plan.rounds.start)
     }
 
-    /// Enrolls a device again, and makes the verifier read it.
+    /// Enrolls a device again, and makes the verifier read the new enrollment.
     pub async fn enroll_again(&self, verifier: &mut Verifier, device: DeviceId, at_s: u64) {
         self.enroll(verifier, re_enrolled_prover(device), at_s).await;
     }
@@ -125,7 +128,7 @@ impl Site {
     }
 
     /// A verifier after all devices have proven themselves once, and the number of its next round.
-    pub async fn proven(&self, gateway: u32) -> (Verifier, u32) {
+    pub async fn verifier_after_proofs(&self, gateway: u32) -> (Verifier, u32) {
         let (mut verifier, number) = self.verifier(gateway).await;
         let proofs = DEVICES.map(|device| (device, OK));
         verifier
@@ -135,7 +138,7 @@ impl Site {
         (verifier, number + 1)
     }
 
-    /// The registry's file, for an attacker without the key.
+    /// Opens the registry's file like an attacker without the master key.
     pub async fn file(&self) -> SqliteConnection {
         let path = self.registry.location().unwrap().file().unwrap();
         SqliteConnection::connect(path.to_str().unwrap()).await.unwrap()
@@ -152,7 +155,7 @@ impl Site {
 }
 
 pub fn round(number: u32, outcomes: &[(DeviceId, ProofOutcome)]) -> RoundOutcome {
-    round_of(FIRST, number, outcomes)
+    round_of(FIRST_ENROLLMENT, number, outcomes)
 }
 
 /// A round in which all challenged devices have this enrollment.
@@ -168,7 +171,7 @@ pub fn round_of(
         feed_revision: Revision(u64::MAX),
         duration_ms: 10,
         ended_ns: 0,
-        last_verdict_ms: 5,
+        last_proof_ms: 5,
         observations: outcomes
             .iter()
             .map(|(device, outcome)| ProverObservation {
@@ -183,22 +186,21 @@ pub fn round_of(
 
 pub const OK: ProofOutcome = ProofOutcome::Ok(Current);
 
-pub fn ids(readmitted: &[(DeviceId, Revision)]) -> Vec<DeviceId> {
-    readmitted.iter().map(|(device, _)| *device).collect()
+pub fn ids(remediated: &[(DeviceId, Revision)]) -> Vec<DeviceId> {
+    remediated.iter().map(|(device, _)| *device).collect()
 }
 
-/// Appraises rounds in which the device misses its proof, and returns the quarantined devices. All rounds end at this
-/// time.
+/// Appraises rounds in which the device misses its proof, and returns the quarantined devices. All rounds end at `at_s`.
 pub async fn miss_rounds(
     verifier: &mut Verifier,
     rounds: std::ops::Range<u32>,
     device: DeviceId,
     at_s: u64,
 ) -> Vec<DeviceId> {
-    miss_rounds_of_enrollment(FIRST, verifier, rounds, device, at_s).await
+    miss_rounds_of_enrollment(FIRST_ENROLLMENT, verifier, rounds, device, at_s).await
 }
 
-/// As [`miss_rounds`], for a device with this enrollment.
+/// Like [`miss_rounds`], for a device with the enrollment time `enrolled_at`.
 pub async fn miss_rounds_of_enrollment(
     enrolled_at: EnrollmentTime,
     verifier: &mut Verifier,

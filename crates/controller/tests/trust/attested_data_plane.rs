@@ -8,7 +8,7 @@ use linewarden_evidence::state::{MeasuredState, bpf_digest};
 use linewarden_evidence::statement::{DataPlaneKind, Inventory, Nonce, Statement, verify};
 use linewarden_evidence::{BootCount, SwitchId};
 
-use crate::{EVERY, GATEWAY, RESPONSE_TIMEOUT};
+use crate::{EVIDENCE_INTERVAL_NS, GATEWAY, RESPONSE_TIMEOUT_NS};
 
 /// A data plane with one setting, and its key.
 pub struct AttestedDataPlane {
@@ -22,10 +22,10 @@ pub fn signer() -> Ed25519Signer {
 
 impl AttestedDataPlane {
     pub fn new(boot_count: u64) -> Self {
-        Self::with(signer(), boot_count)
+        Self::with_signer(signer(), boot_count)
     }
 
-    pub fn with(signer: Ed25519Signer, boot_count: u64) -> Self {
+    pub fn with_signer(signer: Ed25519Signer, boot_count: u64) -> Self {
         let program = BpfProgram {
             name: "gateway".to_owned(),
             instructions: [1; 32],
@@ -38,6 +38,7 @@ impl AttestedDataPlane {
         data_plane
     }
 
+    /// Changes the only setting.
     pub fn set(&mut self, value: u8) {
         let entry = Entry::from(BpfMapEntry {
             map: "control".to_owned(),
@@ -47,10 +48,10 @@ impl AttestedDataPlane {
         self.measured.put(&entry).unwrap();
     }
 
-    /// Resets the state and counts states from the start, like a machine whose disk was restored.
+    /// Resets the state and its sequence number, like a machine whose disk was restored.
     pub fn restore(&mut self, boot_count: u64) {
         let signer = std::mem::replace(&mut self.signer, signer());
-        *self = Self::with(signer, boot_count);
+        *self = Self::with_signer(signer, boot_count);
     }
 
     pub fn statement(&mut self, nonce: Nonce) -> Vec<u8> {
@@ -83,8 +84,8 @@ impl AttestedDataPlane {
         TrustPolicy {
             reference: Reference::from_statement("test", &evidence, Some(&proven), |_| false),
             key,
-            every_ns: EVERY,
-            response_timeout_ns: RESPONSE_TIMEOUT,
+            every_ns: EVIDENCE_INTERVAL_NS,
+            response_timeout_ns: RESPONSE_TIMEOUT_NS,
         }
     }
 }

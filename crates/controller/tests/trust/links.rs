@@ -12,14 +12,14 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
 use crate::attested_data_plane::AttestedDataPlane;
-use crate::{EVERY, GATEWAY, RESPONSE_TIMEOUT, S, distrust_reason};
+use crate::{EVIDENCE_INTERVAL_NS, GATEWAY, RESPONSE_TIMEOUT_NS, SECOND_NS, distrust_reason};
 
 const DEVICE: DeviceId = DeviceId(0xd1);
 
 fn times(now_ns: u64) -> Timestamps {
     Timestamps {
         now_ns,
-        now_s: now_ns / S,
+        now_s: now_ns / SECOND_NS,
     }
 }
 
@@ -53,24 +53,24 @@ fn row_request() -> RowRequest {
 }
 
 /// Polls, and submits the requested evidence of the data plane.
-async fn submit(link: &Link, data_plane: &mut AttestedDataPlane, now: u64) -> TrustOutcome {
+async fn submit(link: &Link, data_plane: &mut AttestedDataPlane, now_ns: u64) -> TrustOutcome {
     let polled = link
-        .poll_trust(times(now), &mut nonces_at(now))
+        .poll_trust(times(now_ns), &mut nonces_at(now_ns))
         .await
         .unwrap()
         .unwrap();
     let nonce = polled.status.nonce.expect("evidence is due");
     let inventory = data_plane.inventory();
     let outcome = link
-        .submit_evidence(data_plane.statement(nonce), Some(inventory), times(now))
+        .submit_evidence(data_plane.statement(nonce), Some(inventory), times(now_ns))
         .await;
     outcome.unwrap().unwrap()
 }
 
-fn nonces_at(now: u64) -> impl FnMut() -> Option<[u8; 32]> + Send {
+fn nonces_at(now_ns: u64) -> impl FnMut() -> Option<[u8; 32]> + Send {
     move || {
         let mut nonce = [3; 32];
-        nonce[..8].copy_from_slice(&now.to_be_bytes());
+        nonce[..8].copy_from_slice(&now_ns.to_be_bytes());
         Some(nonce)
     }
 }
@@ -106,10 +106,10 @@ async fn rows_are_leased_only_to_a_trusted_gateway() {
             .is_none()
     );
 
-    let outcome = submit(&link, &mut data_plane, S).await;
+    let outcome = submit(&link, &mut data_plane, SECOND_NS).await;
     assert_eq!(outcome.status.state, GatewayTrustState::Trusted);
     assert!(outcome.link.is_none(), "no lease was revoked");
-    controller.advance_time(S);
+    controller.advance_time(SECOND_NS);
     link.extend_leases(&[row_request()]).await.unwrap();
     assert!(link.leases().next_chunk().await.is_ok());
 }
@@ -119,10 +119,10 @@ async fn a_changed_gateway_loses_its_leases_by_a_new_fencing_token() {
     let mut data_plane = AttestedDataPlane::new(3);
     let controller = controller_of(&mut data_plane).await;
     let link = controller.register(GATEWAY, 1).await.unwrap();
-    submit(&link, &mut data_plane, S).await;
+    submit(&link, &mut data_plane, SECOND_NS).await;
     let leases = link.leases();
     data_plane.set(8);
-    let outcome = submit(&link, &mut data_plane, EVERY + S).await;
+    let outcome = submit(&link, &mut data_plane, EVIDENCE_INTERVAL_NS + SECOND_NS).await;
     assert!(
         distrust_reason(&outcome.status.state).contains("07 is now 08"),
         "{outcome:?}"
@@ -146,7 +146,12 @@ async fn a_changed_gateway_loses_its_leases_by_a_new_fencing_token() {
     ));
 
     data_plane.set(7);
-    let outcome = submit(&newest_link, &mut data_plane, 2 * EVERY + S).await;
+    let outcome = submit(
+        &newest_link,
+        &mut data_plane,
+        2 * EVIDENCE_INTERVAL_NS + SECOND_NS,
+    )
+    .await;
     assert_eq!(outcome.status.state, GatewayTrustState::Trusted);
     newest_link.extend_leases(&[row_request()]).await.unwrap();
 
@@ -162,13 +167,13 @@ async fn a_changed_gateway_loses_its_leases_by_a_new_fencing_token() {
         Err(Denial::Untrusted { .. })
     ));
     let nonce = successor
-        .poll_trust(times(3 * EVERY), &mut nonces_at(9))
+        .poll_trust(times(3 * EVIDENCE_INTERVAL_NS), &mut nonces_at(9))
         .await
         .unwrap()
         .unwrap();
     let nonce = nonce.status.nonce.unwrap();
     let result = newest_link
-        .submit_evidence(data_plane.statement(nonce), None, times(3 * EVERY))
+        .submit_evidence(data_plane.statement(nonce), None, times(3 * EVIDENCE_INTERVAL_NS))
         .await;
     assert!(result.is_err(), "an earlier process cannot submit evidence");
 }
@@ -178,25 +183,25 @@ async fn missing_evidence_revokes_the_leases() {
     let mut data_plane = AttestedDataPlane::new(3);
     let controller = controller_of(&mut data_plane).await;
     let link = controller.register(GATEWAY, 1).await.unwrap();
-    submit(&link, &mut data_plane, S).await;
-    let request_ns = EVERY + S;
+    submit(&link, &mut data_plane, SECOND_NS).await;
+    let request_ns = EVIDENCE_INTERVAL_NS + SECOND_NS;
     link.poll_trust(times(request_ns), &mut nonces_at(request_ns))
         .await
         .unwrap();
-    controller.advance_time(request_ns + RESPONSE_TIMEOUT);
+    controller.advance_time(request_ns + RESPONSE_TIMEOUT_NS);
     let denial = link.extend_leases(&[row_request()]).await.unwrap_err();
     assert!(denial.to_string().contains("overdue"), "{denial}");
     let outcome = link
         .poll_trust(
-            times(request_ns + RESPONSE_TIMEOUT),
-            &mut nonces_at(request_ns + RESPONSE_TIMEOUT),
+            times(request_ns + RESPONSE_TIMEOUT_NS),
+            &mut nonces_at(request_ns + RESPONSE_TIMEOUT_NS),
         )
         .await;
     let outcome = outcome.unwrap().unwrap();
     assert!(distrust_reason(&outcome.status.state).contains("10 s"));
     assert!(outcome.link.is_some());
     let error = link
-        .submit_evidence(Vec::new(), None, times(request_ns + RESPONSE_TIMEOUT))
+        .submit_evidence(Vec::new(), None, times(request_ns + RESPONSE_TIMEOUT_NS))
         .await
         .unwrap_err();
     assert!(matches!(error, RegistryError::StaleFencingToken { .. }));
@@ -208,22 +213,30 @@ async fn the_newest_token_is_returned_to_each_request_of_the_same_process_only()
     let controller = controller_of(&mut data_plane).await;
     let earlier_process = controller.register(GATEWAY, 1).await.unwrap();
     let link = controller.register(GATEWAY, 1).await.unwrap();
-    submit(&link, &mut data_plane, S).await;
+    submit(&link, &mut data_plane, SECOND_NS).await;
     data_plane.set(8);
-    let first = submit(&link, &mut data_plane, EVERY + S).await.link.unwrap();
+    let first = submit(&link, &mut data_plane, EVIDENCE_INTERVAL_NS + SECOND_NS)
+        .await
+        .link
+        .unwrap();
     // The response was lost.
-    let polled = link.poll_trust(times(EVERY + S), &mut nonces_at(7)).await;
+    let polled = link
+        .poll_trust(times(EVIDENCE_INTERVAL_NS + SECOND_NS), &mut nonces_at(7))
+        .await;
     let polled = polled.unwrap().unwrap();
     assert_eq!(polled.link.unwrap().token_number(), first.token_number());
     assert!(matches!(polled.status.state, GatewayTrustState::Untrusted { .. }));
     // A link two tokens behind also gets the newest token.
     data_plane.set(7);
-    submit(&first, &mut data_plane, 2 * EVERY + S).await;
+    submit(&first, &mut data_plane, 2 * EVIDENCE_INTERVAL_NS + SECOND_NS).await;
     data_plane.set(8);
-    let second = submit(&first, &mut data_plane, 3 * EVERY + S).await.link.unwrap();
+    let second = submit(&first, &mut data_plane, 3 * EVIDENCE_INTERVAL_NS + SECOND_NS)
+        .await
+        .link
+        .unwrap();
     for older_link in [&link, &first] {
         let polled = older_link
-            .poll_trust(times(3 * EVERY + S), &mut nonces_at(8))
+            .poll_trust(times(3 * EVIDENCE_INTERVAL_NS + SECOND_NS), &mut nonces_at(8))
             .await;
         assert_eq!(
             polled.unwrap().unwrap().link.unwrap().token_number(),
@@ -231,7 +244,7 @@ async fn the_newest_token_is_returned_to_each_request_of_the_same_process_only()
         );
     }
     let stale_error = earlier_process
-        .poll_trust(times(3 * EVERY + S), &mut nonces_at(9))
+        .poll_trust(times(3 * EVIDENCE_INTERVAL_NS + SECOND_NS), &mut nonces_at(9))
         .await
         .unwrap_err();
     assert!(
@@ -240,7 +253,7 @@ async fn the_newest_token_is_returned_to_each_request_of_the_same_process_only()
     );
     controller.register(GATEWAY, 2).await.unwrap();
     let stale_error = second
-        .poll_trust(times(3 * EVERY + S), &mut nonces_at(9))
+        .poll_trust(times(3 * EVIDENCE_INTERVAL_NS + SECOND_NS), &mut nonces_at(9))
         .await
         .unwrap_err();
     assert!(
@@ -271,12 +284,12 @@ async fn other_gateways_are_served_during_the_appraisal_of_a_statement() {
     let link = controller.register(GATEWAY, 1).await.unwrap();
     let other_link = controller.register(GatewayId(6), 1).await.unwrap();
     let polled = link
-        .poll_trust(times(S), &mut nonces_at(S))
+        .poll_trust(times(SECOND_NS), &mut nonces_at(SECOND_NS))
         .await
         .unwrap()
         .unwrap();
     let statement = data_plane.statement(polled.status.nonce.unwrap());
-    let outcome = link.submit_evidence(statement, Some(data_plane.inventory()), times(S));
+    let outcome = link.submit_evidence(statement, Some(data_plane.inventory()), times(SECOND_NS));
     let mut outcome = std::pin::pin!(outcome);
     let (requests, mut served) = ([row_request()], 0);
     let trust_outcome = loop {
@@ -288,7 +301,7 @@ async fn other_gateways_are_served_during_the_appraisal_of_a_statement() {
                 served += 1;
             }
         }
-        controller.advance_time(S);
+        controller.advance_time(SECOND_NS);
     };
     assert_eq!(trust_outcome.status.state, GatewayTrustState::Trusted);
     assert!(
@@ -304,12 +317,12 @@ async fn an_appraisal_counts_only_for_the_pending_nonce() {
     let controller = controller_of(&mut data_plane).await;
     let link = controller.register(GATEWAY, 1).await.unwrap();
     let polled = link
-        .poll_trust(times(S), &mut nonces_at(S))
+        .poll_trust(times(SECOND_NS), &mut nonces_at(SECOND_NS))
         .await
         .unwrap()
         .unwrap();
     let statement = data_plane.statement(polled.status.nonce.unwrap());
-    let outcome = link.submit_evidence(statement, Some(data_plane.inventory()), times(S));
+    let outcome = link.submit_evidence(statement, Some(data_plane.inventory()), times(SECOND_NS));
     let mut outcome = std::pin::pin!(outcome);
     for _ in 0..3 {
         tokio::select! {
@@ -323,7 +336,7 @@ async fn an_appraisal_counts_only_for_the_pending_nonce() {
         outcome.await.unwrap(),
         Err(EvidenceRejected::NotRequested)
     ));
-    controller.advance_time(S);
+    controller.advance_time(SECOND_NS);
     let denied = link.extend_leases(&[row_request()]).await.unwrap_err();
     assert!(matches!(denied, Denial::Untrusted { .. }), "{denied}");
 }
@@ -365,28 +378,28 @@ async fn a_new_token_is_pending_until_it_is_issued_or_obsolete() {
     .into_iter()
     .enumerate()
     {
-        let started_ns = turn as u64 * 10 * EVERY;
-        let now = started_ns + EVERY + S;
+        let started_ns = turn as u64 * 10 * EVIDENCE_INTERVAL_NS;
+        let now_ns = started_ns + EVIDENCE_INTERVAL_NS + SECOND_NS;
         data_plane.set(7);
         let earlier_process = controller.register(GATEWAY, 1).await.unwrap();
         let link = controller.register(GATEWAY, 1).await.unwrap();
-        submit(&link, &mut data_plane, started_ns + S).await;
+        submit(&link, &mut data_plane, started_ns + SECOND_NS).await;
         data_plane.set(8);
-        let first = link.poll_trust(times(now), &mut nonces_at(now)).await;
+        let first = link.poll_trust(times(now_ns), &mut nonces_at(now_ns)).await;
         let nonce = first.unwrap().unwrap().status.nonce.unwrap();
         locking_connection.execute("BEGIN IMMEDIATE").await.unwrap();
         let outcome = link
             .submit_evidence(
                 data_plane.statement(nonce),
                 Some(data_plane.inventory()),
-                times(now),
+                times(now_ns),
             )
             .await;
         assert!(outcome.is_err(), "the database is locked");
         locking_connection.execute("ROLLBACK").await.unwrap();
 
         let stale_error = earlier_process
-            .poll_trust(times(now), &mut nonces_at(8))
+            .poll_trust(times(now_ns), &mut nonces_at(8))
             .await
             .unwrap_err();
         assert!(
@@ -394,7 +407,7 @@ async fn a_new_token_is_pending_until_it_is_issued_or_obsolete() {
             "another process replaced this one: {stale_error}"
         );
         if change == RegistrationChange::None {
-            let second = link.poll_trust(times(now), &mut nonces_at(9)).await;
+            let second = link.poll_trust(times(now_ns), &mut nonces_at(9)).await;
             let newest_link = second.unwrap().unwrap().link.expect("a new token was pending");
             assert!(newest_link.token_number() > link.token_number());
             continue;
@@ -405,11 +418,14 @@ async fn a_new_token_is_pending_until_it_is_issued_or_obsolete() {
                 &controller,
                 link.token_number() + 1,
                 &mut data_plane,
-                now + 2 * S,
+                now_ns + 2 * SECOND_NS,
             )
             .await;
         }
-        let stale_error = link.poll_trust(times(now), &mut nonces_at(9)).await.unwrap_err();
+        let stale_error = link
+            .poll_trust(times(now_ns), &mut nonces_at(9))
+            .await
+            .unwrap_err();
         assert!(
             !controller.is_stale_through_distrust(&stale_error),
             "the process was replaced: {stale_error}"
@@ -422,16 +438,16 @@ async fn assert_newer_registration_unaffected(
     controller: &Controller,
     number: u64,
     data_plane: &mut AttestedDataPlane,
-    now: u64,
+    now_ns: u64,
 ) {
     controller.restart_trust(GATEWAY, None);
     let newer_link = controller.link(GATEWAY, number);
-    let result = newer_link.poll_trust(times(now), &mut nonces_at(now)).await;
+    let result = newer_link.poll_trust(times(now_ns), &mut nonces_at(now_ns)).await;
     let result = result.unwrap().unwrap();
     assert!(result.link.is_none(), "the pending token is of another process");
     let nonce = result.status.nonce.unwrap();
     let outcome = newer_link
-        .submit_evidence(data_plane.statement(nonce), None, times(now))
+        .submit_evidence(data_plane.statement(nonce), None, times(now_ns))
         .await;
     let newest_link = outcome
         .unwrap()

@@ -13,9 +13,9 @@ mod state;
 use linewarden_controller::trust::GatewayTrustState;
 use linewarden_protocol::ids::GatewayId;
 
-const S: u64 = 1_000_000_000;
-const EVERY: u64 = 60 * S;
-const RESPONSE_TIMEOUT: u64 = 10 * S;
+const SECOND_NS: u64 = 1_000_000_000;
+const EVIDENCE_INTERVAL_NS: u64 = 60 * SECOND_NS;
+const RESPONSE_TIMEOUT_NS: u64 = 10 * SECOND_NS;
 const GATEWAY: GatewayId = GatewayId(5);
 
 fn distrust_reason(state: &GatewayTrustState) -> &str {

@@ -7,138 +7,180 @@ use linewarden_evidence::{BootCount, Sequence};
 use proptest::prelude::*;
 
 use crate::attested_data_plane::{AttestedDataPlane, nonces, signer};
-use crate::{EVERY, RESPONSE_TIMEOUT, S, distrust_reason};
+use crate::{EVIDENCE_INTERVAL_NS, RESPONSE_TIMEOUT_NS, SECOND_NS, distrust_reason};
 
-/// A gateway that became trusted at 0 s.
-fn trusted() -> (AttestedDataPlane, GatewayTrust, impl FnMut() -> Option<[u8; 32]>) {
+/// A gateway that became trusted at 1 s.
+fn trusted_gateway() -> (AttestedDataPlane, GatewayTrust, impl FnMut() -> Option<[u8; 32]>) {
     let mut data_plane = AttestedDataPlane::new(3);
     let mut trust = GatewayTrust::new(data_plane.policy());
     let mut random = nonces();
     assert!(!trust.may_have_rows(0), "no evidence was submitted");
     let nonce = trust.poll(0, &mut random).nonce.unwrap();
     assert!(!trust.may_have_rows(0), "evidence is requested");
-    trust.appraise(&data_plane.statement(nonce), None, S).unwrap();
-    assert!(trust.may_have_rows(S));
+    trust
+        .appraise(&data_plane.statement(nonce), None, SECOND_NS)
+        .unwrap();
+    assert!(trust.may_have_rows(SECOND_NS));
     (data_plane, trust, random)
 }
 
 #[test]
 fn evidence_is_requested_after_each_interval_with_a_new_nonce() {
-    let (mut data_plane, mut trust, mut random) = trusted();
-    assert_eq!(trust.poll(EVERY, &mut random).nonce, None);
-    let second = trust.poll(EVERY + S, &mut random).nonce.unwrap();
+    let (mut data_plane, mut trust, mut random) = trusted_gateway();
+    assert_eq!(trust.poll(EVIDENCE_INTERVAL_NS, &mut random).nonce, None);
+    let second = trust
+        .poll(EVIDENCE_INTERVAL_NS + SECOND_NS, &mut random)
+        .nonce
+        .unwrap();
     assert_eq!(
-        trust.poll(EVERY + 2 * S, &mut random).nonce,
+        trust
+            .poll(EVIDENCE_INTERVAL_NS + 2 * SECOND_NS, &mut random)
+            .nonce,
         Some(second),
         "a response may be lost"
     );
     trust
-        .appraise(&data_plane.statement(second), None, EVERY + 3 * S)
+        .appraise(
+            &data_plane.statement(second),
+            None,
+            EVIDENCE_INTERVAL_NS + 3 * SECOND_NS,
+        )
         .unwrap();
-    let third = trust.poll(2 * EVERY + 3 * S, &mut random).nonce.unwrap();
+    let third = trust
+        .poll(2 * EVIDENCE_INTERVAL_NS + 3 * SECOND_NS, &mut random)
+        .nonce
+        .unwrap();
     assert_ne!(second, third);
 }
 
 #[test]
 fn a_difference_ends_trust_and_is_in_the_reason() {
-    let (mut data_plane, mut trust, mut random) = trusted();
+    let (mut data_plane, mut trust, mut random) = trusted_gateway();
     data_plane.set(8);
-    let nonce = trust.poll(EVERY + S, &mut random).nonce.unwrap();
+    let nonce = trust
+        .poll(EVIDENCE_INTERVAL_NS + SECOND_NS, &mut random)
+        .nonce
+        .unwrap();
     trust
         .appraise(
             &data_plane.statement(nonce),
             Some(&data_plane.inventory()),
-            EVERY + S,
+            EVIDENCE_INTERVAL_NS + SECOND_NS,
         )
         .unwrap();
-    assert!(!trust.may_have_rows(EVERY + S));
+    assert!(!trust.may_have_rows(EVIDENCE_INTERVAL_NS + SECOND_NS));
     let reason = distrust_reason(trust.state()).to_owned();
     assert!(
         reason.contains("control") && reason.contains("07 is now 08"),
         "{reason}"
     );
     data_plane.set(7);
-    let nonce = trust.poll(2 * EVERY + S, &mut random).nonce.unwrap();
+    let nonce = trust
+        .poll(2 * EVIDENCE_INTERVAL_NS + SECOND_NS, &mut random)
+        .nonce
+        .unwrap();
     trust
-        .appraise(&data_plane.statement(nonce), None, 2 * EVERY + S)
+        .appraise(
+            &data_plane.statement(nonce),
+            None,
+            2 * EVIDENCE_INTERVAL_NS + SECOND_NS,
+        )
         .unwrap();
     assert!(
-        trust.may_have_rows(2 * EVERY + S),
+        trust.may_have_rows(2 * EVIDENCE_INTERVAL_NS + SECOND_NS),
         "the data plane was remediated"
     );
 }
 
 #[test]
 fn missing_evidence_ends_trust_and_the_reason_contains_the_last_rejection() {
-    let (mut data_plane, mut trust, mut random) = trusted();
-    let request_ns = EVERY + S;
+    let (mut data_plane, mut trust, mut random) = trusted_gateway();
+    let request_ns = EVIDENCE_INTERVAL_NS + SECOND_NS;
     let nonce = trust.poll(request_ns, &mut random).nonce.unwrap();
     assert!(
-        trust.may_have_rows(request_ns + RESPONSE_TIMEOUT - 1),
+        trust.may_have_rows(request_ns + RESPONSE_TIMEOUT_NS - 1),
         "the evidence is not overdue yet"
     );
     assert!(
-        !trust.may_have_rows(request_ns + RESPONSE_TIMEOUT),
+        !trust.may_have_rows(request_ns + RESPONSE_TIMEOUT_NS),
         "without a poll"
     );
     let error = trust
-        .appraise(&data_plane.statement(nonce), None, request_ns + RESPONSE_TIMEOUT)
+        .appraise(
+            &data_plane.statement(nonce),
+            None,
+            request_ns + RESPONSE_TIMEOUT_NS,
+        )
         .unwrap_err();
     assert!(matches!(error, EvidenceRejected::NotRequested), "{error}");
-    let trust_status = trust.poll(request_ns + RESPONSE_TIMEOUT, &mut random);
+    let trust_status = trust.poll(request_ns + RESPONSE_TIMEOUT_NS, &mut random);
     assert!(distrust_reason(&trust_status.state).contains("no evidence received for 10 s"));
     let nonce = trust_status.nonce.expect("evidence is requested again");
     let forged = AttestedDataPlane::new(3).statement(nonce);
     trust
-        .appraise(&forged, None, request_ns + RESPONSE_TIMEOUT)
+        .appraise(&forged, None, request_ns + RESPONSE_TIMEOUT_NS)
         .unwrap_err();
-    let trust_status = trust.poll(request_ns + 2 * RESPONSE_TIMEOUT, &mut random);
+    let trust_status = trust.poll(request_ns + 2 * RESPONSE_TIMEOUT_NS, &mut random);
     assert!(
         distrust_reason(&trust_status.state).contains("signature does not verify"),
         "{trust_status:?}"
     );
 }
 
-/// A gateway that never polls gets no nonce, and is trusted no longer than one that polls.
+/// A gateway that never polls gets no nonce. It loses trust at the same time as a gateway that polls and submits nothing.
 #[test]
 fn a_gateway_that_does_not_poll_loses_trust() {
-    let (_, trust, _) = trusted();
-    let due_ns = S + EVERY;
-    assert!(trust.may_have_rows(due_ns + RESPONSE_TIMEOUT - 1));
-    assert!(!trust.may_have_rows(due_ns + RESPONSE_TIMEOUT));
+    let (_, trust, _) = trusted_gateway();
+    let due_ns = SECOND_NS + EVIDENCE_INTERVAL_NS;
+    assert!(trust.may_have_rows(due_ns + RESPONSE_TIMEOUT_NS - 1));
+    assert!(!trust.may_have_rows(due_ns + RESPONSE_TIMEOUT_NS));
 }
 
 #[test]
 fn without_random_numbers_no_gateway_stays_trusted() {
-    let (_, mut trust, _) = trusted();
-    let request_ns = EVERY + S;
+    let (_, mut trust, _) = trusted_gateway();
+    let request_ns = EVIDENCE_INTERVAL_NS + SECOND_NS;
     assert_eq!(
         trust.poll(request_ns, &mut || None).state,
         GatewayTrustState::Trusted
     );
     assert!(
-        distrust_reason(&trust.poll(request_ns + RESPONSE_TIMEOUT, &mut || None).state).contains("random")
+        distrust_reason(&trust.poll(request_ns + RESPONSE_TIMEOUT_NS, &mut || None).state).contains("random")
     );
 }
 
 #[test]
 fn an_older_state_ends_trust_even_if_it_matches() {
     for (boot_count, is_refused) in [(2, true), (3, true), (4, false)] {
-        let (mut data_plane, mut trust, mut random) = trusted();
-        // Two states later than the first one.
+        let (mut data_plane, mut trust, mut random) = trusted_gateway();
+        // These calls increase the sequence number of the state by two.
         data_plane.set(1);
         data_plane.set(7);
-        let nonce = trust.poll(EVERY + S, &mut random).nonce.unwrap();
+        let nonce = trust
+            .poll(EVIDENCE_INTERVAL_NS + SECOND_NS, &mut random)
+            .nonce
+            .unwrap();
         trust
-            .appraise(&data_plane.statement(nonce), None, EVERY + S)
+            .appraise(
+                &data_plane.statement(nonce),
+                None,
+                EVIDENCE_INTERVAL_NS + SECOND_NS,
+            )
             .unwrap();
         data_plane.restore(boot_count);
-        let nonce = trust.poll(2 * EVERY + S, &mut random).nonce.unwrap();
+        let nonce = trust
+            .poll(2 * EVIDENCE_INTERVAL_NS + SECOND_NS, &mut random)
+            .nonce
+            .unwrap();
         trust
-            .appraise(&data_plane.statement(nonce), None, 2 * EVERY + S)
+            .appraise(
+                &data_plane.statement(nonce),
+                None,
+                2 * EVIDENCE_INTERVAL_NS + SECOND_NS,
+            )
             .unwrap();
         assert_eq!(
-            trust.may_have_rows(2 * EVERY + S),
+            trust.may_have_rows(2 * EVIDENCE_INTERVAL_NS + SECOND_NS),
             !is_refused,
             "start {boot_count}"
         );
@@ -150,27 +192,37 @@ fn an_older_state_ends_trust_even_if_it_matches() {
 
 #[test]
 fn a_new_registration_must_submit_evidence() {
-    let (mut data_plane, mut trust, mut random) = trusted();
+    let (mut data_plane, mut trust, mut random) = trusted_gateway();
     trust.restart();
-    assert!(!trust.may_have_rows(2 * S));
-    let nonce = trust.poll(2 * S, &mut random).nonce.expect("at once");
-    trust.appraise(&data_plane.statement(nonce), None, 2 * S).unwrap();
-    assert!(trust.may_have_rows(2 * S));
+    assert!(!trust.may_have_rows(2 * SECOND_NS));
+    let nonce = trust
+        .poll(2 * SECOND_NS, &mut random)
+        .nonce
+        .expect("evidence is requested at once");
+    trust
+        .appraise(&data_plane.statement(nonce), None, 2 * SECOND_NS)
+        .unwrap();
+    assert!(trust.may_have_rows(2 * SECOND_NS));
 }
 
-/// Even if the gateway registers more often.
+/// This holds even if the gateway registers more often.
 #[test]
 fn evidence_is_requested_at_most_once_a_second() {
-    let (mut data_plane, mut trust, mut random) = trusted();
+    let (mut data_plane, mut trust, mut random) = trusted_gateway();
     let mut requests = 0;
-    for now_ns in (2 * S..4 * S).step_by(S as usize / 10) {
+    for now_ns in (2 * SECOND_NS..4 * SECOND_NS).step_by(SECOND_NS as usize / 10) {
         trust.restart();
         requests += u32::from(trust.poll(now_ns, &mut random).nonce.is_some());
     }
     assert_eq!(requests, 2);
-    let nonce = trust.poll(5 * S, &mut random).nonce.expect("a second later");
-    trust.appraise(&data_plane.statement(nonce), None, 5 * S).unwrap();
-    assert!(trust.may_have_rows(5 * S));
+    let nonce = trust
+        .poll(5 * SECOND_NS, &mut random)
+        .nonce
+        .expect("evidence is requested again after a second");
+    trust
+        .appraise(&data_plane.statement(nonce), None, 5 * SECOND_NS)
+        .unwrap();
+    assert!(trust.may_have_rows(5 * SECOND_NS));
 }
 
 #[test]
@@ -204,12 +256,14 @@ fn the_memory_of_another_controller_counts_while_the_key_is_the_same() {
 enum Step {
     Wait(u64),
     Poll,
-    /// Signed by the gateway for the pending nonce; whether the state matches the reference values.
+    /// A statement that the gateway has signed for the pending nonce. The value is true if the state matches the reference
+    /// values.
     Genuine(bool),
     /// The bytes of an earlier statement.
     Replay(usize),
-    /// Signed by another key for the pending nonce.
+    /// A statement that another key has signed for the pending nonce.
     OtherKey,
+    /// A statement that the gateway has signed for this nonce.
     OtherNonce([u8; 32]),
     /// The gateway's statement with one bit changed.
     Changed(usize, u8),
@@ -218,7 +272,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0..20u64).prop_map(|seconds| Step::Wait(seconds * S)),
+        4 => (0..20u64).prop_map(|seconds| Step::Wait(seconds * SECOND_NS)),
         4 => Just(Step::Poll),
         3 => any::<bool>().prop_map(Step::Genuine),
         1 => any::<usize>().prop_map(Step::Replay),
@@ -238,33 +292,37 @@ proptest! {
     fn no_other_key_changes_the_trust_state(steps in prop::collection::vec(step(), 1..80)) {
         let (mut data_plane, mut other_key) = (AttestedDataPlane::new(3), AttestedDataPlane::new(3));
         let mut trust = GatewayTrust::new(data_plane.policy());
-        let (mut random, mut now) = (nonces(), 0);
+        let (mut random, mut now_ns) = (nonces(), 0);
+        // The requested nonce, and the time of the request.
         let mut pending: Option<(Nonce, u64)> = None;
         // Time of the next request.
-        let mut due = 0;
+        let mut due_ns = 0;
         let mut earlier_statements: Vec<Vec<u8>> = Vec::new();
         let mut last_matched = false;
         for step in steps {
-            let live = pending.filter(|(_, at)| now - at < RESPONSE_TIMEOUT);
+            let live_request = pending.filter(|(_, requested_ns)| now_ns - requested_ns < RESPONSE_TIMEOUT_NS);
             let nonce = pending.map_or(Nonce([0; 32]), |(nonce, _)| nonce);
             let state = trust.state().clone();
             let forged = match step {
-                Step::Wait(time) => { now += time; None }
+                Step::Wait(time) => { now_ns += time; None }
                 Step::Poll => {
-                    if pending.is_some() && live.is_none() {
+                    if pending.is_some() && live_request.is_none() {
                         (pending, last_matched) = (None, false);
                     }
-                    let requested = trust.poll(now, &mut random).nonce;
-                    pending = requested.map(|requested| (requested, pending.filter(|(pending, _)| *pending == requested).map_or(now, |(_, at)| at)));
+                    let requested = trust.poll(now_ns, &mut random).nonce;
+                    pending = requested.map(|requested| {
+                        let earlier_request = pending.filter(|(pending, _)| *pending == requested);
+                        (requested, earlier_request.map_or(now_ns, |(_, requested_ns)| requested_ns))
+                    });
                     None
                 }
                 Step::Genuine(matches_reference) => {
                     data_plane.set(if matches_reference { 7 } else { 8 });
                     let statement = data_plane.statement(nonce);
-                    let outcome = trust.appraise(&statement, None, now);
-                    prop_assert_eq!(outcome.is_ok(), live.is_some());
-                    if live.is_some() {
-                        (pending, last_matched, due) = (None, matches_reference, now + EVERY);
+                    let outcome = trust.appraise(&statement, None, now_ns);
+                    prop_assert_eq!(outcome.is_ok(), live_request.is_some());
+                    if live_request.is_some() {
+                        (pending, last_matched, due_ns) = (None, matches_reference, now_ns + EVIDENCE_INTERVAL_NS);
                         earlier_statements.push(statement);
                     }
                     None
@@ -276,19 +334,19 @@ proptest! {
                     let mut statement = data_plane.statement(nonce);
                     let at = at % statement.len();
                     statement[at] ^= 1 << bit;
-                    // The key's name, which is not signed and not read.
+                    // A change of the key's name is no forgery, because the name is not signed and not read.
                     let key = data_plane.signer.public_key();
                     verify(&statement, &key, nonce).is_err().then_some(statement)
                 }
                 Step::Noise(bytes) => Some(bytes),
             };
             if let Some(forged) = forged {
-                prop_assert!(trust.appraise(&forged, None, now).is_err());
+                prop_assert!(trust.appraise(&forged, None, now_ns).is_err());
                 prop_assert_eq!(trust.state(), &state);
             }
-            let since = pending.map_or(due, |(_, at)| at);
-            let is_live = now.saturating_sub(since) < RESPONSE_TIMEOUT;
-            prop_assert_eq!(trust.may_have_rows(now), last_matched && is_live);
+            let requested_ns = pending.map_or(due_ns, |(_, requested_ns)| requested_ns);
+            let is_live = now_ns.saturating_sub(requested_ns) < RESPONSE_TIMEOUT_NS;
+            prop_assert_eq!(trust.may_have_rows(now_ns), last_matched && is_live);
         }
     }
 }

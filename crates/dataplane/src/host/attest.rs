@@ -1,8 +1,8 @@
-//! PROOFs (LAP/1 3.2.1), verified in batches. `xdp/bpf/lw_attest.h` verifies them one at a time.
+//! PROOFs (LAP/1 3.2.1), verified in batches. `xdp/bpf/lw_attest.h` verifies at most two PROOFs at a time.
 //!
 //! A PROOF passes the cheap checks when it arrives and is then queued. At the end of a batch the blocks of all queued
 //! PROOFs are computed in parallel, in as many lanes as the CPU has ([`matching_blocks`]). All PROOFs of one prover
-//! in a batch are hashed, so an invalid one is counted even if a valid one follows.
+//! in a batch are hashed, so an invalid PROOF is counted as wrong even if a valid PROOF of this prover precedes it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -21,7 +21,7 @@ use crate::layout::{ProverLine, Round};
 use crate::store::provers::{ProverGeometry, ProverRegions, is_proved, key_words, proved_word, round_bits};
 
 /// Maximum number of proofs in a batch.
-pub(super) const BATCH_PROOFS: usize = Inputs::ROOM;
+pub(super) const BATCH_PROOFS: usize = Inputs::BLOCKS_MAX;
 
 /// The 64-byte block at the end of a PROOF.
 pub(super) type Block = [u8; 64];
@@ -52,10 +52,10 @@ pub(super) fn is_proof(header: &[u8; HEADER_BYTES]) -> bool {
     header.starts_with(&H0) && !header.ends_with(&[0; 8])
 }
 
-/// A PROOF as words, loaded natively.
+/// The first four words of a PROOF, loaded natively.
 #[derive(zerocopy::FromBytes)]
 #[repr(C)]
-pub(super) struct Message {
+pub(super) struct ProofHeader {
     _h0: u64,
     pub(super) device_id: u64,
     pub(super) r: u64,
@@ -68,7 +68,8 @@ pub(super) struct Verifier {
     pub(super) regions: Arc<ProverRegions>,
     pub(super) geometry: ProverGeometry,
     gateway_id: u32,
-    pub(super) lanes: Backend,
+    /// The vector code that computes blocks.
+    pub(super) backend: Backend,
 }
 
 impl Verifier {
@@ -77,15 +78,15 @@ impl Verifier {
             regions,
             geometry: config.prover_geometry(),
             gateway_id: config.gateway_id.0,
-            lanes: Backend::widest(),
+            backend: Backend::widest(),
         }
     }
 
-    /// Prefetches the line of a prover. `number`: the last byte of the round number in the PROOF.
+    /// Prefetches the line of a prover. `number_byte`: the last byte of the round number in the PROOF.
     #[inline]
-    pub(super) fn prefetch(&self, id: u64, number: u8) {
+    pub(super) fn prefetch(&self, id: u64, number_byte: u8) {
         let lane = self
-            .round(number.into())
+            .round(number_byte.into())
             .map_or(0, |round| round.key_lane.load(Relaxed));
         let place = self.geometry.likely_place(id);
         self.regions.prefetch(&self.geometry, place, lane);
@@ -97,7 +98,7 @@ impl Verifier {
     }
 
     /// The round that a PROOF names, if it is open.
-    fn open_round(&self, message: &Message) -> Result<RoundSnapshot, Verdict> {
+    fn open_round(&self, message: &ProofHeader) -> Result<RoundSnapshot, Verdict> {
         let r = u64::from_be_bytes(message.r.to_ne_bytes());
         if (r >> 32) as u32 != self.gateway_id {
             return Err(Verdict::DropGateway);
@@ -149,12 +150,12 @@ pub(super) trait Messages {
 }
 
 /// A batch of one message.
-pub(super) struct Single<'a> {
+pub(super) struct SingleMessage<'a> {
     pub(super) payload: &'a [u8],
     pub(super) from: Origin,
 }
 
-impl Messages for Single<'_> {
+impl Messages for SingleMessage<'_> {
     fn payload(&self, _: usize) -> Option<&[u8]> {
         Some(self.payload)
     }
@@ -216,7 +217,7 @@ impl ProofBatch {
     pub(super) fn round(
         &mut self,
         verifier: &Verifier,
-        message: &Message,
+        message: &ProofHeader,
         lane: usize,
     ) -> Result<&RoundSnapshot, Verdict> {
         let snapshot = self.rounds.get_mut(lane).ok_or(Verdict::DropRound)?;
@@ -235,22 +236,22 @@ impl ProofBatch {
 
     /// Queues a PROOF for verification under `key`. Returns `false` if the batch is full.
     #[inline]
-    fn push(&mut self, claim: PendingProof, key: &[u64; 4]) -> bool {
-        let Some(round) = self.rounds.get(usize::from(claim.lane)) else {
+    fn push(&mut self, pending: PendingProof, key: &[u64; 4]) -> bool {
+        let Some(round) = self.rounds.get(usize::from(pending.lane)) else {
             return false;
         };
         let (r, nonce) = round.counter_and_nonce();
         self.inputs.set_counter_and_nonce(self.count, r, &nonce);
-        self.push_shared(claim, key)
+        self.push_shared(pending, key)
     }
 
     /// As [`Self::push`], for a PROOF of the round that all inputs share.
     #[inline]
-    pub(super) fn push_shared(&mut self, claim: PendingProof, key: &[u64; 4]) -> bool {
+    pub(super) fn push_shared(&mut self, pending: PendingProof, key: &[u64; 4]) -> bool {
         let Some(entry) = self.pending.get_mut(self.count) else {
             return false;
         };
-        *entry = claim;
+        *entry = pending;
         self.inputs.set_key(self.count, key);
         self.count += 1;
         true
@@ -259,19 +260,19 @@ impl ProofBatch {
     /// The blocks of the first `count` queued PROOFs, from their messages.
     fn blocks<'m>(&self, count: usize, messages: &'m impl Messages) -> [&'m Block; BATCH_PROOFS] {
         let mut expected = NO_BLOCKS;
-        for (expected, claim) in expected.iter_mut().zip(self.pending.iter().take(count)) {
-            if let Some(block) = messages.payload(claim.index.into()).and_then(block_of) {
+        for (expected, pending) in expected.iter_mut().zip(self.pending.iter().take(count)) {
+            if let Some(block) = messages.payload(pending.index.into()).and_then(block_of) {
                 *expected = block;
             }
         }
         expected
     }
 
-    /// Records the batch index of the message that was queued last.
-    pub(super) fn set_last_position(&mut self, index: usize) {
+    /// Records the index in the batch of the message that was queued last.
+    pub(super) fn set_last_index(&mut self, index: usize) {
         let last = self.count.checked_sub(1);
-        if let Some(claim) = last.and_then(|last| self.pending.get_mut(last)) {
-            claim.index = index as u16;
+        if let Some(pending) = last.and_then(|last| self.pending.get_mut(last)) {
+            pending.index = index as u16;
         }
     }
 }
@@ -286,7 +287,7 @@ pub(super) fn block_of(payload: &[u8]) -> Option<&Block> {
 
 /// Lane of the round that a message names.
 #[inline]
-pub(super) fn lane_of(message: &Message) -> usize {
+pub(super) fn lane_of(message: &ProofHeader) -> usize {
     let [.., last] = message.r.to_ne_bytes();
     usize::from(last & 1)
 }
@@ -307,7 +308,7 @@ impl Engine {
     ) -> Result<(), Verdict> {
         let verifier = self.provers.as_ref().ok_or(Verdict::DropUnsupportedType)?;
         let message = payload.first_chunk().ok_or(Verdict::DropLength)?;
-        let (words, _) = Message::read_from_prefix(message).map_err(|_| Verdict::DropLength)?;
+        let (words, _) = ProofHeader::read_from_prefix(message).map_err(|_| Verdict::DropLength)?;
         let place = verifier.geometry.likely_place(words.device_id);
         verifier.check(&mut thread.proofs, now, message, place)
     }
@@ -341,29 +342,29 @@ impl Engine {
         let mut expected = expected;
         while thread.proofs.count > 0 {
             let count = std::mem::take(&mut thread.proofs.count);
-            let claim_blocks = expected.get(..count).unwrap_or_default();
-            let match_bits = matching_blocks::<R14>(verifier.lanes, &thread.proofs.inputs, claim_blocks);
-            let outcomes = verifier.outcomes(&thread.proofs, now);
-            let mut proven = 0;
+            let pending_blocks = expected.get(..count).unwrap_or_default();
+            let match_bits = matching_blocks::<R14>(verifier.backend, &thread.proofs.inputs, pending_blocks);
+            let verdict_words = verifier.verdict_words(&thread.proofs, now);
+            let mut proven_count = 0;
             for index in 0..count {
-                let Some(claim) = thread.proofs.pending.get(index).copied() else {
+                let Some(pending) = thread.proofs.pending.get(index).copied() else {
                     continue;
                 };
                 if match_bits >> index & 1 == 1 {
-                    let outcome = outcomes.get(usize::from(claim.lane));
-                    last = outcome.map_or(Verdict::DropRound, |outcome| outcome.accept(&claim));
-                } else if !claim.is_alternate && verifier.try_alternate(&mut thread.proofs, &claim) {
+                    let words = verdict_words.get(usize::from(pending.lane));
+                    last = words.map_or(Verdict::DropRound, |words| words.accept(&pending));
+                } else if !pending.is_alternate && verifier.try_alternate(&mut thread.proofs, &pending) {
                     continue;
                 } else {
                     last = Verdict::DropProof;
-                    self.report_wrong_proof(thread, now, &claim, messages);
+                    self.report_wrong_proof(thread, now, &pending, messages);
                 }
                 match last {
-                    Verdict::ProofOk => proven += 1,
+                    Verdict::ProofOk => proven_count += 1,
                     verdict => thread.stats.count(verdict),
                 }
             }
-            thread.stats.count_many(Verdict::ProofOk, proven);
+            thread.stats.count_many(Verdict::ProofOk, proven_count);
             if thread.proofs.count > 0 {
                 alternate_blocks = thread.proofs.blocks(thread.proofs.count, messages);
                 expected = &alternate_blocks;
@@ -377,15 +378,15 @@ impl Engine {
         &self,
         thread: &mut ThreadState,
         now: Timestamps,
-        claim: &PendingProof,
+        pending: &PendingProof,
         messages: &impl Messages,
     ) {
         if !thread.alarms.allows(now.monotonic_ns, self.live().alarm_per_s) {
             return;
         }
         let (Some(payload), Some(from)) = (
-            messages.payload(claim.index.into()),
-            messages.origin(claim.index.into()),
+            messages.payload(pending.index.into()),
+            messages.origin(pending.index.into()),
         ) else {
             return;
         };
@@ -404,24 +405,24 @@ impl Engine {
 }
 
 /// The new verdict words of provers with a valid proof.
-struct Outcome<'a> {
+struct VerdictWords<'a> {
     /// The lines of the round's period.
     lines: &'a [ProverLine],
     /// The new verdict words: for the current configuration, and for the alternate configuration.
     after: [u32; 2],
 }
 
-impl Outcome<'_> {
+impl VerdictWords<'_> {
     /// Records a valid proof. If several threads verify the same proof, only one of them succeeds.
     #[inline]
-    fn accept(&self, claim: &PendingProof) -> Verdict {
-        let line = self.lines.get(claim.place as usize);
-        let Some(word) = line.and_then(|line| proved_cell(line, claim.lane.into())) else {
+    fn accept(&self, pending: &PendingProof) -> Verdict {
+        let line = self.lines.get(pending.place as usize);
+        let Some(word) = line.and_then(|line| proved_cell(line, pending.lane.into())) else {
             return Verdict::DropUnknownProver;
         };
         let [current, alternate] = self.after;
-        let after = if claim.is_alternate { alternate } else { current };
-        match word.compare_exchange(claim.before, after, AcqRel, Acquire) {
+        let after = if pending.is_alternate { alternate } else { current };
+        match word.compare_exchange(pending.before, after, AcqRel, Acquire) {
             Ok(_) => Verdict::ProofOk,
             Err(_) => Verdict::DropProved,
         }
@@ -439,7 +440,7 @@ impl Verifier {
         message: &[u8; PROOF_BYTES],
         place: u32,
     ) -> Result<(), Verdict> {
-        let (message, _) = Message::read_from_prefix(message).map_err(|_| Verdict::DropLength)?;
+        let (message, _) = ProofHeader::read_from_prefix(message).map_err(|_| Verdict::DropLength)?;
         let lane = lane_of(&message);
         let round = proofs.round(self, &message, lane)?;
         if now.monotonic_ns > round.until_ns {
@@ -457,7 +458,7 @@ impl Verifier {
             return Err(Verdict::DropProved);
         }
         let key = key_words(&line.key).ok_or(Verdict::DropNoKey)?;
-        let claim = PendingProof {
+        let pending = PendingProof {
             before,
             place,
             index: 0,
@@ -465,15 +466,15 @@ impl Verifier {
             is_alternate: false,
         };
         // A batch is never larger than the queue.
-        let is_queued = proofs.push(claim, &key);
+        let is_queued = proofs.push(pending, &key);
         is_queued.then_some(()).ok_or(Verdict::DropShed)
     }
 
     /// The new verdict words, by lane of the round.
-    fn outcomes(&self, proofs: &ProofBatch, now: Timestamps) -> [Outcome<'_>; 2] {
+    fn verdict_words(&self, proofs: &ProofBatch, now: Timestamps) -> [VerdictWords<'_>; 2] {
         proofs.rounds.each_ref().map(|round| {
             let elapsed = now.monotonic_ns.saturating_sub(round.started_ns) >> round.elapsed_shift;
-            Outcome {
+            VerdictWords {
                 lines: self.regions.lines_of(&self.geometry, round.key_lane),
                 after: [false, true].map(|is_alternate| proved_word(round.round_bits, is_alternate, elapsed)),
             }
@@ -483,22 +484,22 @@ impl Verifier {
     /// Queues the PROOF a second time, under the prover's alternate key, if the prover has one. The queue has room,
     /// because its entries were processed.
     #[cold]
-    fn try_alternate(&self, proofs: &mut ProofBatch, claim: &PendingProof) -> bool {
-        let claim = PendingProof {
+    fn try_alternate(&self, proofs: &mut ProofBatch, pending: &PendingProof) -> bool {
+        let pending = PendingProof {
             is_alternate: true,
-            ..*claim
+            ..*pending
         };
         let key_lane = proofs
             .rounds
-            .get(usize::from(claim.lane))
+            .get(usize::from(pending.lane))
             .map_or(0, |round| round.key_lane);
-        let line = self.regions.line(&self.geometry, claim.place, key_lane);
+        let line = self.regions.line(&self.geometry, pending.place, key_lane);
         let slot = line.map_or(usize::MAX, |line| line.slot.load(Acquire) as usize);
         let alternate = self
             .regions
             .alternates
             .get(slot.saturating_mul(2) | key_lane as usize);
         let key = alternate.and_then(|alternate| key_words(&alternate.word));
-        key.is_some_and(|key| proofs.push(claim, &key))
+        key.is_some_and(|key| proofs.push(pending, &key))
     }
 }

@@ -20,7 +20,8 @@ pub(super) struct Batch {
     buffers: Box<[[u8; BUFFER_BYTES]]>,
     names: Box<[libc::sockaddr_in6]>,
     controls: Box<[[u64; CONTROL_WORDS]]>,
-    /// Both part arrays only provide memory for pointers in the headers.
+    /// Only the headers in `received` point into this array; no other code reads it. The same holds for `reply_parts` and
+    /// `replies`.
     received_parts: Box<[libc::iovec]>,
     received: Box<[libc::mmsghdr]>,
     reply_parts: Box<[libc::iovec]>,
@@ -35,7 +36,7 @@ pub(super) struct Datagram<'a> {
     pub(super) payload: &'a mut [u8],
     /// The length of the datagram on the wire.
     pub(super) length: usize,
-    /// Sent to a unicast address of this machine.
+    /// Whether the datagram was sent to a unicast address of this machine.
     pub(super) is_unicast: bool,
 }
 
@@ -161,7 +162,7 @@ impl Batch {
         buffers.iter().map(|buffer| &buffer[..])
     }
 
-    /// Queues the payload at `index`, which now holds a reply of `length` bytes, to its sender. The reply leaves from
+    /// Queues a reply to the sender of the message at `index`: the first `length` bytes of its buffer. The reply leaves from
     /// the destination address and interface of the message if `from_destination`, otherwise from the socket's own
     /// address.
     pub(super) fn reply(&mut self, index: usize, length: usize, from_destination: bool) {
@@ -197,7 +198,7 @@ impl Batch {
                 return;
             };
             // SAFETY: each of these headers points to the name, the control buffer or nothing, and the part with the
-            // buffer of a datagram received, all alive and borrowed mutably during the call.
+            // buffer of a received datagram, all alive and borrowed mutably during the call.
             let sent = unsafe { libc::sendmmsg(fd, rest.as_mut_ptr(), rest.len() as libc::c_uint, 0) };
             match usize::try_from(sent) {
                 Ok(count) if count > 0 => start += count,

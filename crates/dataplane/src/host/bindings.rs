@@ -37,7 +37,7 @@ pub(super) fn session_mac(session: &Session) -> u64 {
 }
 
 impl BindingKey {
-    /// The keys to which a session is bound: its address, and its MAC address if it is BOUND.
+    /// The keys to which a session is bound: its IP address, and its MAC address if the session is BOUND.
     pub(super) fn of(session: &Session) -> [Option<Self>; 2] {
         let [low, high] = [session.addr[0].load(Acquire), session.addr[1].load(Acquire)];
         let first = session.vlan[0].load(Acquire);
@@ -93,9 +93,9 @@ pub(super) struct Bindings<'a> {
 /// The result of scanning the two buckets of a key that no other live session owns.
 struct Scan<'a> {
     /// A free cell, in the bucket with fewer entries.
-    free: Option<&'a AtomicU64>,
+    free_cell: Option<&'a AtomicU64>,
     /// Whether the line has an entry for the key.
-    is_own: bool,
+    has_own_entry: bool,
 }
 
 impl<'a> Bindings<'a> {
@@ -106,7 +106,7 @@ impl<'a> Bindings<'a> {
     /// `DropAddressOwned` or `DropTableFull`.
     pub(super) fn check(&self, key: BindingKey, place: u32, boot_s: u32) -> Result<(), Verdict> {
         let scan = self.scan(key, place, boot_s)?;
-        match scan.is_own || scan.free.is_some() {
+        match scan.has_own_entry || scan.free_cell.is_some() {
             true => Ok(()),
             false => Err(Verdict::DropTableFull),
         }
@@ -142,12 +142,12 @@ impl<'a> Bindings<'a> {
             // The stores to the session must precede the loads of other lines, on x86 too.
             fence(SeqCst);
             let scan = self.scan(key, place, boot_s)?;
-            if scan.is_own {
+            if scan.has_own_entry {
                 return Ok(());
             }
-            let free = scan.free.ok_or(Verdict::DropTableFull)?;
+            let free_cell = scan.free_cell.ok_or(Verdict::DropTableFull)?;
             // If another claim took the cell, the next scan finds another cell.
-            let _ = free.compare_exchange(0, entry, AcqRel, Acquire);
+            let _ = free_cell.compare_exchange(0, entry, AcqRel, Acquire);
         }
         Err(Verdict::DropTableFull)
     }
@@ -155,32 +155,35 @@ impl<'a> Bindings<'a> {
     fn scan(&self, key: BindingKey, place: u32, boot_s: u32) -> Result<Scan<'a>, Verdict> {
         let [a, b] = key.words();
         let hash = table::hash(self.seed, a, b);
-        let print = table::fingerprint(hash);
-        let (mut is_own, mut free, mut fewest_used) = (false, None, WAYS);
+        let fingerprint = table::fingerprint(hash);
+        let (mut has_own_entry, mut free_cell, mut fewest_used) = (false, None, WAYS);
         for number in table::choices(hash, self.mask) {
             let bucket = self.table.get(number).ok_or(Verdict::DropTableFull)?;
-            let (mut used, mut free_cell) = (0, None);
+            let (mut used, mut free_in_bucket) = (0, None);
             for cell in &bucket.entry {
                 let entry = cell.load(Acquire);
                 if entry == 0 {
-                    free_cell = Some(cell);
+                    free_in_bucket = Some(cell);
                     continue;
                 }
                 used += 1;
-                if (entry >> 32) as u32 == print {
+                if (entry >> 32) as u32 == fingerprint {
                     let owner = (entry as u32).wrapping_sub(1);
                     if owner == place {
-                        is_own = true;
+                        has_own_entry = true;
                     } else if self.is_owner(owner, key, boot_s) {
                         return Err(Verdict::DropAddressOwned);
                     }
                 }
             }
             if used < fewest_used {
-                (fewest_used, free) = (used, free_cell);
+                (fewest_used, free_cell) = (used, free_in_bucket);
             }
         }
-        Ok(Scan { free, is_own })
+        Ok(Scan {
+            free_cell,
+            has_own_entry,
+        })
     }
 
     fn is_owner(&self, place: u32, key: BindingKey, boot_s: u32) -> bool {

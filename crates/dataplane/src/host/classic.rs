@@ -34,8 +34,10 @@ struct Message<const WORDS: usize> {
 #[derive(Debug)]
 pub(super) struct Classic {
     is_uav: bool,
+    /// Size of a response in words of 8 bytes.
     words: usize,
     identifiers: u32,
+    /// CRPs per identifier.
     rows: u32,
     crps: Region<ClassicCrp>,
     states: Region<ClassicState>,
@@ -62,13 +64,13 @@ impl Classic {
 
     pub(super) fn handle(&self, rng: &mut SplitMix64, payload: &mut [u8]) -> Verdict {
         match self.words {
-            1 => self.sized::<1>(rng, payload),
-            2 => self.sized::<2>(rng, payload),
-            _ => self.sized::<4>(rng, payload),
+            1 => self.handle_sized::<1>(rng, payload),
+            2 => self.handle_sized::<2>(rng, payload),
+            _ => self.handle_sized::<4>(rng, payload),
         }
     }
 
-    fn sized<const WORDS: usize>(&self, rng: &mut SplitMix64, payload: &mut [u8]) -> Verdict {
+    fn handle_sized<const WORDS: usize>(&self, rng: &mut SplitMix64, payload: &mut [u8]) -> Verdict {
         let Ok(message) = Message::<WORDS>::mut_from_bytes(payload) else {
             return Verdict::DropClassicMalformed;
         };
@@ -91,7 +93,7 @@ impl Classic {
         }
     }
 
-    /// Picks CRPs, stores H(R… | RN), and sends the challenges and RN xor R or, with two CRPs, RN xor (R1 OR R2).
+    /// Picks CRPs and stores H(R… | RN). Writes the reply: the challenges, and RN xor R or, with two CRPs, RN xor (R1 OR R2).
     /// `None`: no CRP is left.
     fn request<const WORDS: usize>(
         &self,
@@ -178,7 +180,7 @@ fn response<const WORDS: usize>(crp: &ClassicCrp) -> [u64; WORDS] {
     words
 }
 
-/// Accepts a message with the expected hash, once. If no hash is expected (the state is 0), no message is accepted.
+/// Accepts a message with the expected hash, at most one time. If no hash is expected (the state is 0), no message is accepted.
 fn accept<const WORDS: usize>(state: &ClassicState, message: &mut Message<WORDS>) -> Verdict {
     let expected = PENDING | u64::from(message.hash.get());
     if state.expected.load(Acquire) != expected

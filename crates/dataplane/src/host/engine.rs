@@ -15,7 +15,7 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message, PROOF_BYTES, message_type};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use super::attest::{ProofBatch, Single, Verifier};
+use super::attest::{ProofBatch, SingleMessage, Verifier};
 use super::bindings::{Bindings, mac_word};
 use super::classic::Classic;
 use super::lap::Outcome;
@@ -92,24 +92,24 @@ impl Origin {
 /// cheaper checks.
 pub(super) trait MacSource {
     /// MAC address of the sender of a BOUND RESPONSE; `None` if unknown.
-    fn bound(&mut self, origin: &Origin, now: Timestamps) -> Option<u64>;
-    /// Queries the source again, because `stale` did not match. `None` if the result is the same.
-    fn refreshed(&mut self, origin: &Origin, now: Timestamps, stale: u64) -> Option<u64>;
-    /// The value with which a session without BOUND is stored and compared.
-    fn unbound(&mut self) -> u64;
+    fn sender_mac(&mut self, origin: &Origin, now: Timestamps) -> Option<u64>;
+    /// Queries the source again, because `stale` did not match. `None` if there is no other result.
+    fn refreshed_mac(&mut self, origin: &Origin, now: Timestamps, stale: u64) -> Option<u64>;
+    /// The MAC address that is stored in a session without BOUND and compared with it.
+    fn unbound_mac(&mut self) -> u64;
 }
 
 /// The MAC address is known from the frame.
 struct FrameMac(u64);
 
 impl MacSource for FrameMac {
-    fn bound(&mut self, _: &Origin, _: Timestamps) -> Option<u64> {
+    fn sender_mac(&mut self, _: &Origin, _: Timestamps) -> Option<u64> {
         Some(self.0)
     }
-    fn refreshed(&mut self, _: &Origin, _: Timestamps, _: u64) -> Option<u64> {
+    fn refreshed_mac(&mut self, _: &Origin, _: Timestamps, _: u64) -> Option<u64> {
         None
     }
-    fn unbound(&mut self) -> u64 {
+    fn unbound_mac(&mut self) -> u64 {
         self.0
     }
 }
@@ -122,13 +122,13 @@ pub struct ThreadState {
     pub(super) alarms: RateWindow,
     pub(super) shedder: LoadShedder,
     pub(super) proofs: ProofBatch,
-    /// For the classic profiles.
+    /// Random numbers for the classic profiles.
     pub(super) rng: SplitMix64,
     /// Number of RESPONSEs received.
     pub(super) responses: u64,
 }
 
-/// The verifier that all threads of a [`super::Host`] share.
+/// The packet path that all threads of a [`super::Host`] share.
 #[derive(Debug)]
 pub struct Engine {
     pub(super) regions: Arc<Regions>,
@@ -194,8 +194,8 @@ impl Engine {
         let mut macs = FrameMac(mac_word(meta.src_mac));
         let from = Origin::of(meta);
         thread.proofs.begin();
-        let verdict = self.lap(thread, now, &from, &mut macs, payload, length);
-        verdict.unwrap_or_else(|| self.verify_pending(thread, now, &Single { payload, from }))
+        let verdict = self.handle_lap(thread, now, &from, &mut macs, payload, length);
+        verdict.unwrap_or_else(|| self.verify_pending(thread, now, &SingleMessage { payload, from }))
     }
 
     /// Handles a datagram to the classic port and counts its verdict.
@@ -211,7 +211,7 @@ impl Engine {
     /// Handles a LAP datagram of `length` bytes, of which `payload` contains at least the first [`BUFFER_BYTES`].
     /// `None`: a PROOF, whose verdict [`Engine::verify_pending`] determines.
     #[inline]
-    pub(super) fn lap(
+    pub(super) fn handle_lap(
         &self,
         thread: &mut ThreadState,
         now: Timestamps,
@@ -225,8 +225,8 @@ impl Engine {
                 Ok(()) => return None,
                 Err(reason) => Err(reason),
             },
-            MessageKind::Request(message) => self.request(thread, now, from, &message),
-            MessageKind::Response(message) => self.timed_response(thread, now, from, macs, &message),
+            MessageKind::Request(message) => self.handle_request(thread, now, from, &message),
+            MessageKind::Response(message) => self.handle_timed_response(thread, now, from, macs, &message),
             MessageKind::Other(reason) => Err(reason),
         };
         let verdict = match outcome {
@@ -242,7 +242,7 @@ impl Engine {
 
     /// Handles a RESPONSE and measures the time for one in [`SAMPLE_INTERVAL`].
     #[inline]
-    fn timed_response(
+    fn handle_timed_response(
         &self,
         thread: &mut ThreadState,
         now: Timestamps,
@@ -253,7 +253,7 @@ impl Engine {
         let is_timed = thread.responses.is_multiple_of(SAMPLE_INTERVAL);
         thread.responses = thread.responses.wrapping_add(1);
         let start = is_timed.then(Instant::now);
-        let outcome = self.response(thread, now, from, macs, message);
+        let outcome = self.handle_response(thread, now, from, macs, message);
         if let (Some(start), Ok((Verdict::ReplyAck, _))) = (start, &outcome) {
             thread.stats.record_handling_time(start.elapsed());
         }
@@ -400,7 +400,7 @@ pub(super) fn drop_reason(payload: &[u8], length: usize) -> Verdict {
     }
     match wire::parse(message) {
         Err(reason) => reason,
-        Ok(Message::DataUp(..)) => Verdict::DropNotSealed,
+        Ok(Message::DataUp(..)) => Verdict::DropGateNotSealed,
         Ok(_) => Verdict::DropDirection,
     }
 }

@@ -69,7 +69,7 @@ struct Response {
     gateway_id: u32,
     fresh: u64,
     tag: Pair,
-    bound: bool,
+    is_bound: bool,
     words: Words,
 }
 
@@ -82,7 +82,7 @@ impl Response {
             gateway_id: u32::from_be((idx_gateway >> 32) as u32),
             fresh,
             tag: [low, high],
-            bound: h0 & H0_BOUND_BIT != 0,
+            is_bound: h0 & H0_BOUND_BIT != 0,
             words: *words,
         }
     }
@@ -112,6 +112,7 @@ impl Engine {
         }
     }
 
+    /// Whether no message is answered, because no fresh value is set or the fresh value is too old.
     fn is_stopped(&self, now: Timestamps) -> bool {
         self.regions.control.first().is_none_or(|control| {
             let age_ns = now.monotonic_ns.saturating_sub(control.fresh_at_ns.load(Acquire));
@@ -119,7 +120,7 @@ impl Engine {
         })
     }
 
-    pub(super) fn request(
+    pub(super) fn handle_request(
         &self,
         thread: &mut ThreadState,
         now: Timestamps,
@@ -182,7 +183,7 @@ impl Engine {
         Ok((Verdict::ReplyNak, [H0_NAK, device_id, idx_reason, 0, 0, 0, 0, 0]))
     }
 
-    pub(super) fn response(
+    pub(super) fn handle_response(
         &self,
         thread: &mut ThreadState,
         now: Timestamps,
@@ -248,8 +249,8 @@ impl Engine {
             }
         })?;
         if !context.commit.has_credit() {
-            // Only a verified message may request an advance of the mark: rows below the mark are lost with the
-            // memory.
+            // Only a verified message may request an advance of the mark, because rows below the mark are lost if the
+            // memory is lost.
             self.report(thread, &context.event(EVENT_ROWS_LOW, idx));
             return Err(Verdict::DropMark);
         }
@@ -287,22 +288,22 @@ impl Engine {
             if !is_renewal {
                 self.by_address()
                     .check(BindingKey::Address(from.addr), line_place, boot_s)?;
-                if m.bound {
+                if m.is_bound {
                     self.by_mac()
                         .check(BindingKey::mac(mac, from), line_place, boot_s)?;
                 }
             }
             let origin = VerifiedOrigin { mac, is_renewal };
-            m.verifies(auth_key, if m.bound { mac } else { 0 })
+            m.verifies(auth_key, if m.is_bound { mac } else { 0 })
                 .then_some(origin)
                 .ok_or(Verdict::DropTag)
         };
-        if !m.bound {
-            return attempt(macs.unbound());
+        if !m.is_bound {
+            return attempt(macs.unbound_mac());
         }
-        let known_mac = macs.bound(from, context.now).ok_or(Verdict::DropTag)?;
+        let known_mac = macs.sender_mac(from, context.now).ok_or(Verdict::DropTag)?;
         attempt(known_mac)
-            .or_else(|reason| attempt(macs.refreshed(from, context.now, known_mac).ok_or(reason)?))
+            .or_else(|reason| attempt(macs.refreshed_mac(from, context.now, known_mac).ok_or(reason)?))
     }
 
     /// Spends the row and opens the session, in the order of LAP/1 1.4.3.
@@ -339,7 +340,7 @@ impl Engine {
             context.bind(origin.mac);
         }
         let next = new_word.idx().0;
-        let has_row = new_word.is_key_mode() || self.next_row(line, context.slot, next);
+        let has_row = new_word.is_key_mode() || self.move_row_into_line(line, context.slot, next);
         let claim_result = match (origin.is_renewal, is_closed) {
             (true, true) => Err(Verdict::DropLostRace),
             (true, false) => Ok(()),
@@ -376,7 +377,7 @@ impl Engine {
             self.by_address().release(old, context.place);
         }
         if let Some(old) =
-            mac_key.filter(|old| !context.response.bound || *old != BindingKey::mac(mac, context.from))
+            mac_key.filter(|old| !context.response.is_bound || *old != BindingKey::mac(mac, context.from))
         {
             self.by_mac().release(old, context.place);
         }
@@ -386,7 +387,7 @@ impl Engine {
         let (place, boot_s) = (context.place, context.now.boot_s());
         self.by_address()
             .claim(BindingKey::Address(context.from.addr), place, boot_s)?;
-        if context.response.bound {
+        if context.response.is_bound {
             self.by_mac()
                 .claim(BindingKey::mac(mac, context.from), place, boot_s)?;
         }
@@ -401,7 +402,7 @@ impl Engine {
     }
 
     /// Moves the row `idx` into the line, or clears the line's row. Returns whether the row exists.
-    fn next_row(&self, line: &Line, slot: u32, idx: u32) -> bool {
+    fn move_row_into_line(&self, line: &Line, slot: u32, idx: u32) -> bool {
         let row = self.ring_row(slot, idx);
         let last = row.map_or(0, |row| row.auth_key[1].swap(0, AcqRel));
         let (Some(row), true) = (row, last != 0) else {
@@ -457,7 +458,7 @@ impl ResponseContext<'_> {
             && self.line.session_until_s.load(Acquire) > self.now.boot_s().saturating_add(1)
             && self.origin_difference() == 0
             && session_mac(self.session) == mac
-            && is_bound == self.response.bound
+            && is_bound == self.response.is_bound
     }
 
     /// 0 if the session is bound to this address, port, VLANs and interface. The MAC address is not compared.
@@ -480,7 +481,7 @@ impl ResponseContext<'_> {
         for (part, shift) in session.mac.iter().zip([0, 16, 32]) {
             part.store((mac >> shift) as u16, Relaxed);
         }
-        let flag = if self.response.bound { BOUND } else { 0 };
+        let flag = if self.response.is_bound { BOUND } else { 0 };
         session.vlan[0].store(from.vlans[0] | flag, Relaxed);
         session.vlan[1].store(from.vlans[1], Relaxed);
         session.ingress.store(from.ingress, Relaxed);
@@ -506,11 +507,11 @@ impl ResponseContext<'_> {
         let stored_mac = session_mac(session);
         let is_bound = session.vlan[0].load(Acquire) & BOUND != 0;
         let mac = if is_bound {
-            macs.bound(from, now).ok_or(Verdict::DropReplay)?
+            macs.sender_mac(from, now).ok_or(Verdict::DropReplay)?
         } else {
-            macs.unbound()
+            macs.unbound_mac()
         };
-        if mac != stored_mac && (!is_bound || macs.refreshed(from, now, mac) != Some(stored_mac)) {
+        if mac != stored_mac && (!is_bound || macs.refreshed_mac(from, now, mac) != Some(stored_mac)) {
             return Err(Verdict::DropReplay);
         }
         let session_key = load(&session.session_key);
@@ -526,7 +527,7 @@ impl ResponseContext<'_> {
     fn session_event(&self, mac: u64) -> [u64; SESSION_EVENT_BYTES / 8] {
         let mut words = [0; SESSION_EVENT_BYTES / 8];
         let [kind, id, _, low, high, ingress_idx] = self.event(EVENT_SESSION, self.response.idx);
-        let loc = if self.response.bound { mac } else { 0 };
+        let loc = if self.response.is_bound { mac } else { 0 };
         let event = [
             kind,
             id,
@@ -561,7 +562,8 @@ struct LineGuard<'a> {
 }
 
 impl<'a> LineGuard<'a> {
-    /// Acquires the line. Returns the guard and the id of the line's previous session.
+    /// Acquires the line. Returns the guard and the id of the line's previous session. `None`: the commit word is no longer
+    /// `current`.
     fn acquire(line: &'a Line, current: CommitWord, new_word: CommitWord) -> Option<(Self, u64)> {
         line.commit
             .compare_exchange(current.0, new_word.0, AcqRel, Acquire)

@@ -5,9 +5,9 @@
 //! whole frames: the backend has no gate and no VLANs, and takes MAC addresses from the kernel's neighbor table (see
 //! ADR 4).
 //!
-//! *Panics*: lints forbid a panic on every path from a packet. If one occurs nevertheless, the line that its thread
-//! owned is closed and left empty, not BUSY, and [`crate::DataPlane::failure`] reports that the thread ended. After a
-//! crash of the process the memory is lost, and all sessions with it (LAP/1 1.4.10).
+//! *Panics*: lints forbid a panic on every path from a packet. If a panic occurs nevertheless, the session of the line
+//! that the thread owned is closed, and the line is empty and not BUSY. [`crate::DataPlane::failure`] reports that the
+//! thread ended. A crash of the process loses the memory and all sessions (LAP/1 1.4.10).
 
 mod attest;
 mod batch;
@@ -61,9 +61,9 @@ use crate::{Capabilities, DataPlaneError, StoreBacked, ethtool};
 /// Options of the host data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
-    /// Threads per gateway address (and for the classic port); at least 1.
+    /// Number of threads per gateway address and UDP port (LAP, classic); at least 1.
     pub threads: usize,
-    /// CPUs to which the threads are pinned, in turn. Empty: the scheduler decides.
+    /// CPUs to which the threads are pinned, round-robin. Empty: the scheduler decides.
     pub cpus: Vec<usize>,
     /// SO_BUSY_POLL, microseconds. Needs CAP_NET_ADMIN and a driver that supports polling.
     pub busy_poll_us: Option<u32>,
@@ -92,16 +92,16 @@ pub struct Host {
     engine: Arc<Engine>,
     stats: Vec<Arc<Stats>>,
     stop: Arc<AtomicBool>,
-    running: Vec<RunningThread>,
-    /// Packets that the kernel dropped at sockets that have been closed since.
+    threads: Vec<RunningThread>,
+    /// Number of packets that the kernel dropped at sockets that are closed now.
     closed_socket_drops: u64,
-    /// Sender of `p4dra-classic` REQUESTs, and its interfaces. `None`: not listening.
+    /// Sender of `p4dra-classic` REQUESTs, and its interfaces. `None`: not listening, or no interface is configured.
     p4dra_request_sender: Option<(P4draRequestSender, Vec<u32>)>,
     /// ATTEST_REQUESTs leave from the receiving sockets, one for each address. `None`: not listening.
     attest_request_sender: Option<AttestRequestSender<Arc<Socket>>>,
     failure: Option<String>,
     /// Thread state for messages that are replayed.
-    control: ThreadState,
+    replay_state: ThreadState,
 }
 
 #[derive(Debug)]
@@ -158,7 +158,8 @@ impl Host {
         Self::with_store(config, Store::new(Arc::new(regions), config.geometry.clone()))
     }
 
-    /// As [`Host::new`], with these lanes for PROOFs instead of the widest ones, to compare lanes.
+    /// As [`Host::new`], with the vector code `lanes` for PROOFs instead of the widest that the CPU supports. Used to compare
+    /// the speed of vector code.
     ///
     /// # Errors
     /// As [`Host::new`].
@@ -166,11 +167,11 @@ impl Host {
         let mut host = Self::new(config)?;
         let engine = Arc::get_mut(&mut host.engine);
         if let Some(provers) = engine.and_then(|engine| engine.provers.as_mut()) {
-            provers.lanes = lanes;
+            provers.backend = lanes;
         }
         let engine = Arc::get_mut(&mut host.engine);
         if let Some(p4dra) = engine.and_then(|engine| engine.p4dra.as_mut()) {
-            p4dra.lanes = lanes;
+            p4dra.backend = lanes;
         }
         Ok(host)
     }
@@ -202,14 +203,14 @@ impl Host {
         let engine = Arc::new(engine);
         let stats = Arc::new(Stats::new());
         Ok(Self {
-            control: engine.thread_state(usize::MAX, Arc::clone(&stats)),
+            replay_state: engine.thread_state(usize::MAX, Arc::clone(&stats)),
             engine,
             store,
             provers,
             p4dra,
             stats: vec![stats],
             stop: Arc::new(AtomicBool::new(false)),
-            running: Vec::new(),
+            threads: Vec::new(),
             closed_socket_drops: 0,
             p4dra_request_sender: None,
             attest_request_sender: None,
@@ -220,7 +221,7 @@ impl Host {
     /// [`Host::new`], then [`Host::listen`].
     ///
     /// # Errors
-    /// Those of [`Host::new`] and of [`Host::listen`].
+    /// Errors of [`Host::new`] and of [`Host::listen`].
     pub fn start(config: &Config, options: &HostOptions) -> Result<Self, DataPlaneError> {
         let mut host = Self::new(config)?;
         host.listen(config, options)?;
@@ -232,7 +233,7 @@ impl Host {
     /// sent.
     ///
     /// # Errors
-    /// Those of the kernel, with the address; no socket is open then.
+    /// An operation of the kernel failed. The error of a socket names its address.
     pub fn listen(&mut self, config: &Config, options: &HostOptions) -> Result<(), DataPlaneError> {
         let datagrams = self.workers(config, options)?;
         let frames = self.packet_workers(config, options)?;
@@ -265,7 +266,7 @@ impl Host {
                     serve()
                 });
             match result {
-                Ok(thread) => self.running.push(RunningThread { socket, thread }),
+                Ok(thread) => self.threads.push(RunningThread { socket, thread }),
                 Err(error) => {
                     self.stop();
                     return Err(DataPlaneError::kernel("starting a thread", error));
@@ -344,11 +345,11 @@ impl Host {
         self.stop.store(true, Ordering::Release);
         self.attest_request_sender = None;
         self.p4dra_request_sender = None;
-        for running in &self.running {
+        for running in &self.threads {
             running.socket.shut_down();
         }
         self.closed_socket_drops = self.kernel_drops();
-        for running in self.running.drain(..) {
+        for running in self.threads.drain(..) {
             let failure = match running.thread.join() {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => format!("receiving packets failed: {error}"),
@@ -359,18 +360,18 @@ impl Host {
     }
 
     fn kernel_drops(&self) -> u64 {
-        let running = self.running.iter().map(|running| running.socket.kernel_drops());
+        let running = self.threads.iter().map(|running| running.socket.kernel_drops());
         self.closed_socket_drops + running.sum::<u64>()
     }
 
-    /// The verifier, for use without sockets.
+    /// The packet path, for use without sockets.
     #[must_use]
     pub fn engine(&self) -> Arc<Engine> {
         Arc::clone(&self.engine)
     }
 
-    /// State for another thread that runs [`Host::engine`]. The counters and events of the other thread belong to this
-    /// data plane.
+    /// State for another thread that runs [`Host::engine`]. This data plane also reports the counters and events of that
+    /// thread.
     pub fn thread_state(&mut self) -> ThreadState {
         let stats = Arc::new(Stats::new());
         // The first element of `stats` belongs to the control thread.
@@ -508,8 +509,8 @@ impl StoreBacked for Host {
         let mut payload = *miss.message();
         let mut macs = KnownMac(handle.mac);
         let now = worker::now();
-        let verdict = self.engine.lap(
-            &mut self.control,
+        let verdict = self.engine.handle_lap(
+            &mut self.replay_state,
             now,
             &handle.from,
             &mut macs,
@@ -532,7 +533,7 @@ impl StoreBacked for Host {
 
     fn failure(&mut self) -> Option<String> {
         let stopping = self.stop.load(Ordering::Acquire);
-        if !stopping && self.running.iter().any(|running| running.thread.is_finished()) {
+        if !stopping && self.threads.iter().any(|running| running.thread.is_finished()) {
             self.stop();
         }
         self.failure.clone()

@@ -16,18 +16,19 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use super::bindings::mac_word;
 use super::engine::{MacSource, Origin, Timestamps};
-use crate::links::open_route;
+use crate::links::open_rtnetlink;
 use crate::rate::RateWindow;
 use crate::store::table;
 
-/// Cache entries per thread. Two senders with the same hash replace each other.
+/// Number of cache entries per thread. Two senders with the same hash replace each other.
 const CACHE_ENTRIES: usize = 1 << 14;
-/// First look-ups per thread and second. Limits the system calls that a flood from invented addresses can cause.
+/// Maximum number of look-ups per second and thread for addresses without a cache entry, or with an entry above
+/// [`AGE_NS_MAX`]. Limits the system calls that a flood from invented addresses can cause.
 const LOOKUPS_PER_S: u32 = 20_000;
 /// The address of an entry above this age (ns) is looked up again. The old entry is used if the rate limit allows no
 /// look-up.
 const AGE_NS_MAX: u64 = 10_000_000_000;
-/// Repeated look-ups after a failure, per thread and second.
+/// Maximum number of repeated look-ups per second and thread, after a message failed the check with a cached address.
 const REFRESHES_PER_S: u32 = 1_000;
 
 const RTM_NEWNEIGH: u16 = 28;
@@ -44,8 +45,9 @@ const MESSAGE_BYTES: usize = 12;
 /// Both headers and an attribute with an IPv6 address.
 const REQUEST_BYTES_MAX: usize = HEADER_BYTES + MESSAGE_BYTES + 4 + 16;
 
+/// The MAC address of a sender, as the kernel returned it.
 #[derive(Clone, Copy, Default)]
-struct Entry {
+struct CacheEntry {
     addr: [u64; 2],
     ingress: u32,
     /// With [`IS_KNOWN`] set; 0: the entry is free.
@@ -60,7 +62,7 @@ const IS_KNOWN: u64 = 1 << 63;
 pub(super) struct Neighbors {
     netlink: OwnedFd,
     sequence: u32,
-    cache: Box<[Entry]>,
+    cache: Box<[CacheEntry]>,
     seed: [u64; 2],
     lookups: RateWindow,
     refreshes: RateWindow,
@@ -70,16 +72,16 @@ impl Neighbors {
     /// Opens a netlink socket in the calling thread's network namespace. `seed` keys the cache's hash.
     pub(super) fn open(seed: [u64; 2]) -> io::Result<Self> {
         Ok(Self {
-            netlink: open_route()?,
+            netlink: open_rtnetlink()?,
             sequence: 0,
-            cache: vec![Entry::default(); CACHE_ENTRIES].into_boxed_slice(),
+            cache: vec![CacheEntry::default(); CACHE_ENTRIES].into_boxed_slice(),
             seed,
             lookups: RateWindow::default(),
             refreshes: RateWindow::default(),
         })
     }
 
-    fn cache_entry(&mut self, origin: &Origin) -> Option<&mut Entry> {
+    fn cache_entry(&mut self, origin: &Origin) -> Option<&mut CacheEntry> {
         let [low, high] = origin.addr;
         let hash = table::hash(self.seed, low ^ u64::from(origin.ingress), high);
         self.cache.get_mut(hash as usize % CACHE_ENTRIES)
@@ -95,7 +97,7 @@ impl Neighbors {
         if sent < 0 {
             return None;
         }
-        // The kernel has replied before send() returned. Replies to earlier requests that were not read are skipped.
+        // The kernel has replied before send() returned. Unread replies to earlier requests are skipped.
         loop {
             // SAFETY: the buffer is valid for its length.
             let received = unsafe {
@@ -115,7 +117,7 @@ impl Neighbors {
 }
 
 impl MacSource for Neighbors {
-    fn bound(&mut self, origin: &Origin, now: Timestamps) -> Option<u64> {
+    fn sender_mac(&mut self, origin: &Origin, now: Timestamps) -> Option<u64> {
         let entry = self.cache_entry(origin)?;
         let is_known = entry.mac != 0 && entry.addr == origin.addr && entry.ingress == origin.ingress;
         let known_mac = is_known.then_some(entry.mac & !IS_KNOWN);
@@ -132,7 +134,7 @@ impl MacSource for Neighbors {
         Some(mac)
     }
 
-    fn refreshed(&mut self, origin: &Origin, now: Timestamps, stale: u64) -> Option<u64> {
+    fn refreshed_mac(&mut self, origin: &Origin, now: Timestamps, stale: u64) -> Option<u64> {
         if !self.refreshes.allows(now.monotonic_ns, REFRESHES_PER_S) {
             return None;
         }
@@ -142,7 +144,7 @@ impl MacSource for Neighbors {
     }
 
     /// A session without BOUND is bound to address and port only; no look-up is needed.
-    fn unbound(&mut self) -> u64 {
+    fn unbound_mac(&mut self) -> u64 {
         0
     }
 }
@@ -150,7 +152,7 @@ impl MacSource for Neighbors {
 impl Neighbors {
     fn cache(&mut self, origin: &Origin, now: Timestamps, mac: u64) {
         if let Some(entry) = self.cache_entry(origin) {
-            *entry = Entry {
+            *entry = CacheEntry {
                 addr: origin.addr,
                 ingress: origin.ingress,
                 mac: mac | IS_KNOWN,
@@ -200,13 +202,13 @@ fn mac_of(message: &[u8]) -> Option<u64> {
     if kind != RTM_NEWNEIGH || state & RESOLVED == 0 {
         return None;
     }
-    let mut rest = message.get(..length)?.get(HEADER_BYTES + MESSAGE_BYTES..)?;
+    let mut attributes = message.get(..length)?.get(HEADER_BYTES + MESSAGE_BYTES..)?;
     loop {
-        let length = usize::from(u16::from_ne_bytes(array_at(rest, 0)?));
-        if u16::from_ne_bytes(array_at(rest, 2)?) == NDA_LLADDR {
-            return rest.get(4..length)?.try_into().ok().map(mac_word);
+        let length = usize::from(u16::from_ne_bytes(array_at(attributes, 0)?));
+        if u16::from_ne_bytes(array_at(attributes, 2)?) == NDA_LLADDR {
+            return attributes.get(4..length)?.try_into().ok().map(mac_word);
         }
-        rest = rest.get(length.max(4).next_multiple_of(4)..)?;
+        attributes = attributes.get(length.max(4).next_multiple_of(4)..)?;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::layout::P4draProver;
 use crate::p4dra::P4draRegions;
 
 /// Maximum number of frames in a batch.
-pub(super) const BATCH_FRAMES: usize = Inputs::ROOM;
+pub(super) const BATCH_FRAMES: usize = Inputs::BLOCKS_MAX;
 /// Bytes kept of a frame: the longest message and its reply fit.
 pub(super) const FRAME_BYTES: usize = 192;
 
@@ -35,7 +35,8 @@ pub(super) struct Verifier {
     seed: [u64; 2],
     ether_type: u16,
     controller: Mac,
-    pub(super) lanes: Backend,
+    /// The vector code that computes blocks.
+    pub(super) backend: Backend,
 }
 
 /// A frame whose proof must be compared with a block.
@@ -45,7 +46,8 @@ struct PendingReply {
     index: usize,
     /// Place of the prover.
     place: usize,
-    count: u64,
+    /// Count of the round.
+    round_count: u64,
     /// The prover's verdict word as it was read.
     before: u64,
     proof: Proof,
@@ -60,12 +62,12 @@ pub struct P4draBatch {
     pending: Vec<PendingReply>,
     /// Inputs of the pending proofs.
     inputs: Box<Inputs>,
-    count: usize,
+    frame_count: usize,
 }
 
 impl std::fmt::Debug for P4draBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "P4draBatch({})", self.count)
+        write!(f, "P4draBatch({})", self.frame_count)
     }
 }
 
@@ -77,7 +79,7 @@ impl Default for P4draBatch {
             verdicts: [Verdict::PassForeign; BATCH_FRAMES],
             pending: Vec::with_capacity(BATCH_FRAMES),
             inputs: Box::default(),
-            count: 0,
+            frame_count: 0,
         }
     }
 }
@@ -86,28 +88,28 @@ impl P4draBatch {
     /// Replaces the content of the batch with the first of these frames. Returns the number of frames that fit.
     pub fn fill(&mut self, frames: &[impl AsRef<[u8]>]) -> usize {
         let cells = self.frames.iter_mut().zip(&mut self.lengths);
-        self.count = frames.len().min(BATCH_FRAMES);
+        self.frame_count = frames.len().min(BATCH_FRAMES);
         for ((cell, length), frame) in cells.zip(frames) {
             let frame = frame.as_ref();
             *length = frame.len();
             cell.iter_mut().zip(frame).for_each(|(to, from)| *to = *from);
         }
-        self.count
+        self.frame_count
     }
 
     /// Sets the lengths of the frames that were received into [`Self::frames`].
     pub(super) fn set_received(&mut self, lengths: impl Iterator<Item = usize>) {
-        self.count = 0;
+        self.frame_count = 0;
         for (cell, length) in self.lengths.iter_mut().zip(lengths) {
             *cell = length;
-            self.count += 1;
+            self.frame_count += 1;
         }
     }
 
     /// Verdict of each frame, and the frame or the reply that replaced it.
     pub fn results(&self) -> impl Iterator<Item = (Verdict, &[u8])> {
         let frames = self.frames.iter().zip(&self.lengths).zip(&self.verdicts);
-        frames.take(self.count).map(|((frame, length), verdict)| {
+        frames.take(self.frame_count).map(|((frame, length), verdict)| {
             let bytes = frame.get(..*length).unwrap_or(frame);
             (*verdict, bytes)
         })
@@ -130,7 +132,7 @@ impl Verifier {
             seed: config.geometry.hash_seed,
             ether_type: p4dra.ether_type,
             controller: p4dra.controller,
-            lanes: Backend::widest(),
+            backend: Backend::widest(),
         }
     }
 
@@ -154,23 +156,23 @@ impl Verifier {
         let Message::Reply(round, id, proof) = message.ok_or(Verdict::DropP4draMalformed)? else {
             return Err(Verdict::DropP4draOperation);
         };
-        let count = self.regions.count(&round).ok_or(Verdict::DropP4draRound)?;
+        let round_count = self.regions.count(&round).ok_or(Verdict::DropP4draRound)?;
         let (place, prover) = self
             .regions
             .find(&id, self.seed)
             .ok_or(Verdict::DropP4draProver)?;
-        let before = proved(prover, count).map_or(0, |word| word.load(Acquire));
-        if before == count {
+        let before = verdict_word(prover, round_count).map_or(0, |word| word.load(Acquire));
+        if before == round_count {
             return Err(Verdict::DropP4draProved);
         }
-        let claim = PendingReply {
+        let pending = PendingReply {
             index,
             place,
-            count,
+            round_count,
             before,
             proof,
         };
-        Ok((claim, matrix(prover, &round)))
+        Ok((pending, matrix(prover, &round)))
     }
 
     /// Prefetches the prover of a frame that may be a reply, so that the memory accesses of a batch overlap.
@@ -182,10 +184,11 @@ impl Verifier {
     }
 
     /// Records a valid proof. If several threads verify the same proof, only one of them succeeds.
-    fn accept(&self, claim: &PendingReply) -> Verdict {
-        let prover = self.regions.provers.get(claim.place);
-        let word = prover.and_then(|prover| proved(prover, claim.count));
-        let result = word.map(|word| word.compare_exchange(claim.before, claim.count, AcqRel, Acquire));
+    fn accept(&self, pending: &PendingReply) -> Verdict {
+        let prover = self.regions.provers.get(pending.place);
+        let word = prover.and_then(|prover| verdict_word(prover, pending.round_count));
+        let result =
+            word.map(|word| word.compare_exchange(pending.before, pending.round_count, AcqRel, Acquire));
         match result {
             Some(Ok(_)) => Verdict::ReplyP4draVerified,
             _ => Verdict::DropP4draProved,
@@ -208,8 +211,9 @@ impl Verifier {
 
 const _: () = assert!(PROOF.end + 64 <= FRAME_BYTES && PAYLOAD_AT + p4dra::MESSAGE_BYTES_MAX <= FRAME_BYTES);
 
-fn proved(prover: &P4draProver, count: u64) -> Option<&std::sync::atomic::AtomicU64> {
-    prover.proved.get(usize::from(count & 1 == 1))
+/// The prover's verdict word for the lane of the round with this count.
+fn verdict_word(prover: &P4draProver, round_count: u64) -> Option<&std::sync::atomic::AtomicU64> {
+    prover.proved.get(usize::from(round_count & 1 == 1))
 }
 
 fn matrix(prover: &P4draProver, round: &Round) -> Matrix {
@@ -224,20 +228,20 @@ impl Engine {
     /// Verifies the frames of a batch and counts the verdicts. A frame that is answered is replaced by its reply.
     pub fn process_p4dra(&self, thread: &mut ThreadState, batch: &mut P4draBatch) {
         let Some(verifier) = &self.p4dra else {
-            batch.count = 0;
+            batch.frame_count = 0;
             return;
         };
         batch.pending.clear();
-        let frames = batch.frames.iter().take(batch.count);
+        let frames = batch.frames.iter().take(batch.frame_count);
         frames.for_each(|frame| verifier.prefetch(frame));
-        for index in 0..batch.count {
+        for index in 0..batch.frame_count {
             let Some((frame, is_complete)) = batch.frame(index) else {
                 continue;
             };
             let verdict = match verifier.check(index, frame, is_complete) {
-                Ok((claim, matrix)) => {
+                Ok((pending, matrix)) => {
                     batch.inputs.set_matrix(batch.pending.len(), &matrix);
-                    batch.pending.push(claim);
+                    batch.pending.push(pending);
                     continue;
                 }
                 Err(reason) => reason,
@@ -247,7 +251,7 @@ impl Engine {
             }
         }
         verifier.verify_pending(batch);
-        for verdict in batch.verdicts.iter().take(batch.count) {
+        for verdict in batch.verdicts.iter().take(batch.frame_count) {
             thread.stats.count(*verdict);
         }
     }
@@ -256,20 +260,20 @@ impl Engine {
 impl Verifier {
     fn verify_pending(&self, batch: &mut P4draBatch) {
         let mut expected: [&Proof; BATCH_FRAMES] = [&[0; 64]; BATCH_FRAMES];
-        for (expected, claim) in expected.iter_mut().zip(&batch.pending) {
-            *expected = &claim.proof;
+        for (expected, pending) in expected.iter_mut().zip(&batch.pending) {
+            *expected = &pending.proof;
         }
         let expected = expected.get(..batch.pending.len()).unwrap_or_default();
-        let match_bits = matching_blocks::<R14>(self.lanes, &batch.inputs, expected);
-        for (index, claim) in batch.pending.iter().enumerate() {
+        let match_bits = matching_blocks::<R14>(self.backend, &batch.inputs, expected);
+        for (index, pending) in batch.pending.iter().enumerate() {
             let verdict = match match_bits >> index & 1 {
-                1 => self.accept(claim),
+                1 => self.accept(pending),
                 _ => Verdict::DropP4draProof,
             };
             let cells = (
-                batch.verdicts.get_mut(claim.index),
-                batch.frames.get_mut(claim.index),
-                batch.lengths.get_mut(claim.index),
+                batch.verdicts.get_mut(pending.index),
+                batch.frames.get_mut(pending.index),
+                batch.lengths.get_mut(pending.index),
             );
             let (Some(verdict_cell), Some(frame), Some(length)) = cells else {
                 continue;

@@ -1,7 +1,7 @@
 //! Receives frames of one Ethernet type on one interface: a packet socket (packet(7)) and its thread.
 //!
-//! The socket receives incoming frames only. The kernel has stripped VLAN tags, and reports a frame in a VLAN as one
-//! for another machine, so such a frame is not handled.
+//! The socket receives incoming frames only. The kernel has stripped VLAN tags, and reports a frame in a VLAN as a
+//! frame for another machine, so this thread does not handle frames in VLANs.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
@@ -49,7 +49,7 @@ fn link_layer_address(ether_type: u16, ifindex: u32) -> libc::sockaddr_ll {
 impl PacketSocket {
     /// Opens the socket in the calling thread's network namespace. Needs CAP_NET_RAW.
     pub(super) fn open(ether_type: u16, ifindex: u32, options: &HostOptions) -> io::Result<Self> {
-        // Protocol 0: nothing is received before it is bound.
+        // Protocol 0: nothing is received before the socket is bound.
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: takes no pointer.
         let fd = owned_fd(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
@@ -179,7 +179,7 @@ impl Headers {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Wire lengths of the frames received last; 0 for frames that are not addressed to this machine.
+    /// Wire lengths of the frames of the most recent [`Self::receive`]; 0 for frames that are not addressed to this machine.
     fn lengths(&self, count: usize) -> impl Iterator<Item = usize> {
         let received = self.headers.iter().zip(&self.names).take(count);
         received.map(|(header, name)| match name.sll_pkttype {
@@ -228,7 +228,7 @@ impl PacketWorker {
     /// Serves until shutdown.
     ///
     /// # Errors
-    /// Those of the kernel, if receiving failed permanently; the interface no longer exists.
+    /// Receiving failed permanently, or the interface no longer exists.
     pub(super) fn run(mut self) -> io::Result<()> {
         let (mut headers, mut batch) = (Headers::new(), P4draBatch::default());
         let fd = self.socket.fd.as_raw_fd();
@@ -254,7 +254,8 @@ impl PacketWorker {
     }
 }
 
-/// Temporary errors. ENETDOWN is reported once; the interface may come up again unless it was removed.
+/// Whether the error is temporary. The kernel reports ENETDOWN one time; if the interface was not removed, it may come up
+/// again.
 fn is_temporary(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -12,7 +12,7 @@ use linewarden_protocol::wire::PROOF_BYTES;
 use zerocopy::FromBytes as _;
 
 use super::attest::{
-    BATCH_PROOFS, Block, Message, Messages, NO_BLOCKS, PendingProof, ProofBatch, RoundSnapshot, Verifier,
+    BATCH_PROOFS, Block, Messages, NO_BLOCKS, PendingProof, ProofBatch, ProofHeader, RoundSnapshot, Verifier,
     block_of, is_proof, lane_of, proved_cell,
 };
 use super::engine::{Engine, Origin, ThreadState, Timestamps, drop_reason};
@@ -43,21 +43,21 @@ impl Engine {
                 .count_many(Verdict::DropUnsupportedType, proofs.len() as u64);
         };
         let mut places = [0; BATCH_PROOFS];
-        let (first, _) = proofs.split_at(proofs.len().min(BATCH_PROOFS));
-        let common = CommonCase::of(verifier, &mut thread.proofs, now, first);
-        for (place, message) in places.iter_mut().zip(first) {
+        let (first_batch, _) = proofs.split_at(proofs.len().min(BATCH_PROOFS));
+        let common = CommonCase::of(verifier, &mut thread.proofs, now, first_batch);
+        for (place, message) in places.iter_mut().zip(first_batch) {
             *place = verifier.prefetch_line(common.as_ref(), message);
         }
         let mut expected = NO_BLOCKS;
         for (number, batch) in proofs.chunks(BATCH_PROOFS).enumerate() {
-            let ahead = proofs.get((number + 1) * BATCH_PROOFS..).unwrap_or_default();
-            verifier.check_batch(thread, now, batch, ahead, &mut places, &mut expected);
+            let next_proofs = proofs.get((number + 1) * BATCH_PROOFS..).unwrap_or_default();
+            verifier.check_batch(thread, now, batch, next_proofs, &mut places, &mut expected);
             self.verify_pending_blocks(thread, now, &ProofSlice(batch), &expected);
         }
     }
 }
 
-/// Data that most messages of a batch share with its first message of an open round.
+/// Data that most messages of a batch share with the first message of the batch that belongs to an open round.
 struct CommonCase<'a> {
     round: RoundSnapshot,
     /// Lane of the round.
@@ -67,7 +67,7 @@ struct CommonCase<'a> {
 }
 
 impl<'a> CommonCase<'a> {
-    /// Starts a batch. `None`: no message of the batch belongs to an open round.
+    /// Starts a batch. `None`: no message of the batch belongs to an open round, or the deadline of this round has passed.
     fn of(
         verifier: &'a Verifier,
         proofs: &mut ProofBatch,
@@ -76,7 +76,7 @@ impl<'a> CommonCase<'a> {
     ) -> Option<Self> {
         proofs.begin();
         let (round, lane) = batch.iter().find_map(|message| {
-            let (message, _) = Message::read_from_prefix(message).ok()?;
+            let (message, _) = ProofHeader::read_from_prefix(message).ok()?;
             let lane = lane_of(&message);
             Some((*proofs.round(verifier, &message, lane).ok()?, lane))
         })?;
@@ -89,26 +89,32 @@ impl<'a> CommonCase<'a> {
         })
     }
 
-    /// The prover's line and its place, if it is in its home.
+    /// The prover's line and its place, if the prover is in its home.
     #[inline]
-    fn find(&self, id: u64, likely: u32) -> Option<(&ProverLine, u32)> {
-        let is_here = |place: u32| {
+    fn find(&self, id: u64, likely_place: u32) -> Option<(&ProverLine, u32)> {
+        let prover_at = |place: u32| {
             let line = self.lines.get(place as usize)?;
             (line.device_id.load(Acquire) == id).then_some((line, place))
         };
-        is_here(likely).or_else(|| is_here(likely ^ 1))
+        prover_at(likely_place).or_else(|| prover_at(likely_place ^ 1))
     }
 
-    /// Queues a message for verification. Returns `false`, without side effects, if it is not the common case.
+    /// Queues a message for verification. Returns `false`, without side effects, if the message is not the common case.
     #[inline]
-    fn check(&self, proofs: &mut ProofBatch, index: usize, message: &[u8; PROOF_BYTES], likely: u32) -> bool {
-        let Ok((words, _)) = Message::read_from_prefix(message) else {
+    fn check(
+        &self,
+        proofs: &mut ProofBatch,
+        index: usize,
+        message: &[u8; PROOF_BYTES],
+        likely_place: u32,
+    ) -> bool {
+        let Ok((words, _)) = ProofHeader::read_from_prefix(message) else {
             return false;
         };
         if !message.first_chunk().is_some_and(is_proof) || self.round.wire != [words.r, words.nonce] {
             return false;
         }
-        let Some((line, place)) = self.find(words.device_id, likely) else {
+        let Some((line, place)) = self.find(words.device_id, likely_place) else {
             return false;
         };
         let Some(word) = proved_cell(line, self.lane) else {
@@ -118,14 +124,14 @@ impl<'a> CommonCase<'a> {
         let Some(key) = key_words(&line.key).filter(|_| !is_proved(before, self.round.round_bits)) else {
             return false;
         };
-        let claim = PendingProof {
+        let pending = PendingProof {
             before,
             place,
             index: index as u16,
             lane: self.lane as u8,
             is_alternate: false,
         };
-        proofs.push_shared(claim, &key)
+        proofs.push_shared(pending, &key)
     }
 }
 
@@ -138,16 +144,16 @@ impl Verifier {
         thread: &mut ThreadState,
         now: Timestamps,
         batch: &'m [[u8; PROOF_BYTES]],
-        ahead: &[[u8; PROOF_BYTES]],
+        next_proofs: &[[u8; PROOF_BYTES]],
         places: &mut [u32; BATCH_PROOFS],
         expected: &mut [&'m Block; BATCH_PROOFS],
     ) {
         let common = CommonCase::of(self, &mut thread.proofs, now, batch);
-        let mut ahead = ahead.iter();
+        let mut next_proofs = next_proofs.iter();
         for ((index, message), place) in batch.iter().enumerate().zip(places) {
-            let likely = *place;
+            let likely_place = *place;
             // One prefetch per message: a CPU discards prefetches that exceed its capacity.
-            if let Some(next) = ahead.next() {
+            if let Some(next) = next_proofs.next() {
                 *place = self.prefetch_line(common.as_ref(), next);
             }
             if let (Some(cell), Some(block)) = (expected.get_mut(thread.proofs.count), block_of(message)) {
@@ -155,9 +161,9 @@ impl Verifier {
             }
             let is_queued = common
                 .as_ref()
-                .is_some_and(|common| common.check(&mut thread.proofs, index, message, likely));
+                .is_some_and(|common| common.check(&mut thread.proofs, index, message, likely_place));
             if !is_queued {
-                self.check_uncommon(thread, now, index, message, likely);
+                self.check_uncommon(thread, now, index, message, likely_place);
             }
         }
     }
@@ -165,7 +171,7 @@ impl Verifier {
     /// Prefetches the line of a PROOF's prover. Returns the likely place of the prover.
     #[inline]
     fn prefetch_line(&self, common: Option<&CommonCase<'_>>, message: &[u8; PROOF_BYTES]) -> u32 {
-        let Ok((words, _)) = Message::read_from_prefix(message) else {
+        let Ok((words, _)) = ProofHeader::read_from_prefix(message) else {
             return 0;
         };
         let place = self.geometry.likely_place(words.device_id);
@@ -183,15 +189,15 @@ impl Verifier {
         now: Timestamps,
         index: usize,
         message: &[u8; PROOF_BYTES],
-        likely: u32,
+        likely_place: u32,
     ) {
         let has_proof_header = message.first_chunk().is_some_and(is_proof);
         let result = match has_proof_header {
-            true => self.check(&mut thread.proofs, now, message, likely),
+            true => self.check(&mut thread.proofs, now, message, likely_place),
             false => Err(drop_reason(message, message.len())),
         };
         match result {
-            Ok(()) => thread.proofs.set_last_position(index),
+            Ok(()) => thread.proofs.set_last_index(index),
             Err(reason) => thread.stats.count(reason),
         }
     }

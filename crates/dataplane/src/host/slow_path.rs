@@ -13,7 +13,7 @@ use super::socket::Socket;
 use crate::miss::Miss;
 use crate::wake_fd::WakeFd;
 
-/// Messages that may wait for user space. Further ones are dropped, and their senders repeat them.
+/// Maximum number of messages that wait for user space. Further messages are dropped, and their senders repeat them.
 const WAITING_MAX: usize = 4096;
 /// Size of one control message, in words of 8 bytes: `in6_pktinfo` after its header.
 pub(super) const CONTROL_WORDS: usize = 5;
@@ -27,7 +27,7 @@ pub struct ReplyHandle {
     pub(super) name_bytes: libc::socklen_t,
     pub(super) control: [u64; CONTROL_WORDS],
     pub(super) control_bytes: usize,
-    /// MAC address of the sender of a BOUND message.
+    /// MAC address of the sender of a BOUND message; otherwise 0.
     pub(super) mac: u64,
 }
 
@@ -56,8 +56,8 @@ impl ReplyHandle {
             header.msg_control = self.control.as_ptr().cast_mut().cast();
             header.msg_controllen = self.control_bytes as _;
         }
-        // SAFETY: the header points to the name, the part with the payload and the control words, which the call only
-        // reads and which live until it returns.
+        // SAFETY: the header points to the name, the part with the payload and the control words. The call only reads them,
+        // and they live until the call returns.
         let sent = unsafe { libc::sendmsg(self.socket.raw_fd(), &raw const header, 0) };
         match sent < 0 {
             true => Err(io::Error::last_os_error()),
@@ -66,17 +66,17 @@ impl ReplyHandle {
     }
 }
 
-/// The MAC address of the sender that was found when its message arrived.
+/// The MAC address of a sender, which was looked up when the message arrived.
 pub(super) struct KnownMac(pub(super) u64);
 
 impl MacSource for KnownMac {
-    fn bound(&mut self, _: &Origin, _: Timestamps) -> Option<u64> {
+    fn sender_mac(&mut self, _: &Origin, _: Timestamps) -> Option<u64> {
         Some(self.0)
     }
-    fn refreshed(&mut self, _: &Origin, _: Timestamps, _: u64) -> Option<u64> {
+    fn refreshed_mac(&mut self, _: &Origin, _: Timestamps, _: u64) -> Option<u64> {
         None
     }
-    fn unbound(&mut self) -> u64 {
+    fn unbound_mac(&mut self) -> u64 {
         0
     }
 }

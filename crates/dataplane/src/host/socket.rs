@@ -30,12 +30,12 @@ impl Socket {
     /// Fails if another socket is bound to the address. With SO_REUSEPORT alone both sockets would silently share the
     /// traffic.
     pub(super) fn check_unused(address: SocketAddr) -> Result<(), SocketError> {
-        let socket = Self::unbound(address)?;
+        let socket = Self::open_unbound(address)?;
         socket.bind(address)
     }
 
     pub(super) fn open(address: SocketAddr, options: &HostOptions) -> Result<Self, SocketError> {
-        let socket = Self::unbound(address)?;
+        let socket = Self::open_unbound(address)?;
         let (level, packet_info, ttl) = if address.is_ipv6() {
             (
                 libc::IPPROTO_IPV6,
@@ -45,7 +45,7 @@ impl Socket {
         } else {
             (libc::IPPROTO_IP, libc::IP_PKTINFO, libc::IP_TTL)
         };
-        let must = |step, result: io::Result<()>| {
+        let check = |step, result: io::Result<()>| {
             result.map_err(|source| SocketError {
                 operation: step,
                 address,
@@ -53,12 +53,12 @@ impl Socket {
                 hint: "",
             })
         };
-        must(
+        check(
             "setting SO_REUSEPORT",
             socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1),
         )?;
-        must("enabling packet information", socket.set(level, packet_info, 1))?;
-        must("setting the time to live", socket.set(level, ttl, 64))?;
+        check("enabling packet information", socket.set(level, packet_info, 1))?;
+        check("setting the time to live", socket.set(level, ttl, 64))?;
         socket.set_buffers(options);
         if let Some(busy_poll_us) = options.busy_poll_us {
             let microseconds = i32::try_from(busy_poll_us).unwrap_or(i32::MAX);
@@ -70,7 +70,7 @@ impl Socket {
         Ok(socket)
     }
 
-    fn unbound(address: SocketAddr) -> Result<Self, SocketError> {
+    fn open_unbound(address: SocketAddr) -> Result<Self, SocketError> {
         let is_v6 = address.is_ipv6();
         let family = if is_v6 { libc::AF_INET6 } else { libc::AF_INET };
         let error = |source| SocketError {

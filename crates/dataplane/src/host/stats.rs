@@ -11,7 +11,7 @@ use crate::counters::Counters;
 use crate::event::{EVENT_BYTES, Event, SESSION_EVENT_BYTES};
 use crate::handling_time::{HANDLING_BUCKETS, HandlingTimes, bucket_of};
 
-/// Events of one thread that can be outstanding: at 10 ms between drains, 1.6 million per second.
+/// Maximum number of unread events of one thread: at 10 ms between two drains, 1.6 million per second.
 const EVENTS: usize = 1 << 14;
 const EVENT_WORDS: usize = SESSION_EVENT_BYTES / 8;
 
@@ -26,9 +26,9 @@ pub(super) struct Stats {
     /// `struct lw_session_event`s as words, or only their first words; event `n` is at `n % EVENTS`.
     ring: Box<[[AtomicU64; EVENT_WORDS]]>,
     /// Number of events written; advanced by the packet thread.
-    written: AtomicU64,
+    written_count: AtomicU64,
     /// Number of events read; advanced by the draining thread.
-    read: AtomicU64,
+    read_count: AtomicU64,
 }
 
 impl Stats {
@@ -39,8 +39,8 @@ impl Stats {
             events_lost: AtomicU64::new(0),
             handling_times: std::array::from_fn(|_| AtomicU64::new(0)),
             ring: (0..EVENTS).map(|_| empty()).collect(),
-            written: AtomicU64::new(0),
-            read: AtomicU64::new(0),
+            written_count: AtomicU64::new(0),
+            read_count: AtomicU64::new(0),
         }
     }
 
@@ -78,9 +78,13 @@ impl Stats {
 
     /// Called by the owning thread only. If the ring is full, the event is lost and the loss is counted.
     pub(super) fn report(&self, event: &[u64]) {
-        let written = self.written.load(Relaxed);
-        let has_room = written.wrapping_sub(self.read.load(Acquire)) < EVENTS as u64;
-        let Some(event_cell) = self.ring.get(written as usize % EVENTS).filter(|_| has_room) else {
+        let written_count = self.written_count.load(Relaxed);
+        let has_room = written_count.wrapping_sub(self.read_count.load(Acquire)) < EVENTS as u64;
+        let Some(event_cell) = self
+            .ring
+            .get(written_count as usize % EVENTS)
+            .filter(|_| has_room)
+        else {
             self.events_lost
                 .store(self.events_lost.load(Relaxed).wrapping_add(1), Relaxed);
             return;
@@ -89,20 +93,20 @@ impl Stats {
             .iter()
             .zip(event)
             .for_each(|(cell, word)| cell.store(*word, Relaxed));
-        self.written.store(written.wrapping_add(1), Release);
+        self.written_count.store(written_count.wrapping_add(1), Release);
     }
 
     /// Called by one thread at a time, which the `&mut` of [`crate::DataPlane::drain_events`] ensures.
     pub(super) fn drain(&self, sink: &mut dyn FnMut(Event)) {
-        let written_count = self.written.load(Acquire);
-        let mut read_count = self.read.load(Relaxed);
+        let written_count = self.written_count.load(Acquire);
+        let mut read_count = self.read_count.load(Relaxed);
         while read_count != written_count {
             if let Some(event_cell) = self.ring.get(read_count as usize % EVENTS) {
                 let mut bytes = [0u8; SESSION_EVENT_BYTES];
                 for (bytes, cell) in bytes.chunks_exact_mut(8).zip(event_cell) {
                     bytes.copy_from_slice(&cell.load(Relaxed).to_ne_bytes());
                 }
-                // A shorter event leaves the last words of its cell unchanged.
+                // An event without session fields leaves the last words of its cell unchanged.
                 let short = bytes.get(..EVENT_BYTES).unwrap_or_default();
                 if let Some(event) = Event::from_bytes(&bytes).or_else(|| Event::from_bytes(short)) {
                     sink(event);
@@ -110,7 +114,7 @@ impl Stats {
             }
             read_count = read_count.wrapping_add(1);
         }
-        self.read.store(read_count, Release);
+        self.read_count.store(read_count, Release);
     }
 
     pub(super) fn counters(&self) -> Counters {

@@ -43,7 +43,7 @@ impl Worker {
     /// Serves until shutdown.
     ///
     /// # Errors
-    /// Those of the kernel, if receiving failed permanently.
+    /// Receiving failed permanently.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut batch = Batch::new();
         loop {
@@ -84,7 +84,7 @@ impl Worker {
                 self.thread.stats.count(Verdict::PassForeign);
                 Some(Verdict::PassForeign)
             } else if is_lap {
-                self.engine.lap(
+                self.engine.handle_lap(
                     &mut self.thread,
                     now,
                     &datagram.from,
@@ -97,8 +97,8 @@ impl Worker {
             };
             match verdict {
                 // A PROOF was queued; `verify_pending` verifies it.
-                None => self.thread.proofs.set_last_position(index),
-                Some(Verdict::SlowPath) => self.miss(batch, index, now),
+                None => self.thread.proofs.set_last_index(index),
+                Some(Verdict::SlowPath) => self.queue_miss(batch, index, now),
                 Some(verdict) if verdict.disposition() == Disposition::Reply => {
                     batch.reply(index, length, self.socket.is_wildcard());
                 }
@@ -114,13 +114,13 @@ impl Worker {
     /// Hands a message to user space. The sender's MAC address of a BOUND message is looked up here, because this
     /// thread has the cache.
     #[cold]
-    fn miss(&mut self, batch: &mut Batch, index: usize, now: Timestamps) {
+    fn queue_miss(&mut self, batch: &mut Batch, index: usize, now: Timestamps) {
         let Some((mut handle, message)) = batch.reply_handle(index, &self.socket) else {
             return;
         };
         let has_bound_flag = is_bound(&message);
         if has_bound_flag {
-            let Some(mac) = self.neighbors.bound(&handle.from, now) else {
+            let Some(mac) = self.neighbors.sender_mac(&handle.from, now) else {
                 // The device will repeat the message; usually, the neighbor has been resolved by then.
                 self.engine
                     .regions
@@ -143,7 +143,7 @@ impl Worker {
     }
 }
 
-/// Temporary errors, or errors of a single datagram.
+/// Whether the error is temporary or concerns a single datagram.
 fn is_temporary(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

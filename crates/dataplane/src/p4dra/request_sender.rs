@@ -31,10 +31,11 @@ impl P4draRequestSender {
         })
     }
 
-    /// Sends on each of these interfaces, untagged, from the interface's own MAC address, to which replies return.
+    /// Sends a REQUEST on each of these interfaces, untagged, from the interface's own MAC address. Replies return to this
+    /// MAC address.
     ///
     /// # Errors
-    /// The first interface on which sending failed. All interfaces are tried.
+    /// The error of the first interface on which sending failed. All interfaces are tried.
     pub(crate) fn send_on_all(&self, interfaces: &[u32], round: &Round) -> Result<(), DataPlaneError> {
         let send = |ifindex: &u32| {
             self.send_on(*ifindex, round).map_err(|error| {

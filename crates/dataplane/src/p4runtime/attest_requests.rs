@@ -1,8 +1,8 @@
-//! Sends ATTEST_REQUESTs through the switch (LAP/1 3.2): frames built by this side, sent by packet-out to the port
-//! from which the device's session was opened.
+//! Sends ATTEST_REQUESTs through the switch (LAP/1 3.2). The gateway builds the frames and sends them by packet-out to the
+//! port from which the device's session was opened.
 //!
-//! A switch has no neighbor table and does not answer ARP. Only the device's messages reveal its location: the
-//! RESPONSE of its session or, for a device that is not installed, its last message.
+//! A switch has no neighbor table and does not answer ARP. Only the device's messages reveal the location of the device:
+//! the RESPONSE of its session or, for a device that is not installed, its latest messages.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,14 +19,16 @@ use super::{P4Runtime, SwitchError};
 use crate::DataPlaneError;
 use crate::miss::Miss;
 
-/// Requests whose locations are read at once. A request without a location costs another call.
+/// Maximum number of requests per call of [`P4Runtime::send_requests`]. The locations for a call are read from the switch
+/// together. A call ends at a request without a location.
 const REQUESTS_PER_CALL: usize = 16;
-/// Locations of each kind that are kept per prover.
+/// Maximum number of locations of each kind per prover.
 const LOCATIONS_MAX: usize = 4;
-/// Ethernet with two tags, IPv6, UDP and a message.
+/// Size of an Ethernet frame with two tags, IPv6, UDP and a message.
 const FRAME_BYTES_MAX: usize = 14 + 2 * 4 + 40 + 8 + MESSAGE_BYTES;
 
 impl P4Runtime {
+    /// See [`crate::DataPlane::session_requests`].
     pub(super) fn requests_in_sessions(
         &self,
         devices: &[DeviceId],
@@ -46,7 +48,7 @@ impl P4Runtime {
             ];
             let register_cells: Vec<_> = cells().flat_map(|cell| names.map(|name| (name, cell))).collect();
             let values = self.connection.read_cells(&register_cells)?;
-            // Another authentication may complete between both reads. Each authentication changes the session id first,
+            // Another authentication may complete between the two reads. Each authentication changes the session id first,
             // so a changed id marks the values of the first read as invalid.
             let ids_after = self.connection.read_column("session_ids", cells())?;
             let mut values = values.as_chunks().0.iter().zip(ids_after);
@@ -82,7 +84,8 @@ impl P4Runtime {
         Some((ip_from_bytes(address.to_be_bytes()), round.request(device, &key)))
     }
 
-    /// Sends requests in order until one has no location. Returns how many were sent.
+    /// Sends at most [`REQUESTS_PER_CALL`] requests in order, until a request has no location. Returns the number of sent
+    /// requests.
     pub(super) fn send_requests(
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
@@ -124,9 +127,9 @@ impl P4Runtime {
     }
 
     /// The possible locations of the device of each request: all locations where the device was seen under the
-    /// requested address, because another sender may have used its id; otherwise the location of its last session. A
-    /// device that ever had a session always has a location: if it has moved to another address, the round counts it
-    /// as missed, not as unreachable.
+    /// requested address, because another sender may have used the device's id; otherwise the location of the device's
+    /// latest session. A device that ever had a session therefore always has a location: if the device has moved to
+    /// another address, the round counts the device as missed, not as unreachable.
     fn locations_of(
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
@@ -165,8 +168,8 @@ impl P4Runtime {
         Ok(values.map(DeviceLocation::of_session).collect())
     }
 
-    /// Saves the location of the session before the switch forgets it, so that a revoked device can still receive
-    /// requests and prove its configuration.
+    /// Saves the location of the session before the session is removed from the switch, so that a revoked device can still
+    /// receive requests and prove its configuration.
     pub(super) fn save_location(&mut self, device: DeviceId) -> Result<(), SwitchError> {
         let entry = self.table.devices.get(&device);
         if let Some(entry) = entry.filter(|_| self.provers.has(device))
@@ -227,13 +230,14 @@ impl ProverLocations {
     }
 }
 
-/// Inserts a location at the front. Removes the locations that `is_old` matches and the oldest ones above the limit.
+/// Inserts a location at the front. Removes the locations that `is_replaced` selects, and the oldest locations above
+/// [`LOCATIONS_MAX`].
 fn insert_newest(
     locations: &mut Vec<DeviceLocation>,
     location: DeviceLocation,
-    is_old: impl Fn(&DeviceLocation) -> bool,
+    is_replaced: impl Fn(&DeviceLocation) -> bool,
 ) {
-    locations.retain(|known| !is_old(known));
+    locations.retain(|known| !is_replaced(known));
     locations.insert(0, location);
     locations.truncate(LOCATIONS_MAX);
 }

@@ -1,4 +1,4 @@
-//! The switch's clock, microseconds since its start, compared with this machine's boot-time clock.
+//! The switch's clock, in microseconds since the start of the switch, compared with this machine's boot-time clock.
 
 use std::time::{Duration, Instant};
 
@@ -20,16 +20,17 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct ClockReading {
     switch_us: u64,
     boot_us: u64,
-    /// Bounds of the boot-time clock when the switch's clock was 0, from this reading and the earlier ones.
+    /// Earliest and latest boot-time, µs, at which the switch's clock can have been 0, from this and earlier readings.
     offset_bounds_us: (i128, i128),
-    /// The offset used for conversions; the upper bound when it was chosen.
+    /// The boot-time, µs, that conversions assume for the time 0 of the switch: the upper bound of the reading that selected
+    /// this value.
     offset_us: i128,
 }
 
 impl ClockReading {
-    /// Sends packets through the CPU port, which write the clock register, until the switch has read its clock after
-    /// the request ([`RegisterWatch`]). The boot-time clock is read after the switch's clock: fresh values expire early
-    /// by the duration of the reading, never late.
+    /// Sends packets through the CPU port, each of which makes the switch write its clock register, until the register
+    /// contains a time that the switch read after the request ([`RegisterWatch`]). The boot-time clock is read after
+    /// the switch's clock: fresh values expire early by the duration of the reading, never late.
     ///
     /// Conversions keep the offset of the `earlier` reading unless both readings contradict each other. The end of a
     /// session then always converts to the same time, however long a reading took. A quick reading does not contradict
@@ -37,24 +38,24 @@ impl ClockReading {
     pub fn take(connection: &SwitchConnection, earlier: Option<&Self>) -> Result<Self, SwitchError> {
         let (mut start, requested_us) = (Instant::now(), boot_us());
         let mut watch = RegisterWatch::after(clock_us(connection)?);
-        let mut sent = None;
+        let mut sent_at = None;
         loop {
-            if sent.is_none_or(|sent: Instant| sent.elapsed() > RESEND_INTERVAL) {
+            if sent_at.is_none_or(|sent_at: Instant| sent_at.elapsed() > RESEND_INTERVAL) {
                 connection.packet_out(DROP_PORT, 0, Vec::new())?;
-                sent = Some(Instant::now());
+                sent_at = Some(Instant::now());
             }
             match watch.observe(clock_us(connection)?) {
                 Observation::Unchanged => {}
                 Observation::Ambiguous => {
                     // The port and the switch work; the second packet gets the full timeout, too.
-                    (start, sent) = (Instant::now(), None);
+                    (start, sent_at) = (Instant::now(), None);
                     continue;
                 }
                 Observation::AfterRequest(switch_us) => {
                     return Ok(Self::between(requested_us, switch_us, boot_us(), earlier));
                 }
             }
-            // The first packet was sent to a port that the switch does not have.
+            // The switch has rejected a packet before the first reading: the switch has no CPU port.
             let has_no_port = earlier.is_none() && connection.has_error();
             if has_no_port || start.elapsed() > TIMEOUT {
                 return Err(SwitchError::ClockUnreadable);
@@ -63,12 +64,12 @@ impl ClockReading {
         }
     }
 
-    /// The switch read its clock between two values of the boot-time clock.
+    /// A reading of the switch's clock that was taken between two values of the boot-time clock.
     fn between(requested_us: u64, switch_us: u64, boot_us: u64, earlier: Option<&Self>) -> Self {
         let zero_at = |boot_us: u64| i128::from(boot_us) - i128::from(switch_us);
-        // Both clocks are truncated to microseconds, so either end may be off by one.
+        // Both clocks are truncated to microseconds, so each bound may be off by one.
         let (from, to) = (zero_at(requested_us) - 1, zero_at(boot_us) + 1);
-        let (possible, zero_us) = earlier
+        let (bounds, zero_us) = earlier
             .map(|earlier| {
                 let (earliest, latest) = earlier.offset_bounds_us;
                 ((from.max(earliest), to.min(latest)), earlier.offset_us)
@@ -78,7 +79,7 @@ impl ClockReading {
         Self {
             switch_us,
             boot_us,
-            offset_bounds_us: possible,
+            offset_bounds_us: bounds,
             offset_us: zero_us,
         }
     }
@@ -98,7 +99,7 @@ fn boot_us() -> u64 {
     host::now().boot_ns / 1000
 }
 
-/// The clock value that the last packet through the CPU port wrote.
+/// The clock value that the latest packet through the CPU port wrote.
 fn clock_us(connection: &SwitchConnection) -> Result<u64, SwitchError> {
     let [us] = connection.read_array([("clock_us", 0)])?;
     Ok(u64::try_from(us).unwrap_or(u64::MAX))
@@ -106,21 +107,21 @@ fn clock_us(connection: &SwitchConnection) -> Result<u64, SwitchError> {
 
 /// Watches the clock register after a request.
 ///
-/// The first value written after the request may precede it: the switch reads its clock before it takes a burst,
-/// gives one time to all frames of the burst, and a frame of another sender may have waited. A further value belongs
-/// to a later burst, which began after the first value was written, so after the request. (simple_switch uses each
-/// frame's own arrival time instead: two frames that arrived before the request and waited until after it would still
-/// cause an error, as large as their wait.)
+/// The first value that is written after the request may be a time before the request: the switch reads its clock, then
+/// takes a burst, and assigns the time to all frames of the burst. A waiting frame of another sender may be in this
+/// burst. The second value belongs to a later burst, which began after the first value was written and therefore after
+/// the request. (simple_switch instead uses the arrival time of each frame: two frames that arrived before the request
+/// and waited until after the request would cause an error as large as their wait.)
 #[derive(Debug)]
 struct RegisterWatch {
     last_us: u64,
-    changed: bool,
+    has_changed: bool,
 }
 
 /// The result of one read of the register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Observation {
-    /// No packet has written the register since.
+    /// No packet has written the register since the previous read.
     Unchanged,
     /// Written after the request, but the time may precede the request: another packet is needed.
     Ambiguous,
@@ -129,11 +130,11 @@ enum Observation {
 }
 
 impl RegisterWatch {
-    /// Starts at the time of the request, when the register held this value.
+    /// Starts at the time of the request, when the register contains `register_us`.
     const fn after(register_us: u64) -> Self {
         Self {
             last_us: register_us,
-            changed: false,
+            has_changed: false,
         }
     }
 
@@ -142,7 +143,7 @@ impl RegisterWatch {
             return Observation::Unchanged;
         }
         self.last_us = now_us;
-        if std::mem::replace(&mut self.changed, true) {
+        if std::mem::replace(&mut self.has_changed, true) {
             Observation::AfterRequest(now_us)
         } else {
             Observation::Ambiguous
@@ -199,6 +200,7 @@ mod tests {
         boot_us: u64,
         /// State of the burst: the clock value read, and whether frames were taken.
         burst: (u64, bool),
+        /// Number of frames that wait for the worker.
         waiting: u32,
         register_us: u64,
     }
@@ -206,10 +208,10 @@ mod tests {
     const ZERO_US: u64 = 3_000;
 
     impl Worker {
-        /// Executes the worker's next step and advances the time, mostly by little.
+        /// Executes the worker's next step. Advances the time by a short step or, if the worker loses its CPU, by a long step.
         fn step(&mut self) {
-            let busy = self.rng.random_ratio(1, 20);
-            self.boot_us += self.rng.random_range(0..if busy { 300_000 } else { 300 });
+            let is_preempted = self.rng.random_ratio(1, 20);
+            self.boot_us += self.rng.random_range(0..if is_preempted { 300_000 } else { 300 });
             match self.burst {
                 (read_us, true) => {
                     self.register_us = read_us;
@@ -223,7 +225,7 @@ mod tests {
             }
         }
 
-        /// Executes some steps, during which other senders occasionally send frames.
+        /// Executes some steps, during which other senders occasionally send frames. Returns the clock register.
         fn run_steps(&mut self) -> u64 {
             for _ in 0..self.rng.random_range(0..4) {
                 self.waiting += u32::from(self.rng.random_ratio(1, 10));

@@ -22,8 +22,8 @@ use crate::store::adopt::InheritedState;
 use crate::store::{ClosedSession, KeyedSession, LineStatus, Row, SessionView, StoreError};
 use crate::{DataPlane, DataPlaneError, MeasurementSource, ProverSet, host};
 
-/// Interval between two reconciliations. Each reads a register of every device, and the gateway may call `housekeep`
-/// fifty times a second.
+/// Interval between two reconciliations. Each reconciliation reads a register of every device, and the gateway may
+/// call `housekeep` fifty times a second.
 const RECONCILE_INTERVAL_NS: u64 = 1_000_000_000;
 
 fn unsupported(feature: &'static str) -> DataPlaneError {
@@ -59,7 +59,7 @@ impl P4Runtime {
         Ok(())
     }
 
-    /// Writes the current settings. `before`: the settings that the switch has.
+    /// Writes the current settings. `before`: the settings that the switch has now.
     fn write_settings(&self, before: &LiveSettings) -> Result<(), SwitchError> {
         self.check_usable()?;
         self.write_sources(Some(&before.sources))?;
@@ -146,7 +146,7 @@ impl DataPlane for P4Runtime {
         self.revoke_device(device)
     }
     fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
-        self.close(device, session)
+        self.close_if_current(device, session)
     }
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.remove(device)
@@ -301,6 +301,8 @@ impl DataPlane for P4Runtime {
         }
     }
     fn failure(&mut self) -> Option<String> {
-        self.lock_failure().clone().or_else(|| self.connection.ended())
+        self.lock_failure()
+            .clone()
+            .or_else(|| self.connection.end_reason())
     }
 }

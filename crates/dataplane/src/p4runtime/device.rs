@@ -18,9 +18,9 @@ use crate::store::{ClosedSession, KeyedSession, LineStatus, Row, SessionView, St
 
 /// The mark of a device without a limit: no row number reaches this value.
 const NO_MARK: u64 = 1 << 32;
-/// Updates in one batch.
+/// Maximum number of updates in one batch.
 pub(super) const UPDATES_PER_WRITE: usize = 4096;
-/// Devices in one read call.
+/// Maximum number of devices in one read call.
 pub(super) const DEVICES_PER_READ: usize = 4096;
 
 impl P4Runtime {
@@ -36,18 +36,18 @@ impl P4Runtime {
         if self.table.devices.contains_key(&device) {
             return Err(StoreError::AlreadyInstalled(device));
         }
-        let most = match mode {
+        let max = match mode {
             Mode::Key => 1,
             Mode::Pool => self.config.geometry.ring as usize + 1,
         };
-        if (1..=most).contains(&rows.len()) {
+        if (1..=max).contains(&rows.len()) {
             return Ok(());
         }
         Err(StoreError::RowCount {
             device,
-            given: rows.len(),
-            least: 1,
-            most,
+            count: rows.len(),
+            min: 1,
+            max,
         })
     }
 
@@ -69,11 +69,11 @@ impl P4Runtime {
             rows: first..first + rows.len() as u64,
             is_revoked: false,
             last_session: None,
-            rows_reported_at: next.0,
+            rows_checked_at: next.0,
             ticket: None,
         };
         let result = self.check_usable().and_then(|()| {
-            let updates = self.installation(device, &entry, rows)?;
+            let updates = self.installation_updates(device, &entry, rows)?;
             self.connection.write(&updates)
         });
         self.for_device(device, result)?;
@@ -81,7 +81,7 @@ impl P4Runtime {
         Ok(())
     }
 
-    fn installation(
+    fn installation_updates(
         &self,
         device: DeviceId,
         entry: &Device,
@@ -147,8 +147,8 @@ impl P4Runtime {
         let end = idx_of(rows.end);
         if let Some(entry) = self.table.devices.get_mut(&device) {
             // The device has not spent rows that this refill skipped.
-            entry.rows_reported_at = entry
-                .rows_reported_at
+            entry.rows_checked_at = entry
+                .rows_checked_at
                 .max(u32::try_from(rows.start).unwrap_or(u32::MAX));
             entry.rows = rows;
         }
@@ -202,7 +202,7 @@ impl P4Runtime {
         Ok(range)
     }
 
-    /// The updates that delete the rows below `next` from the switch. The device's entry no longer contains these rows.
+    /// Removes the rows below `next` from the device's entry. Returns the updates that delete these rows from the switch.
     pub(super) fn delete_spent_rows(
         &mut self,
         device: DeviceId,
@@ -222,7 +222,7 @@ impl P4Runtime {
     }
 
     /// Deletes the spent rows of all devices according to the registers, because digests can be lost. Reports devices
-    /// that have spent rows since the last call and need more. Marks are advanced on request (LAP/1 1.4.6); a device
+    /// that have spent rows since the previous call and need more rows. Marks are advanced on request (LAP/1 1.4.6); a device
     /// whose request has no effect repeats the request.
     pub(super) fn reconcile(&mut self) -> Result<(), SwitchError> {
         let low_rows = self.live.low_rows;
@@ -244,7 +244,7 @@ impl P4Runtime {
             let next = next as u32;
             updates.extend(self.delete_spent_rows(device, next)?);
             if let Some(entry) = self.table.devices.get_mut(&device)
-                && std::mem::replace(&mut entry.rows_reported_at, next) != next
+                && std::mem::replace(&mut entry.rows_checked_at, next) != next
                 && let Some(kind) = entry.lacks_rows(next, low_rows)
             {
                 self.low_row_events.push(Event {
@@ -291,10 +291,14 @@ impl P4Runtime {
         Ok(())
     }
 
-    /// Closes a session if it is the device's current one; returns whether this call closed it. Not atomic with respect
-    /// to the pipeline: a session that the device opens at the same time may be closed instead; the device then opens
-    /// another session.
-    pub(super) fn close(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
+    /// Closes `session` if it is the device's current session. Returns whether this call closed the session. The operation
+    /// is not atomic with respect to the pipeline: if the device opens a session at the same time, that session may be
+    /// closed instead. The device then opens another session.
+    pub(super) fn close_if_current(
+        &mut self,
+        device: DeviceId,
+        session: SessionId,
+    ) -> Result<bool, StoreError> {
         let cell = self.device(device)?.cell;
         let wire = u128::from(u64::from_be_bytes(session.to_wire()));
         let closed = self.check_usable().and_then(|()| {
@@ -349,7 +353,7 @@ impl P4Runtime {
         let entry = self.device(device)?.clone();
         let result = self.check_usable().and_then(|()| {
             self.save_location(device)?;
-            let updates = self.removal(device, &entry)?;
+            let updates = self.removal_updates(device, &entry)?;
             self.connection.write(&updates)
         });
         self.for_device(device, result)?;
@@ -358,7 +362,7 @@ impl P4Runtime {
         Ok(())
     }
 
-    fn removal(&self, device: DeviceId, entry: &Device) -> Result<Vec<Update>, SwitchError> {
+    fn removal_updates(&self, device: DeviceId, entry: &Device) -> Result<Vec<Update>, SwitchError> {
         let program = &self.connection.program;
         let cell = entry.cell;
         let mut updates = vec![
@@ -490,7 +494,7 @@ impl P4Runtime {
     }
 }
 
-/// `place` of lap.p4: the origin of a session's RESPONSE, without its address.
+/// `place` of lap.p4: the origin of a session's RESPONSE, without the IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub is_bound: bool,

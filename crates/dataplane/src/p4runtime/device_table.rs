@@ -10,28 +10,29 @@ use crate::event::EventKind;
 /// An installed device.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
-    /// Index of its cells in the registers.
+    /// Index of the device's cells in the registers.
     pub cell: u32,
     pub mode: Mode,
     /// The mark: rows below it may be spent. `None`: no limit.
     pub mark: Option<u32>,
-    /// Rows in the table, by number; always one in key mode. Wider than 32 bits because the range ends after the last
-    /// row.
+    /// Rows in the table, by number; always one row in key mode. The type has 64 bits, because the end of the range can be
+    /// 2^32.
     pub rows: Range<u64>,
     pub is_revoked: bool,
-    /// Its last session that was reported as an event.
+    /// The latest session of which the switch sent a digest.
     pub last_session: Option<Session>,
-    /// The row at which low rows were last checked; at first the first installed row.
-    pub rows_reported_at: u32,
-    /// The newest serial number of its ticket requests, and the session.
+    /// The current row at the most recent check for low rows; initially the first installed row.
+    pub rows_checked_at: u32,
+    /// The session and the serial number of the device's newest ticket request.
     pub ticket: Option<(SessionId, u64)>,
 }
 
-/// Where a session was opened. A renewal from the same place is not reported again.
+/// Origin and end of a session. A renewal from the same origin is not reported again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Session {
     pub address: u128,
-    /// Port, ingress, VLANs and MAC address, in the format of the register.
+    /// Port, ingress, VLANs and MAC address, in the format of the register. `None`: the session had ended when the register
+    /// was read.
     pub place: Option<u128>,
     /// End of the session, on the switch's clock.
     pub until_us: u64,
@@ -84,9 +85,10 @@ impl DeviceTable {
 pub(super) struct Cells {
     slots: u32,
     /// Cells from this number on were never used.
-    unused: u32,
-    free: Vec<u32>,
-    /// Cells of devices that were just wiped. A packet in the pipeline may still use them.
+    first_unused: u32,
+    free_cells: Vec<u32>,
+    /// Cells of devices that were wiped since the most recent [`Cells::reclaim`]. A packet in the pipeline may still use
+    /// these cells.
     retired: Vec<u32>,
 }
 
@@ -94,18 +96,18 @@ impl Cells {
     pub fn new(slots: u32) -> Self {
         Self {
             slots,
-            unused: 0,
-            free: Vec::new(),
+            first_unused: 0,
+            free_cells: Vec::new(),
             retired: Vec::new(),
         }
     }
 
     /// Allocates a cell that no device uses. Returns `None` if all cells are used.
     pub fn take(&mut self) -> Option<u32> {
-        self.free.pop().or_else(|| {
-            let cell = self.unused;
+        self.free_cells.pop().or_else(|| {
+            let cell = self.first_unused;
             let fits = cell < self.slots;
-            self.unused += u32::from(fits);
+            self.first_unused += u32::from(fits);
             fits.then_some(cell)
         })
     }
@@ -115,7 +117,8 @@ impl Cells {
         self.retired.push(cell);
     }
 
+    /// Frees all retired cells.
     pub fn reclaim(&mut self) {
-        self.free.append(&mut self.retired);
+        self.free_cells.append(&mut self.retired);
     }
 }

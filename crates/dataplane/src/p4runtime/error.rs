@@ -6,7 +6,7 @@ use linewarden_p4runtime::p4info::P4InfoError;
 /// An operation between this data plane and its switch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// No threads or file descriptors are left on this machine.
+    /// A thread or a file descriptor could not be created.
     #[error("starting the P4Runtime client failed: {0}")]
     Runtime(#[source] std::io::Error),
     /// The switch's address is not a URI.

@@ -23,7 +23,7 @@ const SUITE: Suite = Suite::SipHash128;
 
 impl P4Runtime {
     /// Processes the digests of the switch and deletes the spent rows. If a device opened several sessions since
-    /// the last call, only the last one is reported.
+    /// the previous call, only the newest session is reported.
     pub(super) fn take_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), SwitchError> {
         self.low_row_events.drain(..).for_each(&mut *sink);
         let sessions = self.connection.program.digest(SESSIONS)?;
@@ -31,7 +31,7 @@ impl P4Runtime {
         for list in self.connection.take_lists() {
             for message in fields(&list) {
                 if list.id != sessions {
-                    take_alarm(&message, sink);
+                    report_alarm(&message, sink);
                     continue;
                 }
                 self.reported_wins += 1;
@@ -59,7 +59,7 @@ impl P4Runtime {
     }
 
     /// Reports an opened session. `registers`: session id, place and next row of the device. Returns the updates that
-    /// delete its spent rows.
+    /// delete the spent rows of the device.
     fn take_session(
         &mut self,
         session_digest: SessionDigest,
@@ -72,10 +72,10 @@ impl P4Runtime {
             opening,
             address,
             ingress,
-            at_us,
+            opened_us,
         } = session_digest;
         let (low_rows, low_credit) = (self.live.low_rows, self.live.low_credit);
-        let until_us = at_us.saturating_add(u64::from(self.live.session_lifetime_s) * 1_000_000);
+        let until_us = opened_us.saturating_add(u64::from(self.live.session_lifetime_s) * 1_000_000);
         let Some(entry) = self.table.devices.get_mut(&device) else {
             return Ok(Vec::new());
         };
@@ -86,21 +86,21 @@ impl P4Runtime {
             // The digest predates the device's latest installation.
             return Ok(Vec::new());
         }
-        let opened = Session {
+        let new_session = Session {
             address,
             // The place of a session that has ended is unknown.
             place: (current_session == session).then_some(place),
             until_us,
         };
         let is_renewal = entry.last_session.is_some_and(|last| {
-            (last.address, last.place) == (opened.address, opened.place)
+            (last.address, last.place) == (new_session.address, new_session.place)
                 && last.place.is_some()
-                && last.until_us > at_us
+                && last.until_us > opened_us
         });
-        entry.last_session = Some(opened);
+        entry.last_session = Some(new_session);
         let event_kind = entry.lacks_rows(next, low_rows);
         let event_kind = event_kind.or_else(|| entry.lacks_credit(next, low_credit));
-        entry.rows_reported_at = next;
+        entry.rows_checked_at = next;
         let event = |kind, idx| Event {
             kind,
             device,
@@ -113,7 +113,7 @@ impl P4Runtime {
         }
         if !is_renewal {
             let opening = SessionOpening {
-                opened_ns: self.clock.boot_us(at_us) * 1000,
+                opened_ns: self.clock.boot_us(opened_us) * 1000,
                 ..opening
             };
             sink(event(EventKind::Session(opening), idx));
@@ -126,12 +126,12 @@ impl P4Runtime {
 struct SessionDigest {
     device: DeviceId,
     idx: u32,
-    /// The opening time in it is 0; see `at_us`.
+    /// The field `opened_ns` is 0; `opened_us` has the opening time.
     opening: SessionOpening,
     address: u128,
     ingress: u32,
     /// Time of the opening, on the switch's clock.
-    at_us: u64,
+    opened_us: u64,
 }
 
 impl SessionDigest {
@@ -156,13 +156,13 @@ impl SessionDigest {
             },
             address,
             ingress: to_u64(ingress) as u32,
-            at_us: to_u64(at_us),
+            opened_us: to_u64(at_us),
         })
     }
 }
 
 /// Reports an `event_digest_t` of lap.p4.
-fn take_alarm(message: &[u128], sink: &mut dyn FnMut(Event)) {
+fn report_alarm(message: &[u128], sink: &mut dyn FnMut(Event)) {
     let &[id, verdict, number, address, ingress] = message else {
         return;
     };

@@ -6,12 +6,12 @@
 //!                              └─ digests: sessions, wrong tags and proofs; packet-ins: unknown devices ◄───┘
 //! ```
 //!
-//! The switch holds what the [`Store`](crate::Store) holds for other backends. The gateway records which rows the
+//! The switch holds the data that the [`Store`](crate::Store) holds for other backends. The gateway records which rows the
 //! switch has, but no keys. Features that the program lacks (docs/switch-programs.md) are refused when the data plane
 //! starts.
 //!
-//! *Loss of the switch*: the switch restarts without rows, its stream breaks, or the switch refuses a request. The
-//! spent rows are then unknown, and [`crate::DataPlane::failure`] reports the loss, as for any data plane that ends. A
+//! *Loss of the switch*: the switch restarts without rows, its stream breaks, or the switch refuses a request. It is
+//! then unknown which rows are spent, and [`crate::DataPlane::failure`] reports the loss, as for any data plane that ends. A
 //! gateway that restarts clears the switch and requests new rows. A switch that no gateway controls stops answering
 //! once the fresh value is 16 s old.
 
@@ -58,14 +58,14 @@ pub struct P4Runtime {
     provers: ProverTable,
     clock: ClockReading,
     slow_path: SlowPath,
-    /// When all devices were last reconciled, on the monotonic clock.
+    /// Time of the most recent reconciliation, on the monotonic clock.
     reconciled_ns: Option<u64>,
     /// Devices that lack rows, to be reported as events.
     low_row_events: Vec<Event>,
     reported_wins: u64,
     /// The current fresh value, in wire order.
     fresh: u64,
-    /// The first failure. After it the content of the switch is unknown.
+    /// The first failure. After a failure the content of the switch is unknown.
     failure: Mutex<Option<String>>,
 }
 
@@ -111,8 +111,8 @@ impl P4Runtime {
         Ok(data_plane)
     }
 
-    /// Number of winning RESPONSEs that the switch has reported so far. The report follows shortly after the win; a
-    /// lost report is never counted.
+    /// Number of winning RESPONSEs that the switch has reported so far. A RESPONSE is counted when its report arrives,
+    /// shortly after the session was opened. A lost report is never counted.
     #[must_use]
     pub fn reported_wins(&self) -> u64 {
         self.reported_wins
@@ -124,7 +124,7 @@ impl P4Runtime {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Records the first failure: after it the content of the switch is unknown.
+    /// Records the first failure. After a failure the content of the switch is unknown.
     fn record_failure<T>(&self, result: Result<T, SwitchError>) -> Result<T, SwitchError> {
         if let Err(error) = &result {
             self.lock_failure().get_or_insert_with(|| match error {
@@ -137,10 +137,14 @@ impl P4Runtime {
 
     /// Fails if an earlier operation failed.
     fn check_usable(&self) -> Result<(), SwitchError> {
-        let failure = self.lock_failure().clone().or_else(|| self.connection.ended());
+        let failure = self
+            .lock_failure()
+            .clone()
+            .or_else(|| self.connection.end_reason());
         failure.map_or(Ok(()), |reason| Err(SwitchError::Lost(reason)))
     }
 
+    /// Records a failure, and converts it to the error of a device.
     fn for_device<T>(&self, device: DeviceId, result: Result<T, SwitchError>) -> Result<T, StoreError> {
         self.record_failure(result).map_err(|error| {
             tracing::error!(device_id = %device, %error, "P4 switch operation failed; the data plane stops");

@@ -12,7 +12,7 @@ use crate::config::{Config, ConfigError};
 
 /// Name of the backend.
 pub(super) const NAME: &str = "p4";
-/// The CPU port. Hosts are behind ports below it; 511 is the drop port of `simple_switch`.
+/// The CPU port. Hosts are behind ports with lower numbers; 511 is the drop port of `simple_switch`.
 const CPU_PORT: u16 = 510;
 
 /// The switch and its environment.
@@ -25,10 +25,10 @@ pub struct P4Options {
     pub tls: Option<ClientTls>,
     /// Device id of the switch.
     pub device_id: u64,
-    /// Rank of this gateway as a P4Runtime controller: the one with the highest election id is the primary controller.
+    /// Rank of this gateway as a P4Runtime controller: the controller with the highest election id is the primary controller.
     pub election_id: u128,
-    /// MAC addresses and their ports. The MAC addresses of services are the gateway's own: the switch answers only
-    /// messages to these.
+    /// MAC addresses and their ports. The MAC addresses on ports of services are the gateway's own addresses: the switch
+    /// answers only messages to these addresses.
     pub bridge: Vec<BridgeEntry>,
     /// The port for all other addresses. `None`: frames to other addresses are dropped.
     pub default_port: Option<SwitchPort>,
@@ -110,7 +110,7 @@ impl P4Options {
         })
     }
 
-    /// Every configured port, once per occurrence.
+    /// All configured ports; a port may occur several times.
     pub(super) fn ports(&self) -> impl Iterator<Item = SwitchPort> {
         let bridge_ports = self.bridge.iter().map(|neighbor| SwitchPort {
             port: neighbor.port,
@@ -125,7 +125,7 @@ impl P4Options {
 pub struct SwitchPort {
     /// Number of the port, from 0 to 509.
     pub port: u16,
-    /// Whether devices are behind it: frames that arrive on it are verified.
+    /// Whether devices are behind the port: frames that arrive on the port are verified.
     pub is_device_port: bool,
 }
 
@@ -136,6 +136,6 @@ pub struct BridgeEntry {
     pub mac: Mac,
     /// The port, from 0 to 509.
     pub port: u16,
-    /// Whether the port is for devices: frames that arrive on it are verified.
+    /// Whether the port is for devices: frames that arrive on the port are verified.
     pub is_device_port: bool,
 }

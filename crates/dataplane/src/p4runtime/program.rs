@@ -13,17 +13,17 @@ use linewarden_p4runtime::target::Pipeline;
 
 use super::error::SwitchError;
 
-/// The output of p4c for p4/lap.p4. A test of the switch compares it with the sources.
+/// The output of p4c for p4/lap.p4. A test of the switch compares this output with the sources.
 const JSON: &[u8] = include_bytes!("../../../../p4/compiled/lap.json");
 const INFO: &str = include_str!("../../../../p4/compiled/lap.p4info.txtpb");
 
-/// Devices that the program has registers for (`DEVICES` in p4/include/lap_frame.p4).
+/// Maximum number of devices: the program has registers for this number (`DEVICES` in p4/include/lap_frame.p4).
 pub const DEVICES: u32 = 65_536;
 
-/// Provers that the program has registers for (`PROVERS` in p4/include/proof.p4).
+/// Maximum number of provers: the program has registers for this number (`PROVERS` in p4/include/proof.p4).
 pub const PROVERS: u32 = 65_536;
 
-/// Rows that fit into the program's table (the size of `rows` in p4/include/lap_state.p4).
+/// Maximum number of rows in the program's table (the size of `rows` in p4/include/lap_state.p4).
 pub(super) const ROWS: u64 = 1_048_576;
 
 /// Tables whose entries change with devices, provers and periods.

@@ -20,22 +20,22 @@ use crate::host;
 use crate::provers::ProverSet;
 use crate::store::provers::ProverError;
 
-/// Bits of the time in a cell of `proved`. Above it: a flag for the alternate key, and the round number.
+/// Number of bits of the time in a cell of `proved`. The higher bits are a flag for the alternate key and the round number.
 const PROVED_AT_BITS: u32 = 48;
 const PROVED_ALTERNATE: u128 = 1 << PROVED_AT_BITS;
 const PROVED_NUMBER_SHIFT: u32 = PROVED_AT_BITS + 1;
 /// The switch has two lanes for keys, selected by the lowest bit of the period, and two lanes for rounds, selected by
 /// the lowest bit of the round number.
 const LANES: u32 = 2;
-/// About ten times the duration of one register read.
+/// About ten times the duration of one register read, ns.
 const POLL_SPACING_NS: u64 = 30_000;
 
 /// An installed prover.
 #[derive(Clone, Copy, Debug)]
 struct Prover {
-    /// Index of its cells in the registers.
+    /// Index of the prover's cells in the registers.
     cell: u32,
-    /// Whether the switch holds its keys, by lane of the period.
+    /// Whether the switch holds the prover's keys, by lane of the period.
     has_keys: [bool; LANES as usize],
 }
 
@@ -54,8 +54,9 @@ pub(super) struct ProverTable {
     cells: Cells,
     /// The period of the keys in each lane.
     periods: [Option<Period>; LANES as usize],
+    /// The newest round of each lane.
     rounds: [Option<RoundState>; LANES as usize],
-    /// 0: no round was opened.
+    /// Number of the newest round; 0: no round was opened.
     last_round: RoundNumber,
     /// Locations of provers.
     locations: HashMap<DeviceId, ProverLocations>,
@@ -100,7 +101,7 @@ impl ProverTable {
         newest.filter(|newest| newest.number == round)
     }
 
-    /// Frees the cells of provers that were wiped before the last call.
+    /// Frees the cells of provers that were wiped since the previous call.
     pub fn reclaim(&mut self) {
         self.cells.reclaim();
     }
@@ -133,7 +134,7 @@ fn arguments(keys: &ProverKeys) -> Vec<u128> {
 }
 
 impl P4Runtime {
-    /// Queues updates until a batch is full.
+    /// Queues updates. Writes the queue to the switch if it contains a full batch.
     fn queue_updates(&mut self, updates: impl IntoIterator<Item = Update>) -> Result<(), SwitchError> {
         self.provers.pending_updates.extend(updates);
         match self.provers.pending_updates.len() < UPDATES_PER_WRITE {
@@ -154,6 +155,7 @@ impl P4Runtime {
             .try_for_each(|batch| self.connection.write(batch))
     }
 
+    /// Records a failure, and converts it to the error of an operation on provers.
     fn for_provers<T>(&self, result: Result<T, SwitchError>) -> Result<T, ProverError> {
         self.record_failure(result).map_err(|error| {
             tracing::error!(%error, "P4 switch operation failed; the data plane stops");
@@ -180,7 +182,7 @@ impl P4Runtime {
         let had_keys = had_keys.is_some_and(|has_keys| std::mem::replace(has_keys, true));
         if is_new {
             // A proof that was in the pipeline when the cell's previous prover was wiped may have set a result
-            // since.
+            // after the wipe.
             for cell in [cell * LANES, cell * LANES + 1] {
                 updates.push(program.set_cell("proved", cell, 0)?);
             }
@@ -195,7 +197,7 @@ impl P4Runtime {
         self.queue_updates(updates)
     }
 
-    /// Assigns a lane to another period and deletes the keys in it.
+    /// Assigns the lane of `period` to this period. If the lane belonged to another period, deletes the keys of that period.
     fn begin_period(&mut self, period: Period) -> Result<(), SwitchError> {
         let lane = lane(period.0);
         let Some(lane_period) = self.provers.periods.get_mut(lane) else {
@@ -248,17 +250,21 @@ impl P4Runtime {
         self.connection.write(&updates)
     }
 
-    fn read_proved(
+    fn read_proof_records(
         &self,
         cells: &[u32],
-        opened: &RoundState,
+        round_state: &RoundState,
     ) -> Result<Vec<Option<ProofRecord>>, SwitchError> {
         self.check_usable()?;
         let mut proved = Vec::with_capacity(cells.len());
         for batch in cells.chunks(DEVICES_PER_READ) {
-            let register_cells = batch.iter().map(|cell| proved_cell(*cell, opened.number));
+            let register_cells = batch.iter().map(|cell| proved_cell(*cell, round_state.number));
             let values = self.connection.read_column("proved", register_cells)?;
-            proved.extend(values.into_iter().map(|value| opened.proved(value, &self.clock)));
+            proved.extend(
+                values
+                    .into_iter()
+                    .map(|value| round_state.proof_record(value, &self.clock)),
+            );
         }
         Ok(proved)
     }
@@ -272,7 +278,7 @@ fn boot_us_of(time: Monotonic) -> u64 {
 }
 
 impl RoundState {
-    fn proved(&self, value: u128, clock: &ClockReading) -> Option<ProofRecord> {
+    fn proof_record(&self, value: u128, clock: &ClockReading) -> Option<ProofRecord> {
         let at_us = clock.boot_us((value & (PROVED_ALTERNATE - 1)) as u64);
         (value >> PROVED_NUMBER_SHIFT == u128::from(self.number.0)).then(|| ProofRecord {
             configuration: match value & PROVED_ALTERNATE {
@@ -289,7 +295,7 @@ impl ProverSet for P4Runtime {
         if device.0 == 0 {
             return Err(ProverError::DeviceZero);
         }
-        // A zero word represents no key in shared memory, so such a key is refused here too.
+        // In shared memory, a key whose first 8 bytes are zero represents no key. Such a key is refused here too.
         let is_none = |key: &ProofKey| key.as_bytes().starts_with(&[0; 8]);
         if is_none(&keys.current) || keys.alternate.as_ref().is_some_and(is_none) {
             return Err(ProverError::ZeroKey(device));
@@ -310,7 +316,7 @@ impl ProverSet for P4Runtime {
         };
         self.provers.locations.remove(&device);
         let result = self.remove_prover(device, prover);
-        // The next call that returns a result reports that the switch is lost.
+        // The next call that returns a result reports the loss of the switch.
         let _ = self.for_provers(result);
         self.provers.cells.retire(prover.cell);
         true
@@ -332,8 +338,8 @@ impl ProverSet for P4Runtime {
         let result = self.begin_round(open);
         self.for_provers(result)?;
         let started_us = boot_us_of(open.started);
-        if let Some(opened) = self.provers.rounds.get_mut(lane(number.0.into())) {
-            *opened = Some(RoundState { number, started_us });
+        if let Some(round_state) = self.provers.rounds.get_mut(lane(number.0.into())) {
+            *round_state = Some(RoundState { number, started_us });
         }
         self.provers.last_round = number;
         Ok(())
@@ -345,7 +351,7 @@ impl ProverSet for P4Runtime {
         round: RoundNumber,
     ) -> Result<Vec<Option<ProofRecord>>, ProverError> {
         let mut proved = vec![None; devices.len()];
-        let Some(opened) = self.provers.round(round) else {
+        let Some(round_state) = self.provers.round(round) else {
             return Ok(proved);
         };
         let installed = devices.iter().zip(&mut proved).filter_map(|(device, proved)| {
@@ -353,7 +359,7 @@ impl ProverSet for P4Runtime {
             Some((prover.cell, proved))
         });
         let (cells, results): (Vec<u32>, Vec<_>) = installed.unzip();
-        let records = self.for_provers(self.read_proved(&cells, opened))?;
+        let records = self.for_provers(self.read_proof_records(&cells, round_state))?;
         results
             .into_iter()
             .zip(records)
@@ -394,21 +400,28 @@ mod tests {
 
     #[test]
     fn a_result_belongs_to_one_round_and_key_and_counts_time_from_the_start() {
-        let opened = RoundState {
+        let round_state = RoundState {
             number: RoundNumber(0x8000_0001),
             started_us: 5_000,
         };
         let clock = ClockReading::default();
         let cell_value = |number: u128, alternate: u128, at_us: u128| number << 49 | alternate << 48 | at_us;
-        assert_eq!(opened.proved(cell_value(0x8000_0003, 0, 9_000), &clock), None);
-        assert_eq!(opened.proved(0, &clock), None);
-        let proved = opened.proved(cell_value(0x8000_0001, 1, 12_999), &clock).unwrap();
+        assert_eq!(
+            round_state.proof_record(cell_value(0x8000_0003, 0, 9_000), &clock),
+            None
+        );
+        assert_eq!(round_state.proof_record(0, &clock), None);
+        let proved = round_state
+            .proof_record(cell_value(0x8000_0001, 1, 12_999), &clock)
+            .unwrap();
         assert_eq!(
             (proved.configuration, proved.elapsed_ms),
             (Configuration::Alternate, 7)
         );
         // The clock reading took time, so the clocks differ.
-        let early = opened.proved(cell_value(0x8000_0001, 0, 4_000), &clock).unwrap();
+        let early = round_state
+            .proof_record(cell_value(0x8000_0001, 0, 4_000), &clock)
+            .unwrap();
         assert_eq!(early.elapsed_ms, 0);
     }
 }

@@ -23,16 +23,17 @@ const DIGEST_WAIT_NS: u64 = 5_000_000;
 const LIST_MESSAGES: u32 = 256;
 /// The multicast group of all ports (`FLOOD` in p4/include/lap_frame.p4).
 const FLOOD: MulticastGroupId = MulticastGroupId(1);
-/// Unsolicited RESPONSEs, and messages of one source, may use one part in this many of the slow path's limit (as in
-/// `store::load_shedder`).
+/// Unsolicited RESPONSEs may use `1 / UNSOLICITED_SHARE` of the slow path's limit, and messages of one source
+/// `1 / SOURCE_SHARE` (as in `store::load_shedder`).
 const UNSOLICITED_SHARE: u32 = 8;
 const SOURCE_SHARE: u32 = 64;
-/// Requests to advance a mark, per second. No setting disables them, and only a message with a valid tag causes one.
+/// Maximum number of reported requests to advance a mark, per second. No setting disables these requests, and only a
+/// message with a valid tag causes a request.
 const CREDITS_PER_S: u32 = 1_000;
 /// Number of factors of the hash over addresses (`bucket_keys` in p4/include/lap_state.p4).
 const FACTORS: u32 = 5;
-/// Reported session openings of one key-mode device per second. Opening sessions costs such a device nothing, but
-/// each report costs the gateway.
+/// Maximum number of reported session openings of one key-mode device per second. Opening a session costs such a device
+/// nothing, but each report costs the gateway time.
 const RENEWALS_PER_S: u32 = 100;
 /// The digests of lap.p4: sessions; wrong tags, wrong proofs and requests to advance a mark.
 pub(super) const SESSIONS: &str = "session_digest_t";
@@ -103,7 +104,7 @@ impl P4Runtime {
     }
 
     /// Factors of the hash that distributes addresses over buckets, derived from the secret hash seed of this
-    /// gateway, so that others cannot predict collisions.
+    /// gateway, so that an attacker cannot predict collisions.
     fn bucket_keys(&self) -> Result<Vec<Update>, SwitchError> {
         let [low, high] = self.config.geometry.hash_seed;
         let key = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
@@ -160,16 +161,17 @@ impl P4Runtime {
                 reset_counters: false,
             })
         };
-        let share = |part: u32| match self.live.miss_per_s {
+        let share = |divisor: u32| match self.live.miss_per_s {
             u32::MAX => u32::MAX,
-            per_s => (per_s / part).max(1),
+            per_s => (per_s / divisor).max(1),
         };
         Ok(vec![
             limit("naks", self.live.nak_per_s)?,
             limit("events", self.live.alarm_per_s)?,
             limit("credits", CREDITS_PER_S)?,
             limit("renewals", RENEWALS_PER_S)?,
-            // Each meter has two cells, of half the limit each: the second one is for sources within their share.
+            // Each of the next two meters has two cells with half of the limit each. The second cell is for sources within
+            // their share.
             limit("unknown_requests", share(2))?,
             limit("unsolicited_responses", share(2 * UNSOLICITED_SHARE))?,
             limit("sources", share(SOURCE_SHARE))?,

@@ -10,19 +10,20 @@ use linewarden_protocol::wire::MESSAGE_BYTES;
 use super::{P4Runtime, SwitchError};
 use crate::miss::{self, Carrier, Miss};
 
-/// Processes the frame as if it had arrived on the given port (`REPLAY` in p4/include/lap_frame.p4).
+/// The port of a packet-out that makes the program process the frame as if it had arrived on the packet-out's ingress port
+/// (`REPLAY` in p4/include/lap_frame.p4).
 const REPLAY: u16 = 0x8000;
-/// Maximum number of expected RESPONSEs (`EXPECTED` in p4/include/lap_frame.p4). The oldest is replaced first.
+/// Maximum number of expected RESPONSEs (`EXPECTED` in p4/include/lap_frame.p4). The oldest RESPONSE is replaced first.
 const EXPECTED_MAX: u32 = 4096;
-/// Enrolled devices in one write.
+/// Maximum number of enrolled devices in one write.
 const ENROLLED_PER_WRITE: usize = 4096;
-/// Enrolled devices that fit into the switch (the size of `enrolled` in p4/include/lap_state.p4).
+/// Maximum number of enrolled devices on the switch (the size of `enrolled` in p4/include/lap_state.p4).
 const ENROLLED_MAX: usize = 1_048_576;
 
 /// Device and nonce, as words.
 type ExpectedKey = [u128; 3];
 
-/// What the slow path of the switch accepts.
+/// The devices and RESPONSEs that the slow path of the switch accepts.
 #[derive(Debug, Default)]
 pub(super) struct SlowPath {
     /// Enrolled devices, including those in `pending`.
@@ -33,7 +34,7 @@ pub(super) struct SlowPath {
     expected: VecDeque<(ExpectedKey, u32)>,
 }
 
-/// A REQUEST and a RESPONSE have id and nonce at the same offsets (LAP/1 1.3).
+/// Device and nonce of a message. A REQUEST and a RESPONSE have id and nonce at the same offsets (LAP/1 1.3).
 fn expected_key(message: &[u8; MESSAGE_BYTES]) -> ExpectedKey {
     let word = |at: usize| {
         let bytes = message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
@@ -77,7 +78,8 @@ impl P4Runtime {
         Ok(())
     }
 
-    /// Enrolled devices are written first, otherwise their messages would be dropped.
+    /// Enables or disables the filter for unknown devices. Enrolled devices are written first, otherwise their messages would
+    /// be dropped.
     pub(super) fn set_filter(&mut self, filtering: bool) -> Result<(), SwitchError> {
         self.flush_enrolled()?;
         self.write_filtering(filtering && self.slow_path.enrolled.len() <= ENROLLED_MAX)
@@ -92,7 +94,7 @@ impl P4Runtime {
         self.connection.write(&[update])
     }
 
-    /// Accepts the RESPONSE with the device and nonce of `message`, once.
+    /// Accepts the RESPONSE with the device and nonce of `message`, one time.
     pub(super) fn expect_response(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), SwitchError> {
         let key = expected_key(message);
         self.check_usable()?;

@@ -1,5 +1,5 @@
-//! Source addresses of devices (LAP/1 1.4.13), in the format of the table `device_sources`: prefixes, of which the
-//! longest match decides.
+//! Source addresses of devices (LAP/1 1.4.13), in the format of the table `device_sources`: prefixes. The longest
+//! matching prefix decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -65,11 +65,11 @@ fn entries(sources: &DeviceSources) -> Entries {
 
 /// The IPv6 prefixes.
 fn ipv6_entries(sources: &DeviceSources) -> Entries {
-    let of_ipv6 = sources
+    let ipv6_prefixes = sources
         .prefixes()
         .iter()
         .filter(|prefix| prefix.network().is_ipv6());
-    of_ipv6
+    ipv6_prefixes
         .map(|prefix| ((number(prefix.network()), u32::from(prefix.bits())), true))
         .collect()
 }
@@ -77,8 +77,8 @@ fn ipv6_entries(sources: &DeviceSources) -> Entries {
 /// A prefix, and whether its entry admits sources before and after a change. `None`: no entry.
 type Step = ((u128, u32), [Option<bool>; 2]);
 
-/// Four writes that change a table from the old entries to the new ones. Within each write the switch may apply the
-/// updates in any order (`WriteRequest.updates` in p4runtime.proto). Refusing entries are added first and removed
+/// Four writes that change a table from the old entries to the new ones. P4Runtime permits the switch to apply the
+/// updates of one write in any order (`WriteRequest.updates` in p4runtime.proto). Refusing entries are added first and removed
 /// last, so that the table never admits a source that neither set admits.
 fn steps(old: &Entries, new: &Entries) -> [Vec<Step>; 4] {
     let mut steps: [Vec<Step>; 4] = Default::default();

@@ -26,30 +26,31 @@ use crate::wake_fd::WakeFd;
 
 /// Timeout of a call. Loading a program of several megabytes takes less.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
-/// Digest messages that may wait. The switch sends each one once; messages that exceed the limit are counted as lost.
+/// Maximum number of digest messages that wait for the gateway. The switch sends each message one time; messages that
+/// exceed the limit are counted as lost.
 const MESSAGES_MAX: usize = 65_536;
-/// Digest lists that are drained at once, so that the caller can do other work.
+/// Maximum number of digest lists per drain, so that the caller can do other work between two drains.
 const LISTS_PER_DRAIN: usize = 16;
-/// Packet-ins that are drained at once. Each packet-in may cost a call, and revocations must not wait for all
+/// Maximum number of packet-ins per drain. Each packet-in may cost a call, and revocations must not wait for all
 /// packet-ins.
 const PACKETS_PER_DRAIN: usize = 256;
-/// Packet-ins that may wait. Further ones are dropped, because devices repeat their messages.
+/// Maximum number of packet-ins that wait for the gateway. Further packet-ins are dropped; devices repeat their messages.
 const PACKETS_MAX: usize = 4096;
 
-/// What the switch has sent and the gateway has not yet read.
+/// Messages of the switch that the gateway has not yet read.
 #[derive(Debug, Default)]
 struct Inbox {
     lists: VecDeque<DigestList>,
     /// Number of messages in these lists.
     messages: usize,
-    /// Messages that this process dropped, plus one for each loss that the switch reported.
-    lost: u64,
-    /// The last error that the switch reported for a message.
+    /// Number of messages that this process dropped, plus one for each loss that the switch reported.
+    lost_count: u64,
+    /// The latest error that the switch reported for a message.
     last_error: Option<String>,
     /// Frames, and the ports on which they arrived.
     packets: VecDeque<(u16, Vec<u8>)>,
     /// Why the stream ended; `None` while it is open.
-    ended: Option<String>,
+    end_reason: Option<String>,
 }
 
 /// The wake descriptor, and whether the gateway waits for it.
@@ -203,7 +204,7 @@ impl SwitchConnection {
         self.call(async |client| client.packet_out(&header, frame).await)
     }
 
-    /// Makes the wake descriptor readable, once, when the switch sends something.
+    /// Makes the wake descriptor readable at the next message of the switch.
     pub fn arm_wake(&self) {
         self.wake.wake_fd.reset();
         self.wake.is_armed.store(true, Ordering::Release);
@@ -213,7 +214,7 @@ impl SwitchConnection {
         self.wake.wake_fd.fd()
     }
 
-    /// Takes received frames and their ports, a bounded number.
+    /// Takes received frames and their ports, at most [`PACKETS_PER_DRAIN`].
     pub fn take_packets(&self) -> Vec<(u16, Vec<u8>)> {
         let mut inbox = self.lock_inbox();
         let count = inbox.packets.len().min(PACKETS_PER_DRAIN);
@@ -224,7 +225,7 @@ impl SwitchConnection {
         packets
     }
 
-    /// Takes received digest lists, a bounded number.
+    /// Takes received digest lists, at most [`LISTS_PER_DRAIN`].
     pub fn take_lists(&self) -> Vec<DigestList> {
         let mut inbox = self.lock_inbox();
         let count = inbox.lists.len().min(LISTS_PER_DRAIN);
@@ -237,9 +238,9 @@ impl SwitchConnection {
         lists
     }
 
-    /// Number of lost messages; a lower bound.
+    /// Number of lost messages, or less: the switch reports several lost messages as one loss.
     pub fn messages_lost(&self) -> u64 {
-        self.lock_inbox().lost
+        self.lock_inbox().lost_count
     }
 
     /// Whether the switch has reported an error for a message.
@@ -248,8 +249,8 @@ impl SwitchConnection {
     }
 
     /// Why the stream of the switch ended; `None` while it is open.
-    pub fn ended(&self) -> Option<String> {
-        self.lock_inbox().ended.clone()
+    pub fn end_reason(&self) -> Option<String> {
+        self.lock_inbox().end_reason.clone()
     }
 
     fn lock_inbox(&self) -> std::sync::MutexGuard<'_, Inbox> {
@@ -268,7 +269,7 @@ fn connect_hint(options: &P4Options, error: &ClientError) -> &'static str {
             "check that the switch is running there with TLS and a certificate of the configured CA"
         }
         (_, Some(_)) => {
-            "if the switch requires a client certificate, configure one of its CA that has not expired"
+            "if the switch requires a client certificate, configure an unexpired certificate of the switch's client CA"
         }
     }
 }
@@ -291,7 +292,7 @@ async fn receive_events(mut events: Events, inbox: Arc<Mutex<Inbox>>, wake: Arc<
         let message = events.next().await;
         let mut inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
         inbox.push(message);
-        let has_ended = inbox.ended.is_some();
+        let has_ended = inbox.end_reason.is_some();
         drop(inbox);
         if wake.is_armed.swap(false, Ordering::AcqRel) {
             wake.wake_fd.signal();
@@ -311,17 +312,17 @@ impl Inbox {
     fn push(&mut self, event: Result<StreamEvent, ClientError>) {
         match event {
             Ok(StreamEvent::Digest(list)) if self.messages >= MESSAGES_MAX => {
-                self.lost += messages_of(std::slice::from_ref(&list)) as u64;
+                self.lost_count += messages_of(std::slice::from_ref(&list)) as u64;
             }
             Ok(StreamEvent::Digest(list)) => {
                 self.messages += messages_of(std::slice::from_ref(&list));
                 self.lists.push_back(list);
             }
             Ok(StreamEvent::Arbitration(ArbitrationStatus::Primary, _)) => {}
-            Ok(StreamEvent::Arbitration(..)) => self.ended = Some(SwitchError::NotPrimary.to_string()),
+            Ok(StreamEvent::Arbitration(..)) => self.end_reason = Some(SwitchError::NotPrimary.to_string()),
             Ok(StreamEvent::Lost(reason)) => {
                 tracing::warn!(%reason, "P4 switch reported lost messages");
-                self.lost += 1;
+                self.lost_count += 1;
             }
             Ok(StreamEvent::Error(error)) => {
                 let text = error.to_string();
@@ -337,12 +338,12 @@ impl Inbox {
                 }
             }
             Ok(StreamEvent::IdleTimeout(_)) => {}
-            // A message of the previous program, for example, causes this error.
+            // For example, a message of the program that this data plane replaced causes this error.
             Err(error @ ClientError::InvalidResponse(_)) => {
                 tracing::warn!(%error, "reading a message of the P4 switch failed; message dropped");
-                self.lost += 1;
+                self.lost_count += 1;
             }
-            Err(error) => self.ended = Some(error.to_string()),
+            Err(error) => self.end_reason = Some(error.to_string()),
         }
     }
 }

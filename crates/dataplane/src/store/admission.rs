@@ -1,5 +1,5 @@
 //! MAC addresses of the gateway, by interface, and source addresses that a device can have. User space writes these
-//! addresses while packets flow. `xdp` reads the addresses in `bpf/lw_admission.h`, `host` in this module.
+//! addresses while packets flow. In `xdp`, `bpf/lw_admission.h` reads these addresses; in `host`, this module does.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,13 +13,13 @@ use linewarden_protocol::sources::{DeviceSources, EXCLUDED_MAX, Prefix};
 use super::{ClosedSession, Region, Regions, Store, wire_word};
 use crate::layout::{Control, PORT_MACS, PORTS, Port, SourceBank, Sources};
 
-/// Represents no MAC address: none has more than 48 bits.
+/// Represents no MAC address: a MAC address has only 48 bits.
 const NO_MAC: u64 = u64::MAX;
 /// Represents a removed interface: its entry can be reused, and a search continues with the next entry.
 const FREED: u64 = 1 << 32;
 /// A value of [`Control::ip4_prefix`] that matches no device. Zeroed memory has this value.
 const NO_PREFIX: u64 = 0;
-/// Bits of an IPv4 address's prefix when it is mapped into IPv6.
+/// Number of bits before the IPv4 address in an IPv4-mapped IPv6 address (::ffff:0:0/96).
 const MAPPED_BITS: u8 = 96;
 
 /// Activates new sources. The previous bank stays unchanged for packets that are being checked. Meanwhile, the packet
@@ -42,16 +42,16 @@ pub(super) fn activate_sources(control: &Control, sources: &DeviceSources) {
 /// The values of [`Control::ip4_prefix`] and [`Control::ip4_refused`] for a bank.
 fn inline_ip4(bank: &SourceBank) -> [u64; 2] {
     let [v4, _] = &bank.family;
-    let half = |cells: &[AtomicU64; 2]| cells[1].load(Relaxed) >> 32;
+    let ipv4_word = |cells: &[AtomicU64; 2]| cells[1].load(Relaxed) >> 32;
     let ([prefix, ..], [refused0, refused1, ..]) = (&v4.prefix, &v4.address);
     if v4.is_simple.load(Relaxed) == 0 {
         return [NO_PREFIX, 0];
     }
-    let host_bits = !half(&prefix.mask) & u64::from(u32::MAX);
-    let last_address = half(&prefix.net) | host_bits;
+    let host_bits = !ipv4_word(&prefix.mask) & u64::from(u32::MAX);
+    let last_address = ipv4_word(&prefix.net) | host_bits;
     [
         last_address << 32 | host_bits,
-        half(refused1) << 32 | half(refused0),
+        ipv4_word(refused1) << 32 | ipv4_word(refused0),
     ]
 }
 
@@ -65,7 +65,7 @@ fn fill_bank(bank: &SourceBank, sources: &DeviceSources) {
 /// comparison with the map that the kernel returns.
 ///
 /// # Errors
-/// No memory.
+/// No memory is available.
 pub(crate) fn source_bytes(sources: &DeviceSources) -> io::Result<Vec<u8>> {
     let region = Region::<SourceBank>::anonymous(1)?;
     let mut bytes = Vec::with_capacity(size_of::<SourceBank>() + size_of::<[u64; 2]>());
@@ -170,8 +170,8 @@ fn load(cells: &[AtomicU64; 2]) -> [u64; 2] {
     cells.each_ref().map(|cell| cell.load(Relaxed))
 }
 
-/// Whether a device can have this address: the counterpart of `lw_is_device()` for `host`. The kernel has dropped
-/// messages from addresses that name no host, and from IPv4-mapped addresses over IPv6.
+/// Whether a device can have this address: the counterpart of `lw_is_device()` for `host`. The kernel has already
+/// dropped messages from addresses that name no host, and from IPv4-mapped addresses over IPv6.
 pub(crate) fn admits(control: &Control, address: [u64; 2]) -> bool {
     let [high, low] = address;
     let is_mapped = high == 0 && low & 0xffff_ffff == 0xffff_0000;
@@ -288,7 +288,7 @@ mod tests {
         let control = &region[0];
         assert!(
             !admits(control, words(ip("10.66.0.1"))),
-            "no device is admitted before the settings"
+            "no device is admitted before the sources are set"
         );
         for address in ["0.0.0.0", "0.0.0.1", "10.66.0.1", "255.255.255.255"] {
             assert!(!passes_inline_check(control, ip(address)));
@@ -347,7 +347,7 @@ mod tests {
             "fd66:0:0:1::1",
             "2001:db8::1",
         ];
-        let mut any_quick = false;
+        let mut any_passed_inline = false;
         for set in &sets {
             let prefixes: Vec<Prefix> = set.iter().map(|text| text.parse().unwrap()).collect();
             for (local, own_addresses) in locals.iter().flat_map(|local| {
@@ -367,13 +367,13 @@ mod tests {
                         expected,
                         "{address}, {set:?}, {local:?}"
                     );
-                    let quick = address.is_ipv4() && passes_inline_check(control, address);
-                    assert!(!quick || expected, "{address}, {set:?}, {local:?}");
-                    any_quick |= quick;
+                    let passed_inline = address.is_ipv4() && passes_inline_check(control, address);
+                    assert!(!passed_inline || expected, "{address}, {set:?}, {local:?}");
+                    any_passed_inline |= passed_inline;
                 }
             }
         }
-        assert!(any_quick);
+        assert!(any_passed_inline);
     }
 
     /// Evaluates [`Control::ip4_prefix`] and [`Control::ip4_refused`] like `lw_is_device()`.

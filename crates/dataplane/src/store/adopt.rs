@@ -16,7 +16,8 @@ use super::{Geometry, LineStatus, NO_MARK, Place, Regions, Store, table, zero_li
 use crate::config::{Config, Gate};
 use crate::layout::{Control, Line};
 
-/// Version of the meaning of shared memory. Increment it with each change; a test compares the text of the layout.
+/// Version of the layout and meaning of shared memory. Increment the version with each change; a test detects a changed
+/// text of `lw_layout.h`.
 pub(crate) const LAYOUT_VERSION: u32 = 8;
 
 /// The state that an earlier process left.
@@ -39,9 +40,9 @@ pub struct InheritedDevice {
     pub device: DeviceId,
     /// Content of the device's line.
     pub line: LineStatus,
-    /// Epoch of its credentials; `None` if unknown ([`Store::set_epoch`]).
+    /// Epoch of the device's credentials; `None` if unknown ([`Store::set_epoch`]).
     pub epoch: Option<u32>,
-    /// The idx after the last row that was ever installed.
+    /// One above the highest idx that was ever installed.
     pub end: RowIndex,
     /// The mark: rows below it may be spent. `None`: no limit.
     pub mark: Option<RowIndex>,
@@ -105,7 +106,7 @@ impl Store {
         }
     }
 
-    /// A store over regions that an earlier process with the same geometry left, possibly with packets flowing.
+    /// A store over regions that an earlier process with the same geometry left. Packets may flow during the call.
     #[must_use]
     pub fn adopt(regions: Arc<Regions>, geometry: Geometry) -> Self {
         let mut places = Places::new(geometry.home_layout());
@@ -125,9 +126,10 @@ impl Store {
                 slot: line.slot.load(Relaxed),
             };
             let device = DeviceId(u64::from_be_bytes(id.to_ne_bytes()));
+            // Valid: the slot exists, and no line before this one uses the slot.
             let slot = used_slots.get_mut(place.slot as usize);
-            let is_sound = slot.is_some_and(|is_used| !std::mem::replace(is_used, true));
-            if is_sound && devices.insert(device, place).is_none() {
+            let is_slot_valid = slot.is_some_and(|is_used| !std::mem::replace(is_used, true));
+            if is_slot_valid && devices.insert(device, place).is_none() {
                 restore_index_entry(&regions, &geometry, id, index);
             } else {
                 scrub_line(line);
@@ -139,7 +141,7 @@ impl Store {
             geometry,
             devices,
             places,
-            sweep_at: 0,
+            next_sweep_bucket: 0,
             session_counter: super::session_count::SessionCounter::default(),
         };
         for slot in store.places.free_slots() {
@@ -349,12 +351,13 @@ mod tests {
             .store(CommitWord::new(RowIndex(0), 1, commit::VALID).0, Release);
         let after = Store::adopt(Arc::clone(regions), geometry());
         assert_eq!(after.len(), 59);
-        let keys = regions
+        let free_lines = regions
             .lines
             .iter()
             .filter(|line| line.device_id.load(Acquire) == 0);
         assert!(
-            keys.flat_map(|line| &line.auth_key)
+            free_lines
+                .flat_map(|line| &line.auth_key)
                 .all(|half| half.load(Acquire) == 0)
         );
         assert!(!CommitWord(regions.lines[free_line].commit.load(Acquire)).is_valid());

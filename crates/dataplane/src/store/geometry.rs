@@ -4,7 +4,7 @@ use linewarden_protocol::ids::DeviceId;
 
 use std::sync::atomic::Ordering::Acquire;
 
-use super::place::Homes;
+use super::place::HomeLayout;
 use super::{Region, table, wire_word};
 use crate::layout::{
     Bucket, Control, EXPECTED_RESPONSES, ExpectedResponse, FilterBlock, HOME_WAYS, Line, Note, RingRow,
@@ -16,18 +16,18 @@ use crate::layout::{
 pub struct Geometry {
     /// Maximum number of devices.
     pub slots: u32,
-    /// Rows per device after the one in the line.
+    /// Number of rows per device that follow the row in the line.
     pub ring: u32,
     /// Random; seeds the hashes of the homes, the index and the binding tables.
     pub hash_seed: [u64; 2],
 }
 
 impl Geometry {
-    /// Homes that device ids are hashed to: at most half full, so that 96 % of the devices are in their home
+    /// Number of homes that device ids are hashed to: at most half full, so that 96 % of the devices are in their home
     /// (Poisson, mean two for four places).
     #[must_use]
     pub fn homes(&self) -> u32 {
-        power_of_two(self.slots.div_ceil(2))
+        next_power_of_two(self.slots.div_ceil(2))
     }
 
     /// Number of spare homes, for devices that do not fit into their home: an eighth of [`Self::homes`], at least four.
@@ -36,7 +36,7 @@ impl Geometry {
         (self.homes() / 8).max(4)
     }
 
-    /// All homes: the length of the lines array as the eBPF program sees it.
+    /// Number of all homes: the length of the lines array as the eBPF program sees it.
     #[must_use]
     pub fn all_homes(&self) -> u32 {
         self.homes() + self.spare_homes()
@@ -48,19 +48,19 @@ impl Geometry {
         self.all_homes() as usize * HOME_WAYS
     }
 
-    pub(super) fn home_layout(&self) -> Homes {
-        Homes {
+    pub(super) fn home_layout(&self) -> HomeLayout {
+        HomeLayout {
             ways: HOME_WAYS as u32,
-            hashed: self.homes(),
-            all: self.all_homes(),
+            hashed_homes: self.homes(),
+            all_homes: self.all_homes(),
             slots: self.slots,
         }
     }
 
-    /// Buckets of the index of devices outside their home: about 15 % full if all slots are used.
+    /// Number of buckets in the index of devices outside their home. The index is about 15 % full if all slots are used.
     #[must_use]
     pub fn index_buckets(&self) -> u32 {
-        power_of_two(self.slots / 16).max(16)
+        next_power_of_two(self.slots / 16).max(16)
     }
 
     /// `index_buckets - 1`.
@@ -69,10 +69,11 @@ impl Geometry {
         self.index_buckets() - 1
     }
 
-    /// Buckets of each binding table: a quarter full. Two choices of four places each do not overflow in practice.
+    /// Number of buckets in each binding table. The table is at most a quarter full, so the two buckets of four places that
+    /// a hash selects do not overflow in practice.
     #[must_use]
     pub fn buckets(&self) -> u32 {
-        power_of_two(self.slots)
+        next_power_of_two(self.slots)
     }
 
     /// `buckets - 1`.
@@ -81,12 +82,12 @@ impl Geometry {
         self.buckets() - 1
     }
 
-    /// Blocks of the filter of enrolled ids, 64 B each. The filter has 16 bits per id for twice the maximum number of
-    /// devices, at least for half a million ids; 6 in 10,000 unknown ids then pass. With more enrolled ids, more
-    /// unknown ids pass; no enrolled id is ever dropped.
+    /// Number of blocks, 64 B each, in the filter of enrolled ids. The filter has 16 bits for each of `2 * slots` ids, and
+    /// at least for each of half a million ids; 6 in 10,000 unknown ids then pass. With more enrolled ids, more unknown ids
+    /// pass; no enrolled id is ever dropped.
     #[must_use]
     pub fn filter_blocks(&self) -> u32 {
-        power_of_two(self.slots / 16).max(1 << 14)
+        next_power_of_two(self.slots / 16).max(1 << 14)
     }
 
     /// `filter_blocks - 1`.
@@ -95,7 +96,7 @@ impl Geometry {
         self.filter_blocks() - 1
     }
 
-    /// Elements of the rows array. `None` if 32 bits cannot number them.
+    /// Number of elements in the rows array. `None` if the number does not fit into 32 bits.
     #[must_use]
     pub fn row_count(&self) -> Option<u32> {
         self.slots.checked_mul(self.ring.max(1))
@@ -107,20 +108,21 @@ impl Geometry {
         table::hash(self.hash_seed, wire_word(device.0.to_be_bytes()), 0)
     }
 
-    /// The home of a hash.
+    /// The home that a device hash selects.
     #[must_use]
     pub fn home(&self, device_hash: u64) -> u32 {
         device_hash as u32 & (self.homes() - 1)
     }
 
-    /// Whether the line at that place is found without the index.
+    /// Whether the place `line` is in the home that the hash selects. The line is then found without the index.
     #[must_use]
     pub fn is_at_home(&self, device_hash: u64, line: u32) -> bool {
         line / HOME_WAYS as u32 == self.home(device_hash)
     }
 }
 
-pub(super) fn power_of_two(least: u32) -> u32 {
+/// The smallest power of two that is at least `least`; 2^31 if 32 bits cannot hold it.
+pub(super) fn next_power_of_two(least: u32) -> u32 {
     least.max(1).checked_next_power_of_two().unwrap_or(1 << 31)
 }
 
@@ -133,17 +135,17 @@ pub struct Regions {
     pub sessions: Region<Session>,
     /// Row `idx` of a slot is at index `slot * ring + idx % ring`.
     pub rows: Region<RingRow>,
-    /// Device id to the place of a line outside its home.
+    /// Maps a device id to the place of a line outside the device's home.
     pub device_index: Region<Bucket>,
-    /// IP address to the place of a line.
+    /// Maps an IP address to the place of a line.
     pub by_address: Region<Bucket>,
-    /// (ingress, VLANs, MAC) to the place of a line.
+    /// Maps (ingress, VLANs, MAC) to the place of a line.
     pub by_mac: Region<Bucket>,
     /// Ids of all enrolled devices, see [`super::load_shedder`].
     pub enrolled: Region<FilterBlock>,
     /// RESPONSEs that follow CHALLENGEs of the slow path, see [`super::load_shedder`].
     pub expected: Region<ExpectedResponse>,
-    /// One record for each slot.
+    /// One note for each slot.
     pub notes: Region<Note>,
     /// An array with one element.
     pub control: Region<Control>,
@@ -153,7 +155,7 @@ impl Regions {
     /// Allocates zeroed private memory.
     ///
     /// # Errors
-    /// Those of `mmap`.
+    /// Errors of `mmap`.
     pub fn anonymous(geometry: &Geometry) -> std::io::Result<Self> {
         let rows = geometry.row_count().ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Self {

@@ -1,6 +1,6 @@
-//! Settings that change while packets flow. Each setting is one word, which is read once per message. The settings are
-//! independent, except the session lifetimes: these are written and read in an order that never promises too long a
-//! lifetime.
+//! Settings that change while packets flow. Each setting is one word, which is read one time per message. The settings
+//! are independent, except the session lifetimes: these are written and read in a fixed order, so that no ACK promises a
+//! longer lifetime than its session has.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

@@ -13,12 +13,12 @@ use linewarden_protocol::wire::MESSAGE_BYTES;
 use super::{Geometry, Regions, table, wire_word};
 use crate::layout::{ExpectedResponse, FILTER_WORDS, SOURCE_CELLS};
 
-/// Limits are counted in windows of 67 ms, so that the limit of a second is not used up in its first millisecond.
+/// Limits are counted in windows of 2^26 ns (67 ms), so that the limit of a second is not used up in its first millisecond.
 const WINDOW_SHIFT: u32 = 26;
 const WINDOWS_PER_S: u32 = 15;
-/// One source may use one part in this many of a thread's limit of REQUESTs.
+/// One source may use `1 / SOURCE_SHARE` of a thread's limit of REQUESTs.
 const SOURCE_SHARE: u32 = 64;
-/// The limit of unsolicited RESPONSEs is one part in this many of the limit of REQUESTs.
+/// The limit of unsolicited RESPONSEs is `1 / UNSOLICITED_SHARE` of the limit of REQUESTs.
 const UNSOLICITED_SHARE: u32 = 8;
 
 /// Block and bits of an id in the filter: a blocked Bloom filter (Putze et al., 2009) with one bit per word.
@@ -71,7 +71,7 @@ impl Regions {
         filtering == 0 || self.enrolled.get(block).is_none_or(has_all)
     }
 
-    fn cell(&self, key: u64) -> Option<&ExpectedResponse> {
+    fn expected_cell(&self, key: u64) -> Option<&ExpectedResponse> {
         self.expected
             .get((key >> 32) as usize & (self.expected.len() - 1))
     }
@@ -84,7 +84,7 @@ impl Regions {
         };
         // A REQUEST and a RESPONSE have id and nonce at the same offsets (LAP/1 1.3).
         let key = response_key(geometry, word(8), [word(16), word(24)]);
-        if let Some(cell) = self.cell(key) {
+        if let Some(cell) = self.expected_cell(key) {
             cell.0.store(key, Release);
         }
     }
@@ -92,7 +92,7 @@ impl Regions {
     fn take_expected(&self, geometry: &Geometry, id: u64, nonce: [u64; 2]) -> bool {
         let key = response_key(geometry, id, nonce);
         let take = |cell: &ExpectedResponse| cell.0.compare_exchange(key, 0, AcqRel, Acquire).is_ok();
-        self.cell(key).is_some_and(take)
+        self.expected_cell(key).is_some_and(take)
     }
 }
 
@@ -135,7 +135,7 @@ pub struct UnknownSender {
 pub struct LoadShedder {
     requests: WindowCount,
     unsolicited: WindowCount,
-    /// By hash of the source.
+    /// Counts of the messages of each source, by hash of the source.
     sources: Vec<WindowCount>,
 }
 
@@ -162,18 +162,18 @@ impl LoadShedder {
         per_s: u32,
     ) -> bool {
         let window = now_ns >> WINDOW_SHIFT;
-        let share = |per_s: u32| u64::from(per_s / WINDOWS_PER_S) + 1;
+        let window_limit = |per_s: u32| u64::from(per_s / WINDOWS_PER_S) + 1;
         let expected = |nonce| regions.take_expected(geometry, sender.id, nonce);
         if sender.nonce.is_some_and(expected) {
             return true;
         }
         let [high, low] = sender.source;
         let source = table::hash(geometry.hash_seed, high, low) as usize & (SOURCE_CELLS - 1);
-        let has_share = |count: &mut WindowCount| count.allows(window, share(per_s / SOURCE_SHARE));
+        let has_share = |count: &mut WindowCount| count.allows(window, window_limit(per_s / SOURCE_SHARE));
         let has_share = self.sources.get_mut(source).is_some_and(has_share);
         let (total, limit) = match sender.nonce {
-            Some(_) => (&mut self.unsolicited, share(per_s / UNSOLICITED_SHARE)),
-            None => (&mut self.requests, share(per_s)),
+            Some(_) => (&mut self.unsolicited, window_limit(per_s / UNSOLICITED_SHARE)),
+            None => (&mut self.requests, window_limit(per_s)),
         };
         (has_share || !total.is_half_used(window, limit)) && total.allows(window, limit)
     }
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    fn filtering(regions: &Regions) {
+    fn enable_filter(regions: &Regions) {
         regions.control[0].filtering.store(1, Release);
     }
 
@@ -201,7 +201,7 @@ mod tests {
         let regions = Regions::anonymous(&geometry).unwrap();
         let ids = 1..=500_000u64;
         assert!(regions.may_be_enrolled(&geometry, 1), "filter disabled");
-        filtering(&regions);
+        enable_filter(&regions);
         assert!(!regions.may_be_enrolled(&geometry, 1));
         ids.clone().for_each(|id| regions.enroll(&geometry, id.to_be()));
         assert!(
@@ -220,13 +220,13 @@ mod tests {
         let geometry = geometry();
         let regions = Regions::anonymous(&geometry).unwrap();
         let mut shedder = LoadShedder::default();
-        let message = |id, nonce: Option<_>| UnknownSender {
+        let sender = |id, nonce: Option<_>| UnknownSender {
             id,
             source: [u64::from(nonce.is_some()), id],
             nonce,
         };
         let mut passed =
-            |id, nonce| shedder.admits(&regions, &geometry, &message(id, nonce), 5 << WINDOW_SHIFT, 150);
+            |id, nonce| shedder.admits(&regions, &geometry, &sender(id, nonce), 5 << WINDOW_SHIFT, 150);
         let requests = (0..1000).filter(|id| passed(*id, None)).count();
         assert_eq!(requests, 11, "150 per second are 10 per window, plus one");
         let unsolicited = (0..1000).filter(|id| passed(*id, Some([7, 7]))).count();

@@ -1,8 +1,10 @@
 //! The line store: devices and their rows in the memory that packet paths work on, as user space sees it.
 //!
-//! Packets flow while this code runs. The code therefore changes a commit word only by compare-and-swap, never lowers
-//! an idx or a generation, fills a line only when it is neither VALID nor BUSY, and writes a ring row only at a place
-//! that a winner has released (LAP/1 1.4.3). Keys are zeroed when they are removed.
+//! A *winner* is the CPU or packet thread whose compare-and-swap of the commit word spent the row of a line; the winner
+//! owns the line until it clears BUSY (LAP/1 1.4.3). Packets flow while this code runs. The code therefore changes
+//! a commit word only by compare-and-swap and never lowers an idx or a generation. It fills a line only when the line is
+//! neither VALID nor BUSY, and writes a ring row only at a place that a winner has released (LAP/1 1.4.3). Keys are
+//! zeroed when they are removed.
 
 pub(crate) mod admission;
 pub mod adopt;
@@ -37,8 +39,8 @@ pub(crate) use self::region::prefetch;
 pub use self::session::{ClosedSession, KeyedSession, SessionView};
 use crate::layout::{HOME_WAYS, Line, RingRow};
 
-/// A change of the store failed. After `Busy`, `Revoked` and `SwitchFailed` a part of the change may have been made,
-/// otherwise none of it.
+/// A change of the store failed. After `Busy`, `Revoked` and `SwitchFailed`, a part of the change may have been made.
+/// After every other error, nothing has changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// No slot, or no line for the device, is free.
@@ -54,16 +56,16 @@ pub enum StoreError {
     #[error("device id 0 is reserved")]
     DeviceZero,
     /// A key-mode device has one row; a pool device at least one and at most one more than the ring holds.
-    #[error("invalid number of rows for device {device}: {given} rows given, {least} to {most} allowed")]
+    #[error("invalid number of rows for device {device}: {count} rows given, {min} to {max} allowed")]
     RowCount {
         /// The device.
         device: DeviceId,
         /// Number of rows given.
-        given: usize,
+        count: usize,
         /// Minimum number of rows.
-        least: usize,
+        min: usize,
         /// Maximum number of rows.
-        most: usize,
+        max: usize,
     },
     /// A key whose second half is zero cannot be published.
     #[error("invalid row key of device {0}: its second half is zero; enroll the device again")]
@@ -96,10 +98,10 @@ pub struct LineStatus {
     pub session_until_s: u32,
 }
 
-/// The place of a device.
+/// The line and the slot of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Index of its line in the lines array.
+    /// Index of the device's line in the lines array.
     pub line: u32,
     /// Index of the device's session. Multiplied by the ring size: index of the device's first ring row.
     pub slot: u32,
@@ -115,7 +117,8 @@ pub struct Store {
     geometry: Geometry,
     devices: HashMap<DeviceId, Place>,
     places: Places,
-    sweep_at: usize,
+    /// The bucket of the binding tables at which the next sweep starts.
+    next_sweep_bucket: usize,
     session_counter: session_count::SessionCounter,
 }
 
@@ -129,7 +132,7 @@ impl Store {
             geometry,
             devices: HashMap::new(),
             places,
-            sweep_at: 0,
+            next_sweep_bucket: 0,
             session_counter: session_count::SessionCounter::default(),
         }
     }
@@ -146,7 +149,7 @@ impl Store {
         &self.geometry
     }
 
-    /// The place of a device.
+    /// The place of a device. `None`: not installed.
     #[must_use]
     pub fn place(&self, device: DeviceId) -> Option<Place> {
         self.devices.get(&device).copied()
@@ -178,7 +181,7 @@ impl Store {
         self.devices.is_empty()
     }
 
-    /// Writes the next fresh value into the control block; the previous one is written before the current one.
+    /// Writes the next fresh value into the control block. Before that, the current value becomes the previous value.
     pub fn set_fresh(&self, fresh: [u8; 8], now_ns: u64) {
         let Some(control) = self.regions.control.first() else {
             return;
@@ -190,11 +193,11 @@ impl Store {
         control.fresh_at_ns.store(now_ns, Release);
     }
 
-    /// Makes the packet path wake user space, once.
+    /// Makes the packet path wake user space at the next event, one time.
     pub fn arm_wake(&self) {
         if let Some(control) = self.regions.control.first() {
             control.listening.store(1, Release);
-            // Visible before user space checks for events: later events wake it.
+            // The flag must be visible before user space checks for events, so that each later event wakes user space.
             fence(SeqCst);
         }
     }
@@ -297,27 +300,27 @@ impl Store {
         if self.devices.contains_key(&device) {
             return Err(StoreError::AlreadyInstalled(device));
         }
-        let most = if mode == Mode::Key {
+        let max = if mode == Mode::Key {
             1
         } else {
             self.geometry.ring as usize + 1
         };
-        if rows.is_empty() || rows.len() > most {
+        if rows.is_empty() || rows.len() > max {
             return Err(StoreError::RowCount {
                 device,
-                given: rows.len(),
-                least: 1,
-                most,
+                count: rows.len(),
+                min: 1,
+                max,
             });
         }
-        if rows.iter().any(|row| last_half(row) == 0) {
+        if rows.iter().any(|row| second_key_half(row) == 0) {
             return Err(StoreError::ZeroKey(device));
         }
         Ok(())
     }
 
-    /// Adds rows from `first_idx` on. Rows that were added before, and rows beyond the ring, are skipped. Returns the
-    /// idx after the last row ever added: the first row to request next.
+    /// Adds rows from `first_idx` on. Rows that were added before, and rows beyond the ring, are skipped. Returns
+    /// one above the highest idx that was ever added: the first row to request next.
     ///
     /// # Errors
     /// `Busy` while a winner owns the line: call again. Otherwise see [`StoreError`].
@@ -329,7 +332,7 @@ impl Store {
     ) -> Result<RowIndex, StoreError> {
         let place = self.place(device).ok_or(StoreError::NotInstalled(device))?;
         let slot = place.slot;
-        if rows.iter().any(|row| last_half(row) == 0) {
+        if rows.iter().any(|row| second_key_half(row) == 0) {
             return Err(StoreError::ZeroKey(device));
         }
         let numbered_rows: Vec<(u32, &Row)> = (first_idx.0..).zip(rows).collect();
@@ -338,8 +341,8 @@ impl Store {
         if word.is_busy() {
             return Err(StoreError::Busy(device));
         }
-        // The line was read at idx without BUSY: earlier winners have left, so the places of rows up to idx + ring
-        // are free.
+        // The commit word has no BUSY flag: earlier winners have finished, so the ring places of rows up to idx + ring are
+        // free.
         let last = word.idx().0.saturating_add(self.geometry.ring);
         for (idx, row) in numbered_rows {
             let end = self.rows_end(slot);
@@ -348,7 +351,7 @@ impl Store {
                 self.set_rows_end(slot, end.saturating_add(1));
             }
         }
-        // A winner that found the ring empty may have left just before a row was published. The line is then empty
+        // A winner that found the ring empty may have finished just before a row was published. The line is then empty
         // although the ring is not. If a winner still owns the line, the caller must call again: for the last rows of
         // a pool, no later event would cause another refill.
         self.fill_if_empty(device, place, &[])?;
@@ -431,7 +434,7 @@ impl Store {
         }
     }
 
-    /// Clears all fields of the record except mark and end.
+    /// Clears all fields of the note except mark and end.
     fn clear_note(&mut self, slot: u32) {
         if let Some(note) = self.regions.notes.get(slot as usize) {
             note.epoch.store(0, Relaxed);
@@ -444,8 +447,8 @@ impl Store {
             .map(|(line, _)| CommitWord(line.commit.load(Acquire)))
     }
 
-    /// The idx after the last row ever added. A row below it is never published again, because a winner may be wiping
-    /// its place.
+    /// One above the highest idx that was ever added. A lower row is never published again, because a winner may be wiping
+    /// the place of this row.
     fn rows_end(&self, slot: u32) -> u32 {
         let note = self.regions.notes.get(slot as usize);
         note.map_or(0, |note| note.end.load(Relaxed))
@@ -457,7 +460,8 @@ impl Store {
         }
     }
 
-    /// Blocks the device at once: gate, DATA and repeated ACKs check the flag on each packet (LAP/1 1.4.8).
+    /// Blocks the device immediately: for each packet, the gate, the handling of DATA and the repetition of ACKs check the
+    /// flag REVOKED (LAP/1 1.4.8).
     ///
     /// # Errors
     /// `NotInstalled`.
@@ -490,7 +494,7 @@ impl Store {
         Ok(())
     }
 
-    /// Frees the places of devices that were wiped before the last call. No packet that was in flight at the wipe may
+    /// Frees the places of devices that were wiped before the previous call. No packet that was in flight at the wipe may
     /// still be in flight: the packet path takes microseconds, so milliseconds between two calls are enough.
     pub fn reclaim(&mut self) {
         self.places.reclaim();
@@ -543,20 +547,20 @@ impl Store {
             .count()
     }
 
-    /// The content of the device's line.
+    /// The content of the device's line. `None`: not installed.
     #[must_use]
     pub fn status(&self, device: DeviceId) -> Option<LineStatus> {
         let (line, place) = self.line(device).ok()?;
         let commit = CommitWord(line.commit.load(Acquire));
         let current = u32::from(commit.is_valid());
-        let ahead = if commit.is_key_mode() {
+        let in_ring = if commit.is_key_mode() {
             0
         } else {
             self.ring_rows(place.slot, commit.idx().0)
         };
         Some(LineStatus {
             commit,
-            rows_left: current + ahead,
+            rows_left: current + in_ring,
             has_session: line.session_id.load(Acquire) != 0,
             session_until_s: line.session_until_s.load(Acquire),
         })
@@ -566,7 +570,7 @@ impl Store {
         self.geometry.device_hash(device)
     }
 
-    /// Writes a ring row. The second half of its key is written last and makes it visible.
+    /// Writes a ring row. The second half of the key is written last and makes the row visible.
     fn publish(&self, slot: u32, idx: RowIndex, row: &Row) {
         let Some(cell) = self.ring_cell(slot, idx.0) else {
             return;
@@ -629,7 +633,7 @@ fn key_words(row: &Row) -> [u64; 2] {
     linewarden_protocol::keys::halves(row.auth_key.as_bytes()).map(wire_word)
 }
 
-fn last_half(row: &Row) -> u64 {
+fn second_key_half(row: &Row) -> u64 {
     key_words(row)[1]
 }
 

@@ -4,15 +4,15 @@ use std::collections::HashSet;
 
 use super::Place;
 
-/// Sizes of a table of homes.
+/// Numbers of homes, of places in a home, and of slots.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Homes {
+pub(super) struct HomeLayout {
     /// Number of places in each home.
     pub(super) ways: u32,
     /// Number of homes that ids are hashed to.
-    pub(super) hashed: u32,
+    pub(super) hashed_homes: u32,
     /// Number of all homes, including the spare ones for devices that do not fit into their home.
-    pub(super) all: u32,
+    pub(super) all_homes: u32,
     /// Number of slots.
     pub(super) slots: u32,
 }
@@ -24,21 +24,22 @@ pub(super) struct Places {
     used_ways: Vec<u8>,
     /// Free places in the spare homes.
     spare: Vec<u32>,
-    /// Slots that were freed.
+    /// Slots that a device used before.
     free_slots: Vec<u32>,
+    /// Slots from this number on were never used.
     next_slot: u32,
-    homes: Homes,
-    /// Freed places that a packet in flight may still read.
+    homes: HomeLayout,
+    /// Places that were retired since the most recent [`Places::reclaim`]. A packet in flight may still read them.
     retired: Vec<Place>,
-    /// Places that were freed before the last [`Places::reclaim`].
+    /// Places that were retired before the most recent [`Places::reclaim`].
     retired_before: Vec<Place>,
 }
 
 impl Places {
-    pub(super) fn new(homes: Homes) -> Self {
-        let spare = homes.hashed * homes.ways..homes.all * homes.ways;
+    pub(super) fn new(homes: HomeLayout) -> Self {
+        let spare = homes.hashed_homes * homes.ways..homes.all_homes * homes.ways;
         Self {
-            used_ways: vec![0; homes.hashed as usize],
+            used_ways: vec![0; homes.hashed_homes as usize],
             spare: spare.rev().collect(),
             free_slots: Vec::new(),
             next_slot: 0,
@@ -56,14 +57,14 @@ impl Places {
                 self.next_slot - 1
             })
         })?;
-        let line = self.take_at_home(line).or_else(|| self.spare.pop());
+        let line = self.take_free_line_of_home(line).or_else(|| self.spare.pop());
         if line.is_none() {
             self.free_slots.push(slot);
         }
         Some(Place { line: line?, slot })
     }
 
-    fn take_at_home(&mut self, line: u32) -> Option<u32> {
+    fn take_free_line_of_home(&mut self, line: u32) -> Option<u32> {
         let ways = self.homes.ways;
         let used_ways = self.used_ways.get_mut((line / ways) as usize)?;
         let mut lines = (0..ways).map(|step| line - line % ways + (line + step) % ways);
@@ -81,7 +82,7 @@ impl Places {
                 *is_free = false;
             }
             let home = place.line / self.homes.ways;
-            if home >= self.homes.hashed {
+            if home >= self.homes.hashed_homes {
                 spare_lines.insert(place.line);
             } else if let Some(used_ways) = self.used_ways.get_mut(home as usize) {
                 *used_ways |= 1 << (place.line % self.homes.ways);
@@ -103,13 +104,14 @@ impl Places {
         self.retired.push(place);
     }
 
-    /// Frees the places that were retired before the last call. At the first call a packet may still be in flight.
+    /// Frees the places that were retired before the previous call. At the first call after the retirement, a packet may
+    /// still be in flight.
     pub(super) fn reclaim(&mut self) {
         let freed = std::mem::replace(&mut self.retired_before, std::mem::take(&mut self.retired));
         for place in freed {
             self.free_slots.push(place.slot);
             let home = place.line / self.homes.ways;
-            if home >= self.homes.hashed {
+            if home >= self.homes.hashed_homes {
                 self.spare.push(place.line);
             } else if let Some(used_ways) = self.used_ways.get_mut(home as usize) {
                 *used_ways &= !(1 << (place.line % self.homes.ways));

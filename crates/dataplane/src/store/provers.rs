@@ -16,8 +16,8 @@ use linewarden_protocol::gateway::{Configuration, OpenRound, ProofRecord, Prover
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;
 
-use super::geometry::power_of_two;
-use super::place::{Homes, Places};
+use super::geometry::next_power_of_two;
+use super::place::{HomeLayout, Places};
 use super::{Place, Region, prefetch, table, wire_word};
 use crate::layout::{
     ALTERNATE, AlternateKey, Bucket, ELAPSED_MAX, KeyCells, OpenRounds, PROVED, ProverLine, ROUND_BITS_SHIFT,
@@ -28,7 +28,7 @@ use crate::layout::{
 /// place.
 const PROVER_WAYS: u32 = 2;
 /// The smallest unit of a proof's elapsed time: 2^20 ns, 1.05 ms.
-const ELAPSED_SHIFT: u32 = 20;
+const ELAPSED_SHIFT_MIN: u32 = 20;
 /// The words of a lane are cleared each time its round numbers cross a multiple of 2^`SWEEP_SHIFT`. Round bits are
 /// distinct while numbers differ by less than 2^17, and ordered while they differ by less than 2^16. Even a word that a
 /// delayed packet path writes after a clearing is therefore cleared in time.
@@ -39,10 +39,10 @@ pub(crate) fn round_bits(number: RoundNumber) -> u32 {
     number.0 >> 1 & 0xffff
 }
 
-/// The unit, as a shift, in which a round of this many ns fits.
+/// The elapsed shift of a round: the unit of 2^shift ns is large enough for the duration `round_ns` to fit.
 fn elapsed_shift(round_ns: u64) -> u32 {
     let needed = (u64::BITS - round_ns.leading_zeros()).saturating_sub(ELAPSED_MAX.count_ones());
-    needed.max(ELAPSED_SHIFT)
+    needed.max(ELAPSED_SHIFT_MIN)
 }
 
 /// The verdict word of a prover that is ok.
@@ -66,7 +66,7 @@ pub(crate) fn key_words(cells: &KeyCells) -> Option<[u64; 4]> {
     (first != 0).then_some(key)
 }
 
-/// A prover or a round was refused. Nothing was changed.
+/// A prover or a round was refused. Nothing has changed, except possibly after `SwitchFailed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProverError {
     /// Device id 0 is not a device.
@@ -99,30 +99,30 @@ pub struct ProverGeometry {
 }
 
 impl ProverGeometry {
-    /// Places that ids are hashed to, in a lane of periods: at most half full, so that 90 % of the provers are in
-    /// their place or the one beside it (Poisson, mean one for two places).
+    /// Number of places that ids are hashed to, in a lane of periods: at most half full, so that 90 % of the provers are at
+    /// the place that their hash selects or at the place beside it (Poisson, mean one for two places).
     #[must_use]
     pub fn places(&self) -> u32 {
         self.slots.saturating_mul(PROVER_WAYS)
     }
 
-    /// All places, including an eighth more as spare places for the other provers.
+    /// Number of all places in a lane: [`Self::places`], and an eighth more as spare places for the other provers.
     #[must_use]
     pub fn all_places(&self) -> u32 {
         let spare_homes = (self.slots / 8).max(4);
         self.places().saturating_add(spare_homes * PROVER_WAYS)
     }
 
-    /// Number of lines: those of the lane for even periods, then those of the lane for odd ones.
+    /// Number of lines: first the lines of the lane for even periods, then the lines of the lane for odd periods.
     #[must_use]
     pub fn lines(&self) -> u32 {
         self.all_places().saturating_mul(2)
     }
 
-    /// Buckets of the index of provers outside their home: at most a quarter full.
+    /// Number of buckets in the index of provers outside their home. The index is at most a quarter full.
     #[must_use]
     pub fn index_buckets(&self) -> u32 {
-        power_of_two(self.slots / 8).max(16)
+        next_power_of_two(self.slots / 8).max(16)
     }
 
     /// The place that the lower half of a hash selects.
@@ -160,11 +160,11 @@ impl ProverGeometry {
         place / PROVER_WAYS == self.place(hash) / PROVER_WAYS
     }
 
-    fn home_layout(&self) -> Homes {
-        Homes {
+    fn home_layout(&self) -> HomeLayout {
+        HomeLayout {
             ways: PROVER_WAYS,
-            hashed: self.places() / PROVER_WAYS,
-            all: self.all_places() / PROVER_WAYS,
+            hashed_homes: self.places() / PROVER_WAYS,
+            all_homes: self.all_places() / PROVER_WAYS,
             slots: self.slots,
         }
     }
@@ -175,9 +175,9 @@ impl ProverGeometry {
 pub struct ProverRegions {
     /// The line at a place is at index `lane of the period * all places + place`.
     pub lines: Region<ProverLine>,
-    /// The key of a slot is at index `slot * 2 + lane of the period`.
+    /// The alternate key of a slot is at index `slot * 2 + lane of the period`.
     pub alternates: Region<AlternateKey>,
-    /// Device id to the place of a prover outside its home.
+    /// Maps a device id to the place of a prover outside its home.
     pub index: Region<Bucket>,
     /// An array with one element.
     pub rounds: Region<OpenRounds>,
@@ -187,7 +187,7 @@ impl ProverRegions {
     /// Allocates zeroed private memory.
     ///
     /// # Errors
-    /// Those of `mmap`.
+    /// Errors of `mmap`.
     pub fn anonymous(geometry: &ProverGeometry) -> std::io::Result<Self> {
         Ok(Self {
             lines: Region::anonymous_in_large_pages(geometry.lines() as usize)?,
@@ -197,22 +197,22 @@ impl ProverRegions {
         })
     }
 
-    /// The line of the prover with `id` in wire order, in a lane of periods, and its place. The line is most likely at
-    /// `likely`, the result of [`ProverGeometry::likely_place`].
+    /// The line of the prover with `id` in wire order, in a lane of periods, and its place. `likely_place` is the result of
+    /// [`ProverGeometry::likely_place`], where the line most likely is.
     #[inline]
     pub(crate) fn find(
         &self,
         geometry: &ProverGeometry,
         id: u64,
-        likely: u32,
+        likely_place: u32,
         key_lane: u32,
     ) -> Option<(&ProverLine, u32)> {
-        let is_here = |place| {
+        let prover_at = |place| {
             let line = self.line(geometry, place, key_lane)?;
             (line.device_id.load(Acquire) == id).then_some((line, place))
         };
-        is_here(likely)
-            .or_else(|| is_here(likely ^ 1))
+        prover_at(likely_place)
+            .or_else(|| prover_at(likely_place ^ 1))
             .or_else(|| self.find_elsewhere(geometry, id, key_lane))
     }
 
@@ -262,9 +262,9 @@ pub struct Provers {
     periods: [Option<Period>; 2],
     /// The newest round of each lane.
     rounds: [Option<RoundState>; 2],
-    /// By lane: the round number in steps of 2^[`SWEEP_SHIFT`] at which words were last cleared.
-    swept: [u32; 2],
-    /// 0: no round was opened.
+    /// By lane: the round number at the most recent clearing of the words, divided by 2^[`SWEEP_SHIFT`].
+    last_sweep: [u32; 2],
+    /// Number of the newest round; 0: no round was opened.
     last_round: RoundNumber,
 }
 
@@ -291,12 +291,12 @@ impl Provers {
             provers: HashMap::new(),
             periods: [None; 2],
             rounds: [None; 2],
-            swept: [0; 2],
+            last_sweep: [0; 2],
             last_round: RoundNumber(0),
         }
     }
 
-    /// The memory.
+    /// The memory that packet paths work on.
     #[must_use]
     pub fn regions(&self) -> &Arc<ProverRegions> {
         &self.regions
@@ -314,8 +314,8 @@ impl Provers {
         self.provers.is_empty()
     }
 
-    /// Installs the keys of a prover for a period. The first key of a period replaces all provers' keys of the period
-    /// before the last. While a key is being replaced it verifies no proof.
+    /// Installs the keys of a prover for a period. The first key of a period removes all keys of the former period in the
+    /// same lane. A PROOF that arrives while the key is being replaced is dropped.
     ///
     /// # Errors
     /// See [`ProverError`].
@@ -386,7 +386,7 @@ impl Provers {
             return Err(full);
         }
         for line in self.lines_at(place.line) {
-            // A proof that was in flight when the place's previous prover was wiped may have set a verdict since.
+            // A proof that was in flight when the place's previous prover was wiped may have set a verdict after the wipe.
             line.proved.iter().for_each(|word| word.store(0, Relaxed));
             line.slot.store(place.slot, Relaxed);
             line.device_id.store(wire_word(device.0.to_be_bytes()), Release);
@@ -402,7 +402,7 @@ impl Provers {
         Some((&line.key, &alternate.word))
     }
 
-    /// Removes a prover. Returns `false` if it was not installed.
+    /// Removes a prover. Returns `false` if the prover was not installed.
     pub fn wipe(&mut self, device: DeviceId) -> bool {
         let Some(place) = self.provers.remove(&device) else {
             return false;
@@ -424,12 +424,12 @@ impl Provers {
         true
     }
 
-    /// Frees the places of provers that were wiped before the last call.
+    /// Frees the places of provers that were wiped before the previous call.
     pub(crate) fn reclaim(&mut self) {
         self.places.reclaim();
     }
 
-    /// Opens a round, which replaces the round before the last one.
+    /// Opens a round, which replaces the open round in the same lane.
     ///
     /// # Errors
     /// `RoundNotAbove`, `PeriodUnknown`.
@@ -443,19 +443,19 @@ impl Provers {
             return Err(ProverError::PeriodUnknown(period));
         }
         let round_lane = lane(round.number.0.into());
-        let (Some(cells), Some(opened), Some(swept)) = (
+        let (Some(cells), Some(newest_round), Some(last_sweep)) = (
             self.regions
                 .rounds
                 .first()
                 .and_then(|rounds| rounds.lane.get(round_lane)),
             self.rounds.get_mut(round_lane),
-            self.swept.get_mut(round_lane),
+            self.last_sweep.get_mut(round_lane),
         ) else {
             return Ok(());
         };
-        // The old number must not appear with the new nonce.
+        // The number of the replaced round must not appear with the new nonce.
         cells.r.store(0, Release);
-        if std::mem::replace(swept, round.number.0 >> SWEEP_SHIFT) != round.number.0 >> SWEEP_SHIFT {
+        if std::mem::replace(last_sweep, round.number.0 >> SWEEP_SHIFT) != round.number.0 >> SWEEP_SHIFT {
             let words = self
                 .regions
                 .lines
@@ -476,7 +476,7 @@ impl Provers {
         cells
             .r
             .store(wire_word(round.forro_counter().to_be_bytes()), Release);
-        *opened = Some(RoundState {
+        *newest_round = Some(RoundState {
             number: round.number,
             key_lane,
             elapsed_shift,
@@ -502,30 +502,37 @@ impl Provers {
         newest.filter(|newest| newest.number == round)
     }
 
-    /// The verdict on a prover in the newest round with an even number or the newest with an odd one. `None`: no
-    /// proof received, or not installed.
+    /// The verdict on a prover in `round`, which must be the newest round of its lane. `None`: no proof received, prover not
+    /// installed, or another round.
     #[must_use]
-    pub fn proved(&self, device: DeviceId, round: RoundNumber) -> Option<ProofRecord> {
-        let (opened, place) = (self.round(round)?, self.provers.get(&device)?);
-        let line = self.regions.line(&self.geometry, place.line, opened.key_lane)?;
-        opened.proved(line)
+    pub fn proof_record(&self, device: DeviceId, round: RoundNumber) -> Option<ProofRecord> {
+        let (round_state, place) = (self.round(round)?, self.provers.get(&device)?);
+        let line = self
+            .regions
+            .line(&self.geometry, place.line, round_state.key_lane)?;
+        round_state.proof_record(line)
     }
 
-    /// The verdicts on all provers in the newest round with an even number or the newest with an odd one, in no order.
-    /// `None`: no proof received. For any other round the result is empty.
+    /// The verdicts on all provers in `round`, in no particular order. `None`: no proof received. If `round` is not the
+    /// newest round of its lane, the result is empty.
     pub fn verdicts(&self, round: RoundNumber) -> impl Iterator<Item = (DeviceId, Option<ProofRecord>)> + '_ {
-        let opened = self.round(round).copied();
-        let lines = opened.map(|opened| self.lines_of(opened.key_lane as usize));
+        let round_state = self.round(round).copied();
+        let lines = round_state.map(|round_state| self.lines_of(round_state.key_lane as usize));
         lines.into_iter().flatten().filter_map(move |line| {
             let id = line.device_id.load(Acquire);
             let device = DeviceId(u64::from_be_bytes(id.to_ne_bytes()));
-            (id != 0).then(|| (device, opened.and_then(|opened| opened.proved(line))))
+            (id != 0).then(|| {
+                (
+                    device,
+                    round_state.and_then(|round_state| round_state.proof_record(line)),
+                )
+            })
         })
     }
 }
 
 impl RoundState {
-    fn proved(&self, line: &ProverLine) -> Option<ProofRecord> {
+    fn proof_record(&self, line: &ProverLine) -> Option<ProofRecord> {
         let word = line.proved.get(lane(self.number.0.into()))?.load(Acquire);
         let is_of_this_round = word & PROVED != 0 && word >> ROUND_BITS_SHIFT == round_bits(self.number);
         is_of_this_round.then_some(ProofRecord {
@@ -547,7 +554,7 @@ fn words_of(key: &[u8; 32]) -> [u64; 4] {
     words
 }
 
-/// The first word indicates whether a key is present: it is cleared first and written last.
+/// Replaces a key. The first word indicates whether a key is present: it is cleared first and written last.
 fn store_key(cells: &KeyCells, words: &[u64; 4]) {
     let [first, rest @ ..] = cells;
     let [first_word, rest_words @ ..] = words;
@@ -562,7 +569,7 @@ fn clear(cells: &KeyCells) {
 }
 
 impl Round {
-    /// Whether this is the round `r` with that nonce, in wire order.
+    /// Whether the round has these values of `r` and the nonce, both in wire order.
     pub(crate) fn matches(&self, r: u64, nonce: u64) -> bool {
         self.r.load(Acquire) == r && self.nonce.load(Acquire) == nonce
     }

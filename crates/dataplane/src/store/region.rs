@@ -26,7 +26,7 @@ impl<T: Shared> Region<T> {
     /// Allocates `len` zeroed private elements. Pages are allocated when they are first written.
     ///
     /// # Errors
-    /// That of `mmap`.
+    /// An error of `mmap`.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         Self::map(
             len,
@@ -39,7 +39,7 @@ impl<T: Shared> Region<T> {
     /// in random order.
     ///
     /// # Errors
-    /// That of `mmap`.
+    /// An error of `mmap`.
     pub fn anonymous_in_large_pages(len: usize) -> io::Result<Self> {
         let region = Self::anonymous(len)?;
         // SAFETY: the mapping of this region; advice does not change its content. A kernel without large pages returns
@@ -51,7 +51,7 @@ impl<T: Shared> Region<T> {
     /// Maps the elements of a BPF array created with `BPF_F_MMAPABLE` whose value size is `size_of::<T>()`.
     ///
     /// # Errors
-    /// That of `mmap`.
+    /// An error of `mmap`.
     pub(crate) fn of_bpf_array(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map(len, libc::MAP_SHARED, fd.as_raw_fd())
     }
@@ -112,7 +112,7 @@ pub(crate) fn prefetch<T>(value: &T) {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let (start, bytes) = (std::ptr::from_ref(value).cast::<i8>(), size_of::<T>());
         for offset in (0..bytes).step_by(64) {
-            // SAFETY: a prefetch has no effect but on caches, whatever the address.
+            // SAFETY: a prefetch changes only caches; every address is permitted.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset)) };
         }
     }

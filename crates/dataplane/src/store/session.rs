@@ -24,10 +24,10 @@ pub struct SessionView {
     pub id: SessionId,
     /// Address of the device, IPv4 as ::ffff:a.b.c.d.
     pub addr: [u8; 16],
-    /// End of the session, boot-time seconds; it may have passed.
+    /// End of the session, boot-time seconds. The end may have passed.
     pub session_until_s: u32,
-    /// Boot-time before which the device opened or renewed the session, ns. The bound is at most 1.01 s too late,
-    /// unless session lifetimes were shortened during the session.
+    /// Boot-time before which the device opened or renewed the session, ns. The value is at most 1.01 s too late, unless
+    /// the session lifetime was changed during the session.
     pub proven_before_ns: u64,
     /// UDP port of the device.
     pub port: u16,
@@ -65,14 +65,15 @@ pub struct ClosedSession {
 const STORED_SERIAL_MAX: u32 = (1 << 24) - 1;
 
 impl Store {
-    /// Closes a session if it is still the device's current one: gate, DATA and repeated ACKs check the id on each
-    /// packet (LAP/1 1.4.11). The line and its rows stay. Returns whether this call closed it.
+    /// Closes `session` if it is still the device's current session: for each packet, the gate, the handling of DATA and
+    /// the repetition of ACKs check the session id (LAP/1 1.4.11). The line and its rows stay. Returns whether this call
+    /// closed the session.
     ///
     /// # Errors
     /// `NotInstalled`.
     pub fn close_session(&self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
         let (line, _) = self.line(device)?;
-        // A winner sets the id to 0 before it writes its own, so this never closes a newer session.
+        // A winner sets the id to 0 before it writes the id of its session, so this never closes a newer session.
         let closed = line
             .session_id
             .compare_exchange(wire_word(session.to_wire()), 0, AcqRel, Acquire);
@@ -126,7 +127,7 @@ impl Store {
     fn ticket_serial(&self, line: &Line) -> u64 {
         let note = self.regions.notes.get(line.slot.load(Acquire) as usize);
         let word = note.map_or(0, |note| note.ticket.load(Acquire));
-        match word >> 24 == generation(line) {
+        match word >> 24 == window_generation(line) {
             true => u64::from(word & STORED_SERIAL_MAX),
             false => 0,
         }
@@ -134,14 +135,14 @@ impl Store {
 
     /// Stores the serial number of an accepted ticket request with its session, if the session is still the device's
     /// current one. A process that adopts the memory then rejects older requests too (LAP/1 1.7.2). A new session
-    /// does not inherit the number, unless exactly a multiple of 256 sessions without a ticket request lies between
-    /// the two.
+    /// does not inherit the number, with one exception: the generations of both sessions differ by a multiple of 256, and
+    /// no session between them had a ticket request.
     pub fn record_ticket_serial(&self, device: DeviceId, session: SessionId, serial: u64) {
         let serial = u32::try_from(serial).unwrap_or(u32::MAX).min(STORED_SERIAL_MAX);
-        let recorded_serial = self.read_consistently(device, |id, line, _| {
-            (id == session).then(|| (line.slot.load(Acquire), generation(line) << 24 | serial))
+        let note_update = self.read_consistently(device, |id, line, _| {
+            (id == session).then(|| (line.slot.load(Acquire), window_generation(line) << 24 | serial))
         });
-        if let Some((slot, word)) = recorded_serial.flatten()
+        if let Some((slot, word)) = note_update.flatten()
             && let Some(note) = self.regions.notes.get(slot as usize)
         {
             note.ticket.store(word, Release);
@@ -210,7 +211,7 @@ impl Store {
     }
 }
 
-fn generation(line: &Line) -> u32 {
+fn window_generation(line: &Line) -> u32 {
     u32::from(CommitWord(line.commit.load(Acquire)).window_generation())
 }
 
@@ -261,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_read_that_a_winner_interrupts_returns_no_session() {
-        let word = |line: &Line, change: fn(CommitWord) -> CommitWord| {
+        let change_word = |line: &Line, change: fn(CommitWord) -> CommitWord| {
             let before = CommitWord(line.commit.load(Acquire));
             line.commit.store(change(before).0, Release);
         };
@@ -269,20 +270,20 @@ mod tests {
             store().read_consistently(DEVICE, |id, _, _| id.to_wire()),
             Some(9u64.to_ne_bytes())
         );
-        let between: [ConcurrentChange; 3] = [
+        let changes_during_read: [ConcurrentChange; 3] = [
             |line| line.commit.store(line.commit.load(Acquire) + (1 << 8), Release),
             |line| line.session_id.store(0, Release),
             |line| line.session_id.store(10, Release),
         ];
-        for interruption in between {
+        for interruption in changes_during_read {
             let result = store().read_consistently(DEVICE, |_, line, _| interruption(line));
             assert_eq!(result, None);
         }
-        let before: [fn(CommitWord) -> CommitWord; 2] =
+        let changes_before_read: [fn(CommitWord) -> CommitWord; 2] =
             [|word| CommitWord(word.0 | commit::BUSY), CommitWord::with_revoked];
-        for change in before {
+        for change in changes_before_read {
             let store = store();
-            word(store.line(DEVICE).unwrap().0, change);
+            change_word(store.line(DEVICE).unwrap().0, change);
             assert_eq!(store.read_consistently(DEVICE, |_, _, _| ()), None);
         }
     }

@@ -7,10 +7,10 @@ use linewarden_protocol::commit::CommitWord;
 use super::Store;
 use crate::layout::Line;
 
-/// Lines that one call counts: one thread takes a few milliseconds, and the lines (8 MiB) fit into the caches.
+/// Number of lines that one call counts. One thread takes a few milliseconds, and these lines (8 MiB) fit into the caches.
 const LINES_PER_CALL: usize = 1 << 17;
 
-/// The counts of each part of the lines.
+/// Numbers of live sessions, for each part of the lines.
 #[derive(Debug, Default)]
 pub(super) struct SessionCounter {
     parts: Vec<u64>,
@@ -19,8 +19,8 @@ pub(super) struct SessionCounter {
 }
 
 impl Store {
-    /// Number of live sessions at `now_s` of the boot-time clock. `None` until all lines were counted once. If there
-    /// are more lines than one call counts, each call updates the next part: with a million slots, the oldest of 18
+    /// Number of live sessions at `now_s` of the boot-time clock. `None` until each line was counted. If there are
+    /// more lines than one call counts, each call updates the next part: with a million slots, the oldest of 18
     /// parts was counted 17 calls ago.
     pub fn count_sessions(&mut self, now_s: u32) -> Option<u64> {
         let lines = self.regions.lines.len();

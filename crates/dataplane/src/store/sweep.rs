@@ -8,21 +8,25 @@ use linewarden_protocol::commit::CommitWord;
 use super::{Store, mac_key_high, table};
 use crate::layout::{BOUND, Bucket, Session};
 
-/// Buckets of each table that one call scans: a few hundred microseconds.
+/// Number of buckets of each table that one call scans. A call takes a few hundred microseconds.
 const BUCKETS_PER_CALL: usize = 1 << 14;
 
 impl Store {
-    /// Removes, from the next part of the tables, entries whose session no longer has the address. Returns the number
-    /// of removed entries.
+    /// Scans the next part of the binding tables, and removes the entries of sessions that no longer have the address of
+    /// the entry. Returns the number of removed entries.
     ///
     /// An entry that is claimed again between the check and the removal is restored, so a live session lacks its
     /// entry only for an instant. If another entry occupies the cell in that instant, the session is closed. The device
     /// then authenticates and claims its address again, whereas a renewal would continue without an entry.
     pub fn sweep_bindings(&mut self) -> usize {
         let buckets = self.geometry.buckets() as usize;
-        let start = if self.sweep_at < buckets { self.sweep_at } else { 0 };
+        let start = if self.next_sweep_bucket < buckets {
+            self.next_sweep_bucket
+        } else {
+            0
+        };
         let part = start..buckets.min(start + BUCKETS_PER_CALL);
-        self.sweep_at = part.end;
+        self.next_sweep_bucket = part.end;
         let by_address = self.regions.by_address.get(part.clone()).unwrap_or_default();
         let by_mac = self.regions.by_mac.get(part).unwrap_or_default();
         self.sweep(by_address, |session| self.address_hash(session))
@@ -63,7 +67,7 @@ impl Store {
         let Some(session) = self.regions.sessions.get(line.slot.load(Acquire) as usize) else {
             return false;
         };
-        // A winner claims its entry before it clears BUSY, so the entry counts as current.
+        // A winner claims its entries before it clears BUSY, so each entry of a BUSY line counts as current.
         if CommitWord(line.commit.load(Acquire)).is_busy() {
             return true;
         }

@@ -36,16 +36,16 @@ pub fn entry(hash: u64, place: u32) -> u64 {
     u64::from(fingerprint(hash)) << 32 | (u64::from(place) + 1)
 }
 
-/// The places in entries with the fingerprint of `hash`, those of the first bucket first. The caller must compare each
+/// The places in entries with the fingerprint of `hash`, entries of the first bucket first. The caller must compare each
 /// line in full.
 pub fn candidates(table: &[Bucket], mask: u32, hash: u64) -> impl Iterator<Item = u32> + '_ {
-    let print = fingerprint(hash);
+    let fingerprint = fingerprint(hash);
     choices(hash, mask)
         .into_iter()
         .filter_map(move |bucket| table.get(bucket))
         .flat_map(|bucket| bucket.entry.iter())
         .map(|cell| cell.load(Acquire))
-        .filter(move |entry| (entry >> 32) as u32 == print)
+        .filter(move |entry| (entry >> 32) as u32 == fingerprint)
         .map(|entry| (entry as u32).wrapping_sub(1))
 }
 
@@ -54,12 +54,12 @@ pub fn candidates(table: &[Bucket], mask: u32, hash: u64) -> impl Iterator<Item 
 #[must_use]
 pub fn insert(table: &[Bucket], mask: u32, hash: u64, place: u32) -> bool {
     let used = |bucket: &Bucket| bucket.entry.iter().filter(|cell| cell.load(Acquire) != 0).count();
-    let print = fingerprint(hash);
+    let fingerprint = fingerprint(hash);
     let has_twin = |bucket: &Bucket| {
         bucket
             .entry
             .iter()
-            .any(|cell| (cell.load(Acquire) >> 32) as u32 == print)
+            .any(|cell| (cell.load(Acquire) >> 32) as u32 == fingerprint)
     };
     let mut buckets: Vec<&Bucket> = choices(hash, mask)
         .iter()

@@ -1,9 +1,9 @@
 //! Attaches the program to interfaces, and keeps it attached.
 //!
-//! A link is detached when the process ends for any reason, and then every frame passes. A link that is *pinned* in
-//! the BPF filesystem stays attached. The program then runs without new freshness values: after 16 s it stops
-//! answering, and a gate forwards only live sessions until they expire. A pinned table of programs ([`programs`])
-//! keeps answering behind a sealed gate for these 16 s. The next gateway takes over the link and replaces the program
+//! A link that is not pinned is detached when the process ends for any reason; then every frame passes. A link that is
+//! *pinned* in the BPF filesystem stays attached. The program then runs without new freshness values: after 16 s it stops
+//! answering, and a gate forwards only live sessions until they expire. Behind a sealed gate, answering during these 16 s
+//! needs a pinned table of programs ([`programs`]). The next gateway takes over the link and replaces the program
 //! without a gap.
 
 use std::fs::{File, TryLockError};
@@ -23,8 +23,8 @@ use crate::links::{self, Interface};
 #[derive(Debug)]
 pub(super) struct Attachment {
     link: Link,
-    /// Lock that the gateway holds while it lives.
-    _owner: Option<File>,
+    /// Lock on the pin directory, held until this value is dropped.
+    _lock: Option<File>,
 }
 
 impl Attachment {
@@ -35,11 +35,11 @@ impl Attachment {
     ) -> Result<Self, DataPlaneError> {
         Ok(Self {
             link: attach(program, ifindex)?,
-            _owner: None,
+            _lock: None,
         })
     }
 
-    /// Attaches the program beyond the end of this process, with the table of programs that it calls; see
+    /// Attaches the program, and the table of programs that it calls, beyond the end of this process; see
     /// [`super::Xdp::attach_pinned`].
     pub(super) fn pinned(
         program: &ProgramMut<'_>,
@@ -49,7 +49,7 @@ impl Attachment {
         gateway_id: u32,
     ) -> Result<Self, DataPlaneError> {
         let pin_directory = PinDirectory::of(directory, ifindex)?;
-        let owner = pin_directory.lock(Purpose::Pin)?;
+        let lock = pin_directory.lock(Purpose::Pin)?;
         // The table is pinned before the program that calls into it is attached. Once the program is attached, the
         // table of the earlier process is no longer used.
         let table = program_table
@@ -65,7 +65,7 @@ impl Attachment {
         pin_directory.record_owner(Some(gateway_id))?;
         Ok(Self {
             link,
-            _owner: Some(owner),
+            _lock: Some(lock),
         })
     }
 
@@ -87,7 +87,7 @@ pub fn remove_gate(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneErro
     }
     let directory = pin_directory.lock(Purpose::Remove)?;
     super::redirect_libbpf_log();
-    // Accessed by descriptor: another user may own the directory and could replace it in the meantime.
+    // The directory is accessed by descriptor: another user may own the directory and could replace it in the meantime.
     let opened_directory = PinDirectory {
         path: pin_security::path_of(&directory),
     };
@@ -105,13 +105,13 @@ pub fn remove_gate(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneErro
     if !has_program {
         super::seal::remove(ifindex);
     }
-    let removed = match pin.symlink_metadata() {
+    let removal = match pin.symlink_metadata() {
         Ok(_) => std::fs::remove_file(&pin),
         Err(_) => Ok(()),
     };
     programs::remove_others(None, &opened_directory.path)?;
     opened_directory.record_owner(None)?;
-    removed
+    removal
         .and_then(|()| std::fs::remove_dir(&pin_directory.path))
         .map_err(|error| {
             DataPlaneError::kernel(format!("removing {}", pin_directory.path.display()), error)
@@ -141,7 +141,7 @@ fn namespace() -> Result<u64, DataPlaneError> {
         .map_err(|error| DataPlaneError::kernel("finding the network namespace", error))
 }
 
-/// Longer than a check holds the lock.
+/// Interval between two attempts to lock a pin directory: longer than a check holds the lock.
 const LOCK_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
 const LOCK_RETRIES_MAX: usize = 10;
 
@@ -150,7 +150,7 @@ const LOCK_RETRIES_MAX: usize = 10;
 pub struct OrphanedGate {
     /// Path of the pin directory.
     pub pin_path: PathBuf,
-    /// The gateway that pinned it; `None` if the directory does not record it.
+    /// The gateway that pinned the gate; `None` if the directory does not record the gateway.
     pub gateway_id: Option<u32>,
 }
 
@@ -166,7 +166,7 @@ pub fn orphaned_gate(directory: &Path, ifindex: u32) -> Option<OrphanedGate> {
     })
 }
 
-/// Interfaces of the calling thread's network namespace, other than these, whose gate an ended gateway left below
+/// Interfaces of the calling thread's network namespace, other than `interfaces`, whose gate an ended gateway left below
 /// `directory`. The program of such a gate uses memory that another process may have adopted, and no process monitors
 /// these interfaces.
 #[must_use]
@@ -226,7 +226,7 @@ impl PinDirectory {
     /// The BPF filesystem has no regular files, so the owner is recorded as the name of a directory.
     const OWNER_PREFIX: &str = "of-gateway-";
 
-    /// The gateway that attached its program last.
+    /// The gateway that most recently attached its program.
     fn owner(&self) -> Option<u32> {
         let entries = std::fs::read_dir(&self.path).ok()?;
         let number = |name: &str| name.strip_prefix(Self::OWNER_PREFIX)?.parse().ok();
@@ -260,8 +260,8 @@ impl PinDirectory {
     /// As [`PinDirectory::try_lock`], but retries, because another process may hold the lock for a short check.
     pub(super) fn lock(&self, purpose: Purpose) -> Result<File, DataPlaneError> {
         for _ in 0..LOCK_RETRIES_MAX {
-            if let Ok(owner) = self.try_lock(purpose) {
-                return Ok(owner);
+            if let Ok(lock) = self.try_lock(purpose) {
+                return Ok(lock);
             }
             std::thread::sleep(LOCK_RETRY_INTERVAL);
         }
@@ -312,7 +312,7 @@ impl PinDirectory {
         Ok(link)
     }
 
-    /// The link of an earlier gateway, updated to this program.
+    /// The link of an earlier gateway, updated to this program. `None`: no earlier gateway left a link to this interface.
     fn take_over(&self, program: &ProgramMut<'_>, ifindex: u32) -> Result<Option<Link>, DataPlaneError> {
         let pin = self.link();
         if !pin.exists() {
@@ -336,7 +336,7 @@ impl PinDirectory {
     }
 }
 
-/// The canonical path of the directory, if it exists, so that symbolic links are resolved only once.
+/// The canonical path of the directory, if it exists, so that symbolic links are resolved only one time.
 fn resolve_symlinks(directory: &Path) -> PathBuf {
     directory.canonicalize().unwrap_or_else(|_| directory.to_owned())
 }
@@ -427,8 +427,8 @@ pub fn has_large_frames(interfaces: &[u32]) -> bool {
     all_links.iter().any(is_large)
 }
 
-/// Index of the interface to which a link is attached, 0 once the interface is gone. `None` if the kernel does not
-/// report it.
+/// Index of the interface to which a link is attached; 0 if the interface no longer exists. `None` if the kernel does not
+/// report the index.
 fn interface_of(link: &Link) -> Option<u32> {
     match link.info().ok()?.info {
         LinkTypeInfo::Xdp(xdp) => Some(xdp.ifindex),

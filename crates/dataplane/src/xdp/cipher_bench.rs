@@ -27,7 +27,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 1472;
 /// Maximum length of associated data, bytes.
 pub const AAD_BYTES_MAX: usize = 16;
 
-/// Additions of [`Program::Steps`].
+/// Number of additions of [`Program::Steps`].
 pub const STEPS: u32 = 1000;
 
 /// A stream cipher.
@@ -145,8 +145,8 @@ pub enum Program {
     Answer(Option<Cipher>),
     /// Seals or opens.
     Aead(Aead, AeadOperation),
-    /// Poly1305 alone. Its one-time key is the beginning of the matrix; its tag has the position and coverage of an
-    /// AEAD tag.
+    /// Poly1305 alone. The one-time key is the beginning of the matrix. The tag is at the position of an AEAD tag and covers
+    /// the same bytes.
     Poly1305,
 }
 
@@ -187,7 +187,7 @@ pub struct ProgramStats {
     pub instructions: usize,
     /// Bytes of machine code.
     pub jited_bytes: usize,
-    /// Instructions that the kernel's verifier processed.
+    /// Number of instructions that the kernel's verifier processed.
     pub verified: u32,
     /// Stack of the deepest call chain, bytes, from the verifier's log.
     pub stack_bytes: u32,
@@ -201,6 +201,7 @@ const LOG_STATS: u32 = 4;
 /// The programs, loaded.
 pub struct CipherBench {
     skeleton: BenchCipherSkel<'static>,
+    /// Name and stack depth, bytes, of each loaded program.
     stacks: Vec<(String, u32)>,
 }
 
@@ -225,7 +226,7 @@ impl CipherBench {
         Ok(Self { skeleton, stacks })
     }
 
-    /// The matrix of block programs and streams. The matrix contains the counter of the first block.
+    /// Sets the matrix of block programs and streams. The matrix contains the counter of the first block.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -255,7 +256,7 @@ impl CipherBench {
         self.write_input(&value)
     }
 
-    /// The keystream that the last run of a block program wrote.
+    /// The keystream that the most recent run of a block program wrote.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -273,20 +274,20 @@ impl CipherBench {
         self.test_run(program, frame, 1).map(|(run, _)| run)
     }
 
-    /// Runs a program in `runs` series of `repeat` runs on the same packet. Returns the mean duration of a run in the
+    /// Runs a program in `series_count` series of `repeat` runs on the same packet. Returns the mean duration of a run in the
     /// fastest series, in whole nanoseconds, by the kernel's clock around the series.
     ///
     /// # Errors
-    /// Those of the kernel; the last action is not XDP_TX, so the intended path was not measured.
+    /// The kernel refused an operation, or the last action is not XDP_TX, so the intended path was not measured.
     pub fn time(
         &self,
         program: Program,
         frame: &[u8],
         repeat: u32,
-        runs: u32,
+        series_count: u32,
     ) -> Result<f64, DataPlaneError> {
         let mut shortest_ns = f64::MAX;
-        for _ in 0..runs {
+        for _ in 0..series_count {
             let (run, ns) = self.test_run(program, frame, repeat)?;
             if run.action != libbpf_sys::XDP_TX {
                 let problem = format!("{}: action {}, not XDP_TX", program.name(), run.action);
@@ -321,7 +322,7 @@ impl CipherBench {
     /// state.
     ///
     /// # Errors
-    /// That of `/proc`.
+    /// An error of `/proc`.
     pub fn map_bytes(&self) -> Result<u64, DataPlaneError> {
         let maps = &self.skeleton.maps;
         let bytes = [&maps.input, &maps.work].map(|map| {
@@ -431,7 +432,7 @@ fn keep_log(program: &mut OpenProgramMut<'_>, log: &mut [u8]) -> Result<(), Data
     }
 }
 
-/// The error of the program that the kernel refused: the last one that it processed.
+/// The error of the program that the kernel refused: the last program for which the verifier wrote a log.
 fn load_error(error: &libbpf_rs::Error, logs: &[(String, Vec<u8>)]) -> DataPlaneError {
     let newest_log = logs.iter().rev().find(|(_, log)| log.first() != Some(&0));
     let (name, log) = newest_log.map_or(("the cipher programs", &[][..]), |(name, log)| (name, log));

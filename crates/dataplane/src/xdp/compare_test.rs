@@ -1,5 +1,5 @@
-//! Tests that the compiled programs compare tags in constant time: no branch depends on part of a tag before all of
-//! it was compared. The compiled code of `lw_tags_differ()` is located by the source lines in BTF.
+//! Tests that the compiled programs compare tags in constant time: no branch depends on a part of a tag before
+//! the whole tag was compared. The compiled code of `lw_tags_differ()` is located by the source lines in BTF.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,7 +43,7 @@ struct Code<'a> {
 }
 
 impl Code<'_> {
-    fn at(&self, file: &str, line: u32) -> impl Iterator<Item = usize> + '_ {
+    fn instructions_at(&self, file: &str, line: u32) -> impl Iterator<Item = usize> + '_ {
         let file = format!("/{file}");
         let is_at_line = move |location: &Option<(&str, u32)>| {
             location.is_some_and(|(name, number)| name.ends_with(&file) && number == line)
@@ -58,18 +58,21 @@ impl Code<'_> {
     /// jump.
     fn comparisons(&self) -> Result<[usize; 2], String> {
         let header = include_str!("bpf/lw_compare.h");
-        let (halves, combined) = (line_of(header, "low = first[0]"), line_of(header, "low |= high"));
+        let (halves_line, combined_line) =
+            (line_of(header, "low = first[0]"), line_of(header, "low |= high"));
         let mut counts = [0, 0];
-        for index in self.at("lw_compare.h", combined) {
+        for index in self.instructions_at("lw_compare.h", combined_line) {
             let Instruction { code, to, .. } = self.instructions[index];
             if code != OR_REGISTER {
                 continue;
             }
             let is_straight = |index: &usize| !self.instructions[*index].is_jump();
             let preceding: Vec<usize> = (0..index).rev().take_while(is_straight).collect();
-            let differences = self.at("lw_compare.h", halves).filter(|difference| {
-                preceding.contains(difference) && self.instructions[*difference].code == XOR_REGISTER
-            });
+            let differences = self
+                .instructions_at("lw_compare.h", halves_line)
+                .filter(|difference| {
+                    preceding.contains(difference) && self.instructions[*difference].code == XOR_REGISTER
+                });
             if differences.count() != 2 {
                 return Err(format!(
                     "instruction {index}: jump between the halves of a comparison"
@@ -94,9 +97,9 @@ impl Code<'_> {
         let mut registers = vec![register];
         for (number, instruction) in (index + 1..).zip(&self.instructions[index + 1..]) {
             if instruction.is_jump() {
-                let is_decided =
+                let is_zero_test =
                     [IS_ZERO, IS_NOT_ZERO].contains(&instruction.code) && instruction.immediate == 0;
-                return match is_decided && registers.contains(&instruction.to) {
+                return match is_zero_test && registers.contains(&instruction.to) {
                     true => Ok(()),
                     false => Err(format!(
                         "instruction {number}: jump does not depend on the whole difference"
@@ -116,9 +119,9 @@ impl Code<'_> {
         Err(format!("instruction {index}: no jump follows the comparison"))
     }
 
-    /// Number of instructions of that line. Fails if a conditional jump is between two of them within a function.
+    /// Number of instructions of that line of the file. Fails if a conditional jump is between two of them within a function.
     fn count_without_branch(&self, file: &str, line: u32) -> Result<usize, String> {
-        let indices: Vec<usize> = self.at(file, line).collect();
+        let indices: Vec<usize> = self.instructions_at(file, line).collect();
         for pair in indices.windows(2) {
             let between = &self.instructions[pair[0]..=pair[1]];
             let has_exit = between.iter().any(|instruction| instruction.code == EXIT);
@@ -152,17 +155,17 @@ pub(super) fn text(bytes: &[u8], at: usize) -> &str {
 
 /// Names and contents of the sections of a 64-bit ELF file, by number.
 fn numbered_sections(elf: &[u8]) -> Vec<(&str, &[u8])> {
-    let wide = |offset: usize| u64::from_le_bytes(elf[offset..offset + 8].try_into().unwrap()) as usize;
-    let half = |offset: usize| usize::from(u16::from_le_bytes(elf[offset..offset + 2].try_into().unwrap()));
-    let (table, bytes, count, names) = (wide(0x28), half(0x3a), half(0x3c), half(0x3e));
-    let header = |number: usize| table + number * bytes;
-    let names = wide(header(names) + 0x18);
+    let u64_at = |offset: usize| u64::from_le_bytes(elf[offset..offset + 8].try_into().unwrap()) as usize;
+    let u16_at = |offset: usize| usize::from(u16::from_le_bytes(elf[offset..offset + 2].try_into().unwrap()));
+    let (table, header_bytes, count, names) = (u64_at(0x28), u16_at(0x3a), u16_at(0x3c), u16_at(0x3e));
+    let header = |number: usize| table + number * header_bytes;
+    let names = u64_at(header(names) + 0x18);
     let section = |number: usize| {
         let offset = header(number);
         // A section without contents.
         let is_empty = word(elf, offset + 4) == 8;
-        let size = if is_empty { 0 } else { wide(offset + 0x20) };
-        let start = wide(offset + 0x18);
+        let size = if is_empty { 0 } else { u64_at(offset + 0x20) };
+        let start = u64_at(offset + 0x18);
         (
             text(&elf[names..], word(elf, offset)),
             elf.get(start..start + size).unwrap_or_default(),
@@ -186,7 +189,7 @@ fn code_of(elf: &[u8]) -> BTreeMap<&str, Code<'_>> {
     let strings = &types[word(types, 4) + word(types, 16)..];
     let start = word(extension, 4) + word(extension, 16);
     let lines = &extension[start..start + word(extension, 20)];
-    let (record, mut offset) = (word(lines, 0), 4);
+    let (record_bytes, mut offset) = (word(lines, 0), 4);
     let mut code_by_section = BTreeMap::new();
     while offset < lines.len() {
         let (name, count) = (text(strings, word(lines, offset)), word(lines, offset + 4));
@@ -196,15 +199,15 @@ fn code_of(elf: &[u8]) -> BTreeMap<&str, Code<'_>> {
             instructions: bytes.chunks_exact(8).map(instruction).collect(),
             lines: vec![None; bytes.len() / 8],
         };
-        let mut records: Vec<_> = lines[offset..offset + count * record]
-            .chunks_exact(record)
+        let mut records: Vec<_> = lines[offset..offset + count * record_bytes]
+            .chunks_exact(record_bytes)
             .collect();
         records.sort_by_key(|record| word(record, 0));
         for record in records {
             let location = (text(strings, word(record, 4)), (word(record, 12) >> 10) as u32);
             code.lines[word(record, 0) / 8..].fill(Some(location));
         }
-        offset += count * record;
+        offset += count * record_bytes;
         code_by_section.insert(name, code);
     }
     code_by_section
@@ -289,7 +292,7 @@ fn every_comparison_of_tags_uses_lw_tags_differ() {
 #[test]
 fn an_early_exit_is_detected() {
     let header = include_str!("bpf/lw_compare.h");
-    let (halves, combined) = (line_of(header, "low = first[0]"), line_of(header, "low |= high"));
+    let (halves_line, combined_line) = (line_of(header, "low = first[0]"), line_of(header, "low |= high"));
     let instruction_of = |code, to, from| Instruction {
         code,
         to,
@@ -303,12 +306,15 @@ fn an_early_exit_is_detected() {
         instructions: steps.iter().map(|(instruction, _)| *instruction).collect(),
         lines: steps.iter().map(|(_, line)| *line).collect(),
     };
-    let or = (instruction_of(OR_REGISTER, 1, 2), location_of(combined));
-    let (low, high) = ((xor(1, 8), location_of(halves)), (xor(2, 7), location_of(halves)));
+    let or = (instruction_of(OR_REGISTER, 1, 2), location_of(combined_line));
+    let (low, high) = (
+        (xor(1, 8), location_of(halves_line)),
+        (xor(2, 7), location_of(halves_line)),
+    );
     let branch_high = (instruction_of(IS_NOT_ZERO, 1, 0), other_file);
-    let early = (instruction_of(IS_NOT_ZERO, 1, 0), location_of(halves));
+    let early_branch = (instruction_of(IS_NOT_ZERO, 1, 0), location_of(halves_line));
     assert_eq!(code(&[low, high, or, branch_high]).comparisons(), Ok([1, 0]));
-    code(&[low, early, high, or, branch_high])
+    code(&[low, early_branch, high, or, branch_high])
         .comparisons()
         .unwrap_err();
     code(&[low, high, or, (instruction_of(IS_NOT_ZERO, 3, 0), other_file)])
@@ -317,7 +323,7 @@ fn an_early_exit_is_detected() {
     code(&[low, high, or, (xor(1, 3), other_file), branch_high])
         .comparisons()
         .unwrap_err();
-    code(&[low, high, early, high])
-        .count_without_branch("lw_compare.h", halves)
+    code(&[low, high, early_branch, high])
+        .count_without_branch("lw_compare.h", halves_line)
         .unwrap_err();
 }

@@ -122,7 +122,7 @@ fn p4dra_places(config: &Config) -> u32 {
     table.unwrap_or(1)
 }
 
-/// A list of addresses by family.
+/// A list of addresses, and the number of its used entries.
 type Addresses<'a, T> = (&'a mut [T; 4], &'a mut u32);
 
 fn push_addresses(addresses: &[IpAddr], v4: Addresses<'_, u32>, v6: Addresses<'_, [u64; 2]>) {
@@ -145,7 +145,7 @@ fn control_key((mac, ether_type): ControlAddress) -> u64 {
 }
 
 fn push<T: Copy>(list: &mut [T], count: &mut u32, value: T) {
-    // The remaining entries repeat the value, because the program compares with all entries.
+    // All later entries repeat the value, because the program compares with all entries.
     list.iter_mut()
         .skip(*count as usize)
         .for_each(|entry| *entry = value);

@@ -9,11 +9,11 @@ use crate::DataPlaneError;
 use crate::layout::{DroppedTypeCells, TYPE_TAKEN};
 use crate::store::Region;
 
-/// The counter cells of the Ethernet types.
+/// The Ethernet type of each counter.
 pub(super) struct DroppedPlaces(Region<DroppedTypeCells>);
 
 impl DroppedPlaces {
-    /// Assigns cells to the known types before packets flow.
+    /// Assigns counters to the known types before packets flow.
     pub(super) fn map(object: &Object) -> Result<Self, DataPlaneError> {
         let places = Self(super::config::region(object, "dropped_types", 1)?);
         for (cell, (ether_type, _)) in places.cells().zip(KNOWN_TYPES) {
@@ -26,7 +26,7 @@ impl DroppedPlaces {
         self.0.first().into_iter().flat_map(|cells| &cells.types)
     }
 
-    /// The counts summed over all CPUs. `map` is `struct lw_dropped`.
+    /// The counts summed over all CPUs. `map` contains `struct lw_dropped`.
     pub(super) fn counts(&self, map: &dyn MapCore) -> Result<DroppedTypes, DataPlaneError> {
         let values = map
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)

@@ -14,7 +14,7 @@ impl Xdp {
     /// peer has an XDP program or NAPI. Only with a sealed gate.
     ///
     /// # Errors
-    /// Those of the kernel; the interface is on the devices' side.
+    /// The kernel refused an operation, or the interface is on the devices' side.
     pub fn forward_to(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
         if self.device_ports.contains(&ifindex) {
             return Err(both_sides_error(ifindex));
@@ -30,7 +30,7 @@ impl Xdp {
         Ok(())
     }
 
-    /// Adds the missing ones of these interfaces; on an error, none.
+    /// Adds those of `interfaces` that are missing. If an error occurs, none is added.
     pub(super) fn add_forwards(&mut self, interfaces: &[u32]) -> Result<(), DataPlaneError> {
         let previous = self.forward_interfaces.clone();
         for ifindex in interfaces {
@@ -61,7 +61,7 @@ impl Xdp {
         self.update_forward_flag();
     }
 
-    /// Registers an interface on the devices' side. Frames that are not addressed to it must not be forwarded.
+    /// Registers an interface on the devices' side, and the MAC addresses to which its frames can be addressed.
     pub(super) fn add_device_port(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
         if self.forward_interfaces.contains(&ifindex) {
             return Err(both_sides_error(ifindex));
@@ -84,7 +84,8 @@ impl Xdp {
     }
 
     /// Sets the gateway's MAC addresses for frames that arrive on this interface; frames to other addresses are not
-    /// answered. [`Xdp::attach`] determines them; this function is for programs that run without being attached.
+    /// answered. [`Xdp::attach`] determines these addresses; this function is for programs that run without being
+    /// attached.
     /// Returns `false` if the table of interfaces is full.
     pub fn set_own_macs(&mut self, ifindex: u32, macs: &[Mac]) -> bool {
         let previous = self.macs.insert(ifindex, macs.to_vec());

@@ -1,8 +1,8 @@
-//! The verifier on one CPU, packet after packet (`BPF_PROG_TEST_RUN`), compared with a
-//! floor: the minimum work for the same message.
+//! Measures the gateway's program on one CPU, packet after packet (`BPF_PROG_TEST_RUN`), and compares it with a floor: the
+//! minimum work for the same message.
 //!
 //! The programs are in `bpf/bench.bpf.c`. A harness copies the next prepared frame into the packet on every run,
-//! because the kernel does not restore a rewritten packet, and a RESPONSE can be accepted only once. Every figure,
+//! because the kernel does not restore a rewritten packet, and a RESPONSE can be accepted only one time. Every figure,
 //! including the floor, contains the cost of the harness, which is reported separately.
 
 use std::mem::MaybeUninit;
@@ -55,7 +55,7 @@ unsafe impl Shared for BenchState {}
 pub enum Program {
     /// Only copies the frame.
     Harness,
-    /// The verifier.
+    /// The gateway's program.
     Gateway,
     /// The minimum work for a REQUEST.
     FloorRequest,
@@ -82,8 +82,8 @@ pub struct Microbench {
 }
 
 impl Microbench {
-    /// Loads the programs with space for `cases` prepared frames to `own_mac`. With `count_work` they count look-ups
-    /// and words, and are slower.
+    /// Loads the programs with space for `cases` prepared frames to `own_mac`. With `count_work` the programs
+    /// count look-ups and words, and are slower.
     ///
     /// # Errors
     /// As [`super::Xdp::load`].
@@ -135,8 +135,8 @@ impl Microbench {
     }
 
     /// Restores the row of `device`, the next row and the first classic state before every run, as they are now.
-    /// `device` must be the first one that was installed. The session stays open, or is closed if `close_session`, so
-    /// that every RESPONSE is a first one.
+    /// `device` must be the first device that was installed. With `close_session`, every run starts without a session, so
+    /// that every RESPONSE opens a session instead of renewing one.
     pub fn reset_every_run(&self, device: DeviceId, close_session: bool) {
         let (Some(state), Ok((line, place))) = (self.state.first(), self.store.line(device)) else {
             return;
@@ -173,7 +173,7 @@ impl Microbench {
     /// call itself takes some milliseconds, so wall time would be useless.
     ///
     /// # Errors
-    /// Those of the kernel; the last action is not XDP_TX, so the intended path was not measured.
+    /// The kernel refused an operation, or the last action is not XDP_TX, so the intended path was not measured.
     pub fn run(&mut self, program: Program, repeat: u32) -> Result<f64, DataPlaneError> {
         let frame = [0u8; CASE_BYTES];
         let mut out = [0u8; CASE_BYTES + 64];
@@ -197,7 +197,7 @@ impl Microbench {
         Ok(output.duration.as_nanos() as f64)
     }
 
-    /// The work of one run of a program, without that of the harness. Needs `count_work`.
+    /// The work of one run of a program, without the work of the harness. Needs `count_work`.
     ///
     /// # Errors
     /// As [`Microbench::run`].

@@ -86,7 +86,7 @@ pub struct Xdp {
     waiting: WaitingProofs,
     p4dra: Option<P4draControl>,
     /// Counters of DATA_DOWN numbers by slot; only with a sealed gate.
-    down: Option<Region<DownCell>>,
+    down_counters: Option<Region<DownCell>>,
     /// The in-band evidence, if enabled.
     stamping: Option<Stamping>,
     dropped: DroppedPlaces,
@@ -101,7 +101,8 @@ pub struct Xdp {
     sources: DeviceSources,
     attachments: Vec<Attachment>,
     rings: Rings,
-    sender: Option<FrameSender>,
+    /// Sender of slow-path replies. `None`: the packet socket could not be opened.
+    frame_sender: Option<FrameSender>,
     /// Sender of `p4dra-classic` REQUESTs.
     p4dra_request_sender: Option<P4draRequestSender>,
     attest_request_sender: Option<AttestRequestSender<OwnedFd>>,
@@ -139,7 +140,7 @@ impl Xdp {
     /// [`remove_memory`] removes the maps.
     ///
     /// # Errors
-    /// Those of [`Xdp::load`]; no BPF filesystem; another process of this gateway runs.
+    /// Errors of [`Xdp::load`]; `directory` is not on a BPF filesystem; another process of this gateway runs.
     pub fn load_pinned(config: &Config, directory: &Path) -> Result<Self, DataPlaneError> {
         Self::check(config)?;
         let memory = PinnedMaps::of(directory, config.gateway_id.0, Purpose::Pin)?;
@@ -231,7 +232,7 @@ impl Xdp {
         let rings = Rings::map(&skeleton.maps.events, &skeleton.maps.misses)?;
         programs::fill_tables(&skeleton)?;
         let stamping = stamps.then(|| Stamping::map(skeleton.object())).transpose()?;
-        let down = is_sealed
+        let down_counters = is_sealed
             .then(|| self::config::region(skeleton.object(), "down", config.geometry.slots))
             .transpose()?;
         let provers = (config.provers > 0)
@@ -248,7 +249,7 @@ impl Xdp {
             provers,
             waiting,
             p4dra,
-            down,
+            down_counters,
             stamping,
             dropped,
             sealing_filters: Vec::new(),
@@ -258,7 +259,7 @@ impl Xdp {
             sources: config.sources(),
             attachments: Vec::new(),
             rings,
-            sender: open_sender(config.miss_per_s),
+            frame_sender: open_sender(config.miss_per_s),
             p4dra_request_sender: config.p4dra.as_ref().map(P4draRequestSender::open).transpose()?,
             attest_request_sender: open_request_sender(config)?,
             pinned_maps: None,
@@ -272,12 +273,12 @@ impl Xdp {
     /// otherwise in the stack. The program is detached when this process ends; then all traffic passes.
     ///
     /// # Errors
-    /// Those of the kernel, for example if another XDP program is attached.
+    /// Errors of the kernel, for example if another XDP program is attached.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
         self.add_device_port(ifindex)?;
         let attachment = Attachment::for_process_lifetime(self.program(), ifindex)?;
         self.attachments.push(attachment);
-        if self.down.is_some() {
+        if self.down_counters.is_some() {
             let program = &self.skeleton.progs.linewarden_seal_alive;
             self.sealing_filters
                 .push(SealingFilter::for_process_lifetime(program, ifindex)?);
@@ -287,15 +288,15 @@ impl Xdp {
 
     /// As [`Xdp::attach`], but the program stays when this process ends, held by a link below `directory`, which must
     /// be on a BPF filesystem. A gate then stays closed, and replies continue until `fresh` is 16 s old. The next
-    /// call for the interface replaces the program without a gap; until then its maps use memory. [`remove_gate`] opens
-    /// the gate.
+    /// call for the interface replaces the program without a gap; until then the maps of the program use memory.
+    /// [`remove_gate`] opens the gate.
     ///
     /// # Errors
-    /// Those of [`Xdp::attach`]; no BPF filesystem; a running gateway uses the interface.
+    /// Errors of [`Xdp::attach`]; `directory` is not on a BPF filesystem; a running gateway uses the interface.
     pub fn attach_pinned(&mut self, ifindex: u32, directory: &Path) -> Result<(), DataPlaneError> {
         self.add_device_port(ifindex)?;
         let program_table = self
-            .down
+            .down_counters
             .is_some()
             .then(|| MapHandle::try_from(&self.skeleton.maps.kept_programs));
         let program_table = program_table
@@ -304,7 +305,7 @@ impl Xdp {
         let attachment =
             Attachment::pinned(self.program(), program_table, ifindex, directory, self.gateway_id)?;
         self.attachments.push(attachment);
-        if self.down.is_some() {
+        if self.down_counters.is_some() {
             return seal::attach_persistent(&self.skeleton.progs.linewarden_seal, ifindex);
         }
         // Removes the filter of a sealed gate that this gate replaces.
@@ -315,7 +316,7 @@ impl Xdp {
     /// The program that is attached to the interface.
     fn program(&self) -> &ProgramMut<'static> {
         let programs = &self.skeleton.progs;
-        match (&self.down, &self.stamping) {
+        match (&self.down_counters, &self.stamping) {
             (Some(_), None) => &programs.linewarden_sealed,
             (None, None) => &programs.linewarden_gateway,
             (Some(_), Some(_)) => &programs.linewarden_sealed_stamping,
@@ -326,7 +327,7 @@ impl Xdp {
     /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), as if it had arrived on the loopback interface.
     ///
     /// # Errors
-    /// Those of the kernel: a frame below 14 B or above a page is refused.
+    /// Errors of the kernel: a frame below 14 B or above a page is refused.
     pub fn test_run(&self, frame: &[u8]) -> Result<TestRun, DataPlaneError> {
         self.run(frame, frame.len(), LOOPBACK, 1)
     }
@@ -344,7 +345,7 @@ impl Xdp {
         self.run(frame, linear_bytes, LOOPBACK, 1)
     }
 
-    /// As [`Xdp::test_run`], repeated without a pause. Returns the result of the last run.
+    /// As [`Xdp::test_run`], with `times` runs without a pause. Returns the result of the last run.
     ///
     /// # Errors
     /// As [`Xdp::test_run`].
@@ -352,7 +353,8 @@ impl Xdp {
         self.run(frame, frame.len(), LOOPBACK, times)
     }
 
-    /// As [`Xdp::test_run`], as if the frame had arrived on that interface of the calling thread's network namespace.
+    /// Runs the program `repeat` times, as if the frame had arrived on the interface `ingress` of the calling thread's network
+    /// namespace, with `linear_bytes` of the frame in the part that the program sees.
     fn run(
         &self,
         frame: &[u8],
@@ -391,7 +393,7 @@ impl Xdp {
     }
 
     fn send_frame(&self, ifindex: u32, frame: &[u8]) {
-        let Some(sender) = &self.sender else {
+        let Some(sender) = &self.frame_sender else {
             return;
         };
         if let Err(error) = reply::send(sender, ifindex, frame) {
@@ -403,7 +405,7 @@ impl Xdp {
     /// gate.
     ///
     /// # Errors
-    /// Those of the kernel: a frame below 14 B or above a page is refused; the gate is not sealed.
+    /// Errors of the kernel: a frame below 14 B or above a page is refused; the gate is not sealed.
     pub fn test_seal(&self, frame: &[u8], ifindex: u32) -> Result<TestRun, DataPlaneError> {
         seal::test_run(&self.skeleton.progs.linewarden_seal, frame, ifindex)
     }
@@ -411,7 +413,10 @@ impl Xdp {
     /// The counter of DATA_DOWN numbers of the device in that slot, for tests that compare memory.
     #[must_use]
     pub fn down_counter(&self, slot: u32) -> Option<&AtomicU64> {
-        self.down.as_ref()?.get(slot as usize).map(|cell| &cell.0)
+        self.down_counters
+            .as_ref()?
+            .get(slot as usize)
+            .map(|cell| &cell.0)
     }
 
     /// The waiting PROOFs, one place per CPU, for tests that inspect them before they are settled.
@@ -538,7 +543,7 @@ impl StoreBacked for Xdp {
 
     fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError> {
         self.add_forwards(&live.forward_to)?;
-        if self.sender.is_none() && live.miss_per_s > 0 {
+        if self.frame_sender.is_none() && live.miss_per_s > 0 {
             tracing::error!(
                 "xdp: no packet socket; unknown devices cannot authenticate; restart with CAP_NET_RAW"
             );
@@ -581,7 +586,7 @@ const LOOPBACK: u32 = 1;
 const XDP_TX: u32 = 3;
 
 /// Opens the packet socket of the slow path, even if the slow path is disabled: this setting may change, and the
-/// privilege is dropped once the gateway has started.
+/// gateway drops the privilege after its start.
 fn open_sender(miss_per_s: u32) -> Option<FrameSender> {
     FrameSender::open()
         .inspect_err(|error| match miss_per_s {

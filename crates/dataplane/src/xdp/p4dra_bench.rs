@@ -32,8 +32,8 @@ pub struct P4draBench {
 }
 
 impl P4draBench {
-    /// Loads the programs for the configured provers, and attaches the measured one to the loopback interface of the
-    /// calling thread's network namespace, which should be used for this alone. Frames are addressed to `own_mac`.
+    /// Loads the programs for the configured provers, and attaches the measured program to the loopback interface of the
+    /// calling thread's network namespace. Use this namespace for nothing else. Frames are addressed to `own_mac`.
     ///
     /// # Errors
     /// As [`super::Xdp::load`]; `p4dra-classic` is not configured.
@@ -86,10 +86,10 @@ impl P4draBench {
         self.passes.lay_out(frames);
     }
 
-    /// Runs one pass over the frames through the verifier. Returns ns per reply.
+    /// Runs one pass: the gateway's program handles each frame one time. Returns ns per reply.
     ///
     /// # Errors
-    /// Those of the kernel; a reply that was not verified.
+    /// Errors of the kernel, or a reply that was not verified.
     pub fn pass(&self) -> Result<f64, DataPlaneError> {
         let before = self.counters()?;
         let (count, cost) = self.passes.run(&self.skeleton.progs.bench_gateway)?;
@@ -106,7 +106,7 @@ impl P4draBench {
     /// with cold caches.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     pub fn harness(&self) -> Result<f64, DataPlaneError> {
         Ok(self.passes.run(&self.skeleton.progs.bench_harness)?.1)
     }

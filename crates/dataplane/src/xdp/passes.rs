@@ -29,8 +29,8 @@ struct Case<const WORDS: usize> {
 // SAFETY: as above.
 unsafe impl<const WORDS: usize> Shared for Case<WORDS> {}
 
-/// The frames of a pass. Up to `8 * WORDS` bytes of each, from byte `FIRST` on, are copied into a packet. The bytes
-/// before `FIRST` are those of the first frame.
+/// The frames of a pass. For each run, up to `8 * WORDS` bytes of a frame, from byte `FIRST` on, are copied into the
+/// packet. The bytes before `FIRST` are equal in all runs: they come from the first frame.
 pub(super) struct Passes<const WORDS: usize, const FIRST: usize> {
     cases: Region<Case<WORDS>>,
     state: Region<State>,

@@ -1,4 +1,4 @@
-//! Checks who can write to the directories of pinned BPF objects. A pin is a name: a user who can write to its
+//! Checks which users can write to the directories of pinned BPF objects. A pin is a name: a user who can write to its
 //! directory can replace the gate's program or maps, and the next gateway would adopt them.
 
 use std::fs::{File, OpenOptions};
@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Write permission of a directory's group and of others. The sticky bit does not help, because it does not prevent
-/// new names.
+/// Write permission of a directory's group and of others. The sticky bit is not sufficient, because it
+/// does not prevent the creation of files.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// A directory in which another user could plant pins.
@@ -79,7 +79,7 @@ pub(super) fn path_of(file: &File) -> PathBuf {
 
 /// Refuses a directory if another user can write to it or to one of its ancestors on the BPF filesystem. Directories
 /// may belong to root, to this user, and to the owner of the filesystem's root: root mounts it for a service without
-/// privileges. Directories are opened by descriptor, so that names cannot be changed in between.
+/// privileges. Each parent is opened by the descriptor of its child, so that a renamed directory does not affect the check.
 ///
 /// # Errors
 /// The first insecure directory.
@@ -106,15 +106,15 @@ fn ancestors_on_bpf_filesystem(
 ) -> Result<Vec<(PathBuf, u32, u32)>, InsecureDirectory> {
     let mut path = path.to_owned();
     let mut ancestors = Vec::new();
-    let system = |path: &Path| {
+    let to_error = |path: &Path| {
         let path = path.to_owned();
         move |source| InsecureDirectory::System { path, source }
     };
-    let mut current = directory.try_clone().map_err(system(&path))?;
-    while is_on_bpf_filesystem(&current).map_err(system(&path))? {
-        let status = current.metadata().map_err(system(&path))?;
+    let mut current = directory.try_clone().map_err(to_error(&path))?;
+    while is_on_bpf_filesystem(&current).map_err(to_error(&path))? {
+        let status = current.metadata().map_err(to_error(&path))?;
         ancestors.push((path.clone(), status.uid(), status.mode() & 0o7777));
-        current = parent(&current).map_err(system(&path))?;
+        current = parent(&current).map_err(to_error(&path))?;
         path.pop();
     }
     Ok(ancestors)
@@ -132,7 +132,7 @@ fn parent(directory: &File) -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// Why this directory, which need not exist yet, is not secure for pins. `None` if owners and modes permit it.
+/// The reason why `directory`, which need not exist yet, is not secure for pins. `None`: owners and modes make it secure.
 #[must_use]
 pub fn pin_directory_problem(directory: &Path) -> Option<InsecureDirectory> {
     // The first part of a relative path may not exist yet; then the current directory is checked.

@@ -14,7 +14,7 @@ use crate::layout::Control;
 use crate::store::Region;
 use crate::store::adopt::hash_seed_of;
 
-/// The maps that hold state, by name. All others are created from the configuration.
+/// The maps that hold state, by name. All other maps are created from the configuration.
 const PINNED: [&str; 16] = [
     "lines",
     "sessions",
@@ -27,7 +27,7 @@ const PINNED: [&str; 16] = [
     "notes",
     "control",
     "percpu",
-    // For its counters, which belong to those of `percpu`.
+    // Pinned for its counters, which are added to the counters of `percpu`.
     "waiting",
     "sources",
     "down",
@@ -39,7 +39,7 @@ const PINNED: [&str; 16] = [
 #[derive(Debug)]
 pub(super) struct PinnedMaps {
     path: PathBuf,
-    owner: File,
+    locked_directory: File,
 }
 
 impl PinnedMaps {
@@ -47,7 +47,7 @@ impl PinnedMaps {
     pub(super) fn of(directory: &Path, gateway_id: u32, purpose: Purpose) -> Result<Self, DataPlaneError> {
         let pin_directory = PinDirectory::of_memory(directory, gateway_id)?;
         Ok(Self {
-            owner: pin_directory.lock(purpose)?,
+            locked_directory: pin_directory.lock(purpose)?,
             path: pin_directory.path,
         })
     }
@@ -67,7 +67,7 @@ impl PinnedMaps {
     pub(super) fn unpin(&self) -> Result<bool, DataPlaneError> {
         let mut had_pin = false;
         // Accessed by descriptor: if another user owns the directory, that user could replace it in the meantime.
-        let directory = pin_security::path_of(&self.owner);
+        let directory = pin_security::path_of(&self.locked_directory);
         for name in PINNED {
             let pin = directory.join(name);
             if pin.symlink_metadata().is_ok() {

@@ -75,7 +75,7 @@ const PIN_PREFIX: &str = "programs-";
 
 /// Pins a table in an interface's directory, in addition to existing pins.
 pub(super) fn pin(table: &mut MapHandle, directory: &Path) -> Result<PathBuf, DataPlaneError> {
-    let used = tables(directory)?;
+    let used = pinned_tables(directory)?;
     let mut paths = (0u32..).map(|number| directory.join(format!("{PIN_PREFIX}{number}")));
     let free_path = paths.find(|path| !used.contains(path)).unwrap_or_default();
     table
@@ -86,7 +86,7 @@ pub(super) fn pin(table: &mut MapHandle, directory: &Path) -> Result<PathBuf, Da
 
 /// Removes all pins of tables in an interface's directory except `kept`.
 pub(super) fn remove_others(kept: Option<&Path>, directory: &Path) -> Result<(), DataPlaneError> {
-    for path in tables(directory)? {
+    for path in pinned_tables(directory)? {
         if kept != Some(&path) {
             std::fs::remove_file(&path)
                 .map_err(|error| DataPlaneError::kernel(format!("removing {}", path.display()), error))?;
@@ -95,7 +95,7 @@ pub(super) fn remove_others(kept: Option<&Path>, directory: &Path) -> Result<(),
     Ok(())
 }
 
-fn tables(directory: &Path) -> Result<Vec<PathBuf>, DataPlaneError> {
+fn pinned_tables(directory: &Path) -> Result<Vec<PathBuf>, DataPlaneError> {
     let entries = std::fs::read_dir(directory)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| DataPlaneError::kernel(format!("reading {}", directory.display()), error))?;

@@ -4,8 +4,8 @@
 //! contains the cost of the harness, which is reported separately.
 //!
 //! The program is attached, as in a gateway. Otherwise `BPF_PROG_TEST_RUN` would change the kernel's dispatcher of
-//! XDP programs at the start of each run, which waits some milliseconds for all CPUs. The caches would then be cold,
-//! and every prover, read once per run, would come from memory (100 to 140 ns more).
+//! XDP programs at the start of each run, and this change waits some milliseconds for all CPUs. The caches would then be
+//! cold, and every prover, which is read one time per run, would come from memory (100 to 140 ns more).
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::{LOOPBACK, check_privileges, config, read_counters, redirect_libbpf_l
 use crate::store::provers::Provers;
 use crate::{Config, Counters, DataPlaneError};
 
-/// Ethernet, IPv4, UDP.
+/// Size of the Ethernet, IPv4 and UDP headers.
 const HEADERS_BYTES: usize = 42;
 /// Bytes of a frame: these headers and a PROOF.
 pub const FRAME_BYTES: usize = HEADERS_BYTES + PROOF_BYTES;
@@ -41,8 +41,8 @@ pub struct ProofBench {
 }
 
 impl ProofBench {
-    /// Loads the programs for the configured number of provers, and attaches the measured one to the loopback
-    /// interface of the calling thread's network namespace, which should be used for this alone. Frames are addressed
+    /// Loads the programs for the configured number of provers, and attaches the measured program to the loopback
+    /// interface of the calling thread's network namespace. Use this namespace for nothing else. Frames are addressed
     /// to `own_mac`.
     ///
     /// # Errors
@@ -89,10 +89,10 @@ impl ProofBench {
         self.passes.lay_out(frames);
     }
 
-    /// Runs one pass over the frames through the verifier. Returns ns per PROOF.
+    /// Runs one pass: the gateway's program handles each frame one time. Returns ns per PROOF.
     ///
     /// # Errors
-    /// Those of the kernel; a PROOF that was not accepted.
+    /// Errors of the kernel, or a PROOF that was not accepted.
     pub fn pass(&self) -> Result<f64, DataPlaneError> {
         let before = self.counters()?;
         let (count, cost) = self.passes.run(&self.skeleton.progs.bench_gateway)?;
@@ -108,7 +108,7 @@ impl ProofBench {
     /// As [`Self::pass`], for the harness alone.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// Errors of the kernel.
     pub fn harness(&self) -> Result<f64, DataPlaneError> {
         Ok(self.passes.run(&self.skeleton.progs.bench_harness)?.1)
     }

@@ -17,7 +17,8 @@ pub(super) fn send(sender: &FrameSender, ifindex: u32, frame: &[u8]) -> io::Resu
     }
 }
 
-/// On the loopback interface the kernel accepts a frame to 127.0.0.0/8 only from its own output path.
+/// Sends the message of a frame through the network stack: on the loopback interface, the kernel accepts a frame to
+/// 127.0.0.0/8 only from its own output path.
 fn send_by_stack(frame: &[u8]) -> io::Result<()> {
     let malformed = || io::Error::from(io::ErrorKind::InvalidInput);
     let (parsed, payload_at) = miss::parse_datagram(frame).ok_or_else(malformed)?;

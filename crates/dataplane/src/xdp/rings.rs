@@ -26,7 +26,7 @@ struct Reader(RingBuffer<'static>);
 // and its callbacks hold only data that may be sent.
 unsafe impl Send for Reader {}
 
-/// Both rings, mapped once.
+/// The rings of events and of misses.
 pub(super) struct Rings {
     reader: Mutex<Reader>,
     epoll_fd: RawFd,

@@ -2,8 +2,8 @@
 //! kernel has).
 //!
 //! Unlike a link, a filter stays when its process ends, as a gate that stays closed requires. For other gates,
-//! [`SealingFilter`] removes the filter on drop. If the process is killed, the program passes all frames once the
-//! freshness value has not been renewed for 16 s, and the next gateway replaces the filter.
+//! [`SealingFilter`] removes the filter on drop. If the process is killed, the program passes all frames after
+//! 16 s without a new freshness value, and the next gateway replaces the filter.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};

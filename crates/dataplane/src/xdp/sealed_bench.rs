@@ -1,8 +1,8 @@
 //! Measures the sealed gate on one CPU, packet after packet (`BPF_PROG_TEST_RUN`), in both directions:
 //! `bpf/bench_sealed.bpf.c`.
 //!
-//! Every run starts with the original packet and window, so that its number is new. Upwards the packet is opened,
-//! downwards it is sealed. The cost of the harness is subtracted.
+//! Every run starts with the original packet and window, so that the sequence number of the packet is new. Upwards the
+//! packet is opened, downwards it is sealed. The cost of the harness is subtracted.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub struct SealedBench {
     skeleton: BenchSealedSkel<'static>,
     store: Store,
     state: Region<State>,
-    down: Region<DownCell>,
+    down_counters: Region<DownCell>,
 }
 
 impl SealedBench {
@@ -93,7 +93,7 @@ impl SealedBench {
         regions.initialize_settings(&config.live_settings());
         let mut benchmark = Self {
             state: config::region(skeleton.object(), "bench", 1)?,
-            down: config::region(skeleton.object(), "down", config.geometry.slots)?,
+            down_counters: config::region(skeleton.object(), "down", config.geometry.slots)?,
             store: Store::new(Arc::new(regions), config.geometry.clone()),
             skeleton,
         };
@@ -134,12 +134,12 @@ impl SealedBench {
         Ok(())
     }
 
-    /// Cost of a payload with `payload_bytes` bytes. Each program runs in `runs` series of `repeat` runs, and the
+    /// Cost of a payload with `payload_bytes` bytes. Each program runs in `series_count` series of `repeat` runs, and the
     /// fastest series counts.
     ///
     /// # Errors
-    /// Those of the kernel, or a dropped packet.
-    pub fn cost(&self, payload_bytes: usize, repeat: u32, runs: u32) -> Result<Cost, DataPlaneError> {
+    /// Errors of the kernel, or a dropped packet.
+    pub fn cost(&self, payload_bytes: usize, repeat: u32, series_count: u32) -> Result<Cost, DataPlaneError> {
         let [device, service] = ENDPOINTS;
         let payload = vec![0x5a; payload_bytes];
         let mut message = vec![0; DATA_HEADER_BYTES + payload_bytes];
@@ -172,11 +172,11 @@ impl SealedBench {
         };
         let sealed = FrameBuilder::new(device, gateway).udp(&message);
         let programs = &self.skeleton.progs;
-        // The harness adds the first bytes.
+        // The harness extends the packet at its front by the length of the LAP header.
         let short = sealed.get(DATA_HEADER_BYTES..).unwrap_or_default();
         self.lay_out(&sealed);
         let shortest = |program: &ProgramMut<'_>, frame: &[u8], action| {
-            shortest_run_ns(program, frame, action, repeat, runs)
+            shortest_run_ns(program, frame, action, repeat, series_count)
         };
         let up = |program| shortest(program, short, libbpf_rs::libbpf_sys::XDP_PASS);
         let (harness, moves, total) = (
@@ -189,7 +189,9 @@ impl SealedBench {
         // This frame is so long that the harness does not extend it.
         let long = FrameBuilder::new(service, device).udp(&message);
         let down = |program| {
-            self.down.iter().for_each(|word| word.0.store(0, Relaxed));
+            self.down_counters
+                .iter()
+                .for_each(|word| word.0.store(0, Relaxed));
             shortest(program, &long, u32::MAX)
         };
         let (harness_down, moves_down, total_down) = (
@@ -197,6 +199,7 @@ impl SealedBench {
             down(&programs.bench_down_moves)?,
             down(&programs.bench_down)?,
         );
+        // The harness moves an end of the packet one time more than the measured program; see `bench_sealed.bpf.c`.
         Ok(Cost {
             up: total - harness + (moves - harness) / 2.0,
             down: total_down - harness_down + (moves_down - harness_down) / 2.0,
@@ -224,10 +227,10 @@ fn shortest_run_ns(
     frame: &[u8],
     action: u32,
     repeat: u32,
-    runs: u32,
+    series_count: u32,
 ) -> Result<f64, DataPlaneError> {
-    let mut best = f64::MAX;
-    for _ in 0..runs {
+    let mut shortest_ns = f64::MAX;
+    for _ in 0..series_count {
         let mut out = vec![0u8; frame.len() + 256];
         let input = ProgramInput {
             data_in: Some(frame),
@@ -246,7 +249,7 @@ fn shortest_run_ns(
                 problem,
             ));
         }
-        best = best.min(output.duration.as_nanos() as f64);
+        shortest_ns = shortest_ns.min(output.duration.as_nanos() as f64);
     }
-    Ok(best)
+    Ok(shortest_ns)
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::compare_test::{object, section_names, sections, text, word};
 
 const STACK_MAX: usize = 512;
-const ROUNDED_TO: usize = 32;
+const STACK_ROUNDING: usize = 32;
 
 const FRAME_POINTER: u8 = 10;
 const MOVE_REGISTER: u8 = 0xbf;
@@ -47,7 +47,7 @@ fn symbols<'a>(sections: &BTreeMap<&str, &'a [u8]>) -> Vec<Symbol<'a>> {
 /// The deepest stack access of a function's instructions, relative to its frame pointer.
 fn stack(code: &[u8]) -> usize {
     let mut deepest = 0;
-    let mut copies = [false; 16];
+    let mut frame_pointer_copies = [false; 16];
     for bytes in code.chunks_exact(8) {
         let (code, to, from) = (bytes[0], bytes[1] & 15, bytes[1] >> 4);
         let offset = i16::from_le_bytes([bytes[2], bytes[3]]);
@@ -60,12 +60,12 @@ fn stack(code: &[u8]) -> usize {
         if base == Some(FRAME_POINTER) {
             deepest = deepest.max(usize::from(offset.unsigned_abs()));
         }
-        let is_copy = copies[usize::from(to)];
+        let is_copy = frame_pointer_copies[usize::from(to)];
         if code == ADD_IMMEDIATE && is_copy && immediate < 0 {
             deepest = deepest.max(immediate.unsigned_abs() as usize);
         }
         if matches!(code & 7, 0 | 1 | 4 | 7) {
-            copies[usize::from(to)] = code == MOVE_REGISTER && from == FRAME_POINTER;
+            frame_pointer_copies[usize::from(to)] = code == MOVE_REGISTER && from == FRAME_POINTER;
         }
     }
     deepest
@@ -76,7 +76,7 @@ fn functions(elf: &[u8]) -> BTreeMap<usize, Function> {
     let (sections, names) = (sections(elf), section_names(elf));
     let symbols = symbols(&sections);
     let is_function = |symbol: &Symbol<'_>| symbol.kind == FUNCTION_SYMBOL;
-    let called = |section: usize, offset: i64| {
+    let function_at = |section: usize, offset: i64| {
         let is_callee = |symbol: &Symbol<'_>| {
             is_function(symbol) && symbol.section == section && symbol.offset as i64 == offset
         };
@@ -97,8 +97,8 @@ fn functions(elf: &[u8]) -> BTreeMap<usize, Function> {
             match relocation.map(|entry| word(entry, 12)) {
                 Some(number) if is_function(&symbols[number]) => number,
                 // The symbol is that of the section; the immediate is the offset in it.
-                Some(number) => called(symbols[number].section, (immediate + 1) * 8),
-                None => called(symbol.section, offset as i64 + (immediate + 1) * 8),
+                Some(number) => function_at(symbols[number].section, (immediate + 1) * 8),
+                None => function_at(symbol.section, offset as i64 + (immediate + 1) * 8),
             }
         });
         Function {
@@ -121,7 +121,10 @@ fn deepest(functions: &BTreeMap<usize, Function>, number: usize) -> (usize, Stri
     let function = &functions[&number];
     let called = function.calls.iter().map(|called| deepest(functions, *called));
     let (below, names) = called.max().unwrap_or_default();
-    let own = function.stack.next_multiple_of(ROUNDED_TO).max(ROUNDED_TO);
+    let own = function
+        .stack
+        .next_multiple_of(STACK_ROUNDING)
+        .max(STACK_ROUNDING);
     (own + below, format!("{} ({own}) {names}", function.name))
 }
 

@@ -59,20 +59,20 @@ impl Stamping {
         };
         // The number continues after a pause: a concurrent reader must not see an old number again.
         let [even, odd] = &cell.slot;
-        let last = even.number.load(Relaxed).max(odd.number.load(Relaxed));
+        let newest = even.number.load(Relaxed).max(odd.number.load(Relaxed));
         let slot = |number: u64| if number.is_multiple_of(2) { even } else { odd };
-        if last != 0 && cell.current.load(Relaxed) == last && slot(last).matches(template) {
-            slot(last).until_ns.store(*until_ns, Release);
+        if newest != 0 && cell.current.load(Relaxed) == newest && slot(newest).matches(template) {
+            slot(newest).until_ns.store(*until_ns, Release);
             return;
         }
-        let number = last + 1;
+        let number = newest + 1;
         slot(number).write(number, template, *until_ns);
         cell.current.store(number, Release);
     }
 }
 
 impl Drop for Stamping {
-    /// The memory may stay mapped by a program that outlives this process.
+    /// Clears the secrets, because a program that outlives this process may keep the memory.
     fn drop(&mut self) {
         let region = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(cell) = region.first() {

@@ -54,17 +54,17 @@ impl StampBench {
         })
     }
 
-    /// Additional cost of stamping this IPv6 packet, ns. Each program runs in `runs` series of `repeat` runs, and the
+    /// Additional cost of stamping this IPv6 packet, ns. Each program runs in `series_count` series of `repeat` runs, and the
     /// fastest series counts.
     ///
     /// # Errors
-    /// Those of the kernel, or a dropped packet.
+    /// Errors of the kernel, or a dropped packet.
     pub fn cost(
         &self,
         template: Template,
         frame: &[u8],
         repeat: u32,
-        runs: u32,
+        series_count: u32,
     ) -> Result<f64, DataPlaneError> {
         self.stamping.publish(Some(&Stamp {
             template,
@@ -75,15 +75,16 @@ impl StampBench {
                 word.store(u64::from_ne_bytes(*bytes), Relaxed);
             }
         }
-        // The harness removes the first bytes.
+        // The harness removes the first `Template::BYTES` bytes before it restores the headers.
         let long = [&[0; Template::BYTES], frame].concat();
-        let shortest = |program: &ProgramMut<'_>| shortest_run_ns(program, &long, repeat, runs);
+        let shortest = |program: &ProgramMut<'_>| shortest_run_ns(program, &long, repeat, series_count);
         let programs = &self.skeleton.progs;
         let (harness, moves, total) = (
             shortest(&programs.bench_stamp_harness)?,
             shortest(&programs.bench_stamp_moves)?,
             shortest(&programs.bench_stamp)?,
         );
+        // The harness moves the start of the packet one time more than the measured program; see `bench_stamp.bpf.c`.
         Ok(total - harness + (moves - harness) / 2.0)
     }
 }
@@ -92,10 +93,10 @@ fn shortest_run_ns(
     program: &ProgramMut<'_>,
     frame: &[u8],
     repeat: u32,
-    runs: u32,
+    series_count: u32,
 ) -> Result<f64, DataPlaneError> {
-    let mut best = f64::MAX;
-    for _ in 0..runs {
+    let mut shortest_ns = f64::MAX;
+    for _ in 0..series_count {
         let mut out = vec![0u8; frame.len() + 128];
         let mut context = test_context(frame.len(), LOOPBACK);
         let input = ProgramInput {
@@ -116,7 +117,7 @@ fn shortest_run_ns(
                 problem,
             ));
         }
-        best = best.min(output.duration.as_nanos() as f64);
+        shortest_ns = shortest_ns.min(output.duration.as_nanos() as f64);
     }
-    Ok(best)
+    Ok(shortest_ns)
 }

@@ -4,7 +4,8 @@
 //! A free place belongs to the packet path until the packet path has filled it. The side that takes the content of a
 //! place, by compare-and-swap, settles the PROOF: the packet path at the next PROOF on that CPU, or user space. PROOFs
 //! that arrive in the meantime are settled one at a time. If a process is killed before it frees a place, the place
-//! stays taken until the next process frees it; until then PROOFs on that CPU are dropped (`drop_stopped`).
+//! stays taken until the next process frees it. Until then all PROOFs are dropped (`drop_stopped`), because the program
+//! that handles PROOFs ends with its process.
 
 use std::net::Ipv6Addr;
 use std::sync::atomic::AtomicU64;
@@ -43,7 +44,7 @@ const SPINS_MAX: u32 = 1 << 13;
 pub(super) struct WaitingProofs {
     places: Region<WaitingProof>,
     geometry: ProverGeometry,
-    /// By CPU, as in the packet path.
+    /// Limits of reported wrong proofs, by CPU, as in the packet path.
     alarms: Mutex<Vec<RateWindow>>,
 }
 
@@ -55,8 +56,8 @@ pub(super) fn possible_cpus() -> Result<u32, DataPlaneError> {
 }
 
 impl WaitingProofs {
-    /// Maps the array of a loaded object. Content of an earlier process refers to lines of removed provers, so it is
-    /// discarded.
+    /// Maps the array of a loaded object. Content of an earlier process refers to lines of removed provers, so this
+    /// content is discarded.
     pub(super) fn map(object: &Object, config: &Config) -> Result<Self, DataPlaneError> {
         let places: Region<WaitingProof> = region(object, "waiting", possible_cpus()?)?;
         let states = places.iter().map(|place| &place.state);
@@ -82,16 +83,16 @@ impl WaitingProofs {
         report: &mut dyn FnMut(Event),
     ) {
         for (cpu, place) in self.places.iter().enumerate() {
-            let Some(claim) = TakenProof::take(place) else {
+            let Some(taken_proof) = TakenProof::take(place) else {
                 continue;
             };
-            let outcome = claim.settle(provers, &self.geometry);
+            let outcome = taken_proof.settle(provers, &self.geometry);
             let counters = place.settled_counts.iter().zip(OUTCOMES);
             for (counter, _) in counters.filter(|(_, counted)| *counted == outcome) {
                 counter.fetch_add(1, Relaxed);
             }
             if outcome == Verdict::DropProof && self.may_report(cpu, now, alarm_per_s) {
-                report(claim.event());
+                report(taken_proof.event());
             }
         }
     }
@@ -127,8 +128,8 @@ struct TakenProof {
 }
 
 impl TakenProof {
-    /// Takes a waiting PROOF and frees its place. If the packet path is settling the PROOF, this function waits,
-    /// because the PROOF may have arrived long ago.
+    /// Takes a waiting PROOF and frees its place. If the packet path is settling the PROOF, this function waits for
+    /// the verdict: the PROOF may have arrived long before the current query.
     fn take(place: &WaitingProof) -> Option<Self> {
         let mut attempts = 0..SPINS_MAX;
         loop {
@@ -150,7 +151,7 @@ impl TakenProof {
         let mut proof = [0; 64];
         let words = proof.chunks_exact_mut(8).zip(&place.proof);
         words.for_each(|(bytes, cell)| bytes.copy_from_slice(&word(cell).to_ne_bytes()));
-        let claim = Self {
+        let taken_proof = Self {
             line: place.line.load(Relaxed),
             before: place.before.load(Relaxed),
             after: place.after.load(Relaxed),
@@ -162,7 +163,7 @@ impl TakenProof {
             proof,
         };
         place.state.store(WAITING_FREE, Release);
-        Some(claim)
+        Some(taken_proof)
     }
 
     /// gateway_id and number of the round.

@@ -1,4 +1,4 @@
-//! Frames of random runs: valid, invalid, mutated and unrelated.
+//! The frames of random runs: valid, invalid and mutated messages, and unrelated frames.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::support::device::{Response, TestDevice, gateway_end, sealed_frame, se
 use crate::support::fixture::forward::{other_service, unreachable_service};
 
 impl Run<'_> {
-    /// A frame to the gateway, usually from the device's own address.
+    /// The headers of a frame to the gateway, usually from the device's own address.
     pub(super) fn envelope(&mut self, device: TestDevice) -> FrameBuilder {
         let v6 = self.one_in(3);
         let mut end = device.end(v6);
@@ -32,8 +32,8 @@ impl Run<'_> {
             end.port = self.rng.random();
         }
         if self.one_in(20) {
-            let edge_addresses = edges();
-            end.ip = self.pick(&edge_addresses[usize::from(v6)]);
+            let addresses = boundary_addresses();
+            end.ip = self.pick(&addresses[usize::from(v6)]);
         }
         let mut target = gateway_end(v6);
         if self.one_in(40) {
@@ -103,7 +103,7 @@ impl Run<'_> {
             response.gateway.0 ^= 1;
         }
         if self.one_in(8) {
-            // The previous fresh value, an older or a future one, or none.
+            // A future fresh value, the current one, the previous one or an older one; or none.
             let [.., last] = &mut response.fresh;
             *last = last.wrapping_sub(self.rng.random_range(0..4)).wrapping_add(1);
             if self.one_in(4) {
@@ -113,7 +113,7 @@ impl Run<'_> {
         self.envelope(device).udp(&response.bytes(device))
     }
 
-    /// A DATA_UP, usually valid and with the next number.
+    /// A DATA_UP, usually valid and with the next sequence number.
     pub(super) fn sealed(&mut self) -> Vec<u8> {
         let device = self.device();
         let Some(session) = self.fixture.last_device_session(device) else {
@@ -160,13 +160,13 @@ impl Run<'_> {
             let ttls = [0, 1, 2, 255, self.rng.random()];
             builder = builder.ip_fields(self.rng.random(), self.rng.random(), self.pick(&ttls));
         } else if self.one_in(10) {
-            builder = builder.ip_fields(0, carrying(device, &to, payload.len()), TTL);
+            builder = builder.ip_fields(0, id_with_carry(device, &to, payload.len()), TTL);
         }
         builder.udp(&session.seal(seq.max(1), &to, &payload))
     }
 
-    /// A frame towards a device.
-    pub(super) fn downwards(&mut self) {
+    /// Sends a random frame towards a device.
+    pub(super) fn send_towards_device(&mut self) {
         let (device, v6) = (self.device(), self.one_in(3));
         let mut builder = FrameBuilder::new(service_end(v6), device.end(v6));
         if self.one_in(6) {
@@ -197,7 +197,7 @@ impl Run<'_> {
         *self.verdicts.entry(verdict).or_default() += 1;
     }
 
-    /// Frames from devices to other hosts, which the gate passes or drops.
+    /// A frame from a device to another host, which the gate passes or drops.
     pub(super) fn other_traffic(&mut self) -> Vec<u8> {
         let device = self.device();
         let v6 = self.one_in(2);
@@ -216,13 +216,13 @@ impl Run<'_> {
         }
     }
 
-    /// Neighbor discovery, or frames that resemble it, between a device and other hosts on its link or elsewhere.
+    /// A neighbor discovery message or a frame that resembles one, between a device and another host.
     fn icmpv6(&mut self, device: TestDevice, other: Endpoint) -> Vec<u8> {
         let addresses = [
             device.end(true).ip,
             other.ip,
             gateway_end(true).ip,
-            // An address in no prefix, and one that is in another prefix in some settings.
+            // An address in none of the devices' prefixes, and an address in a second prefix of some settings.
             [0xfd67, 0, 0, 0, 0, 0, 0, 9].into(),
             [0xfd66, 0, 0, 1, 0, 0, 0, 9].into(),
             [0xfe80, 0, 0, 0, 0, 0, 0, 9].into(),
@@ -252,7 +252,7 @@ impl Run<'_> {
     }
 
     fn dhcp(&mut self, device: TestDevice, v6: bool) -> Vec<u8> {
-        let to: [IpAddr; 4] = if v6 {
+        let addresses: [IpAddr; 4] = if v6 {
             [
                 [0xff02, 0, 0, 0, 0, 0, 1, 2].into(),
                 [0xff05, 0, 0, 0, 0, 0, 1, 3].into(),
@@ -272,7 +272,7 @@ impl Run<'_> {
             from.ip = [0xfe80, 0, 0, 0, 0, 0, 0, 9].into();
         }
         let to = Endpoint {
-            ip: self.pick(&to),
+            ip: self.pick(&addresses),
             ..service_end(v6)
         };
         if !self.one_in(4) {
@@ -312,7 +312,7 @@ impl Run<'_> {
         builder.ip(0, &message)
     }
 
-    /// Frames of control protocols and other protocols, to groups and hosts.
+    /// A frame of a control protocol or of another protocol than IP, to a group or a host.
     fn not_ip(&mut self, builder: FrameBuilder) -> Vec<u8> {
         let types = [0x88cc, 0x888e, 0x8892, 0x88b8, 0x88f7, 46, 0x0806, 0x9100];
         let mut frame = builder.ethernet(self.pick(&types), &[0x42; 46]);
@@ -324,7 +324,8 @@ impl Run<'_> {
         frame
     }
 
-    pub(super) fn garbage(&mut self) -> Vec<u8> {
+    /// A message of random bytes, often with the magic, version, suite and length field of a LAP message.
+    pub(super) fn random_message(&mut self) -> Vec<u8> {
         let device = self.device();
         let mut message = vec![0u8; self.rng.random_range(0..140)];
         self.rng.fill(&mut message[..]);
@@ -336,7 +337,7 @@ impl Run<'_> {
         self.envelope(device).udp(&message)
     }
 
-    /// Flips bits, usually in the message; truncates or extends the frame.
+    /// Flips bits, usually in the message, or truncates or extends the frame.
     pub(super) fn mutate(&mut self, frame: &mut Vec<u8>) {
         let payload = parse(frame)
             .ok()
@@ -359,8 +360,8 @@ impl Run<'_> {
     }
 }
 
-/// IPv4 and IPv6 addresses at the edges of the devices' prefixes, now or after a change.
-fn edges() -> [[IpAddr; 8]; 2] {
+/// IPv4 and IPv6 addresses at the boundaries of the devices' initial or later prefixes, and in none of them.
+fn boundary_addresses() -> [[IpAddr; 8]; 2] {
     let v4 = |a, b, c, d| IpAddr::from([a, b, c, d]);
     let v6 = |a, d, h| IpAddr::from([a, 0, 0, d, 0, 0, 0, h]);
     [
@@ -387,9 +388,9 @@ fn edges() -> [[IpAddr; 8]; 2] {
     ]
 }
 
-/// The IPv4 identification at which the checksum of an opened datagram carries when its TTL is decremented, which
-/// happens once in about 65,536 datagrams.
-fn carrying(device: TestDevice, to: &Endpoint, payload_bytes: usize) -> u16 {
+/// The IPv4 identification with which the decrement of the TTL causes a carry in the checksum of the opened datagram.
+/// A random identification has this effect in only one of about 65,536 datagrams.
+fn id_with_carry(device: TestDevice, to: &Endpoint, payload_bytes: usize) -> u16 {
     let opened = FrameBuilder::new(device.end(to.ip.is_ipv6()), *to).udp(&vec![0; payload_bytes]);
     let sum = u16::from_be_bytes([opened[24], opened[25]]);
     let (id, carry) = sum.overflowing_add(0x0100);

@@ -12,7 +12,7 @@ use crate::support::device::{A, UNKNOWN, gateway_end, service_end};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::{TestConfig, device_prefixes, own_address};
 
-/// Addresses that a device with valid keys claims, and whether they are admitted.
+/// Source addresses of messages with valid keys, and whether the gateway admits each address.
 fn sources() -> Vec<(&'static str, IpAddr, bool)> {
     let v6 = |words: [u16; 8]| IpAddr::from(words);
     vec![
@@ -26,7 +26,7 @@ fn sources() -> Vec<(&'static str, IpAddr, bool)> {
         ("below the prefix", [10, 65, 255, 255].into(), false),
         ("the prefix's first address", [10, 66, 0, 0].into(), true),
         (
-            "the prefix's last address but one",
+            "the prefix's second-last address",
             [10, 66, 255, 254].into(),
             true,
         ),
@@ -74,7 +74,7 @@ fn from_sources() -> Vec<Record> {
         ]);
     }
     records.push(record(
-        "the winning RESPONSE again, after its address left the prefixes",
+        "the repeated winning RESPONSE, after the prefixes have changed to exclude its address",
         |w| {
             w.pool(A, 0, 4);
             w.open_bound(A, false);
@@ -107,7 +107,7 @@ fn from_sources() -> Vec<Record> {
     records
 }
 
-/// The gateway's machine gets the address of a device that has a session.
+/// Addresses of the gateway's machine change, usually to the address of a device that has a session.
 fn gateway_addresses(gate: Gate) -> Vec<Record> {
     let with_session = |w: &mut TestFixture| {
         w.pool(A, 0, 4);
@@ -115,7 +115,7 @@ fn gateway_addresses(gate: Gate) -> Vec<Record> {
         w.move_gateway(&[A.end(false).ip]);
     };
     let mut records = vec![record(
-        "the winning RESPONSE again, after the gateway's machine had its address for a while",
+        "the repeated winning RESPONSE, after the gateway's machine temporarily had its address",
         move |w| {
             with_session(w);
             w.move_gateway(&[]);
@@ -128,18 +128,18 @@ fn gateway_addresses(gate: Gate) -> Vec<Record> {
     )];
     if gate == Gate::Bound {
         let datagram = |_: &TestFixture| FrameBuilder::new(A.end(false), service_end(false)).udp(b"datagram");
-        let own = OwnAddress::host(A.end(false).ip);
-        for (name, prefixes, own, verdict) in [
+        let device_address = OwnAddress::host(A.end(false).ip);
+        for (name, first_prefix, own, verdict) in [
             (
-                "that the gateway's machine has now",
+                "that the gateway's machine now has",
                 0,
-                vec![own_address(), own],
+                vec![own_address(), device_address],
                 DropGate,
             ),
             (
-                "outside the prefixes that the gateway's machine has now",
+                "outside the prefixes, which the gateway's machine now has",
                 1,
-                vec![own],
+                vec![device_address],
                 DropGate,
             ),
             ("outside the prefixes", 1, vec![], PassSession),
@@ -149,7 +149,7 @@ fn gateway_addresses(gate: Gate) -> Vec<Record> {
                 move |w| {
                     w.pool(A, 0, 4);
                     w.open_bound(A, false);
-                    w.set_sources(&device_prefixes()[prefixes..], &own);
+                    w.set_sources(&device_prefixes()[first_prefix..], &own);
                 },
                 datagram,
                 verdict,
@@ -166,7 +166,7 @@ fn gateway_addresses(gate: Gate) -> Vec<Record> {
             move |w| {
                 w.pool(A, 0, 4);
                 let address = |n| IpAddr::from([10, 66, 1, n]);
-                // Two more are the gateway's own address and the broadcast address of its subnet.
+                // The gateway also refuses its own address and the broadcast address of its subnet.
                 w.move_gateway(&(0..refused - 2).map(address).collect::<Vec<_>>());
             },
             move |w| A.frame(v6).udp(&w.request(A)),
@@ -176,7 +176,7 @@ fn gateway_addresses(gate: Gate) -> Vec<Record> {
     records
 }
 
-/// Frames for an idle station on the link, whose address a reply would use, and frames for groups.
+/// Frames for another station on the link, in whose name the gateway would reply, and frames for groups.
 fn for_other_stations(verdict: Verdict) -> Vec<Record> {
     let setup = |w: &mut TestFixture| w.pool(A, 0, 4);
     let to = |v6, mac| {
@@ -229,11 +229,11 @@ fn for_other_stations(verdict: Verdict) -> Vec<Record> {
     records
 }
 
-fn broken_for_other_stations() -> Vec<Record> {
+fn malformed_for_other_stations() -> Vec<Record> {
     let mut end = gateway_end(false);
     end.mac = [2, 0, 0, 0, 0xaa, 1];
     let to = move || FrameBuilder::new(A.end(false), end);
-    let shorter = |mut frame: Vec<u8>| {
+    let with_short_udp_length = |mut frame: Vec<u8>| {
         frame[38..40].copy_from_slice(&[0, 3]);
         frame
     };
@@ -241,7 +241,7 @@ fn broken_for_other_stations() -> Vec<Record> {
         record(
             "a wrong UDP length for another station",
             |_| {},
-            move |w| shorter(to().udp(&w.request(A))),
+            move |w| with_short_udp_length(to().udp(&w.request(A))),
             PassForeign,
         ),
         record(
@@ -265,7 +265,7 @@ pub fn groups() -> Vec<Group> {
         group(TestConfig::OFF, gateway_addresses(Gate::Off)),
         group(TestConfig::BOUND, gateway_addresses(Gate::Bound)),
         group(TestConfig::OFF, for_other_stations(PassForeign)),
-        group(TestConfig::OFF, broken_for_other_stations()),
+        group(TestConfig::OFF, malformed_for_other_stations()),
         group(TestConfig::BOUND, for_other_stations(DropGatePort)),
         group(TestConfig::SEALED, from_sources()),
         group(TestConfig::SEALED, for_other_stations(DropGatePort)),

@@ -1,4 +1,4 @@
-//! PROOFs: every step of LAP/1 3.2.1, and which step decides if two apply.
+//! PROOFs: every step of LAP/1 3.2.1. If several steps refuse a PROOF, the first one decides.
 
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::ids::{GatewayId, RoundNumber};
@@ -10,13 +10,14 @@ use crate::support::fixture::TestFixture;
 use crate::support::fixture::attest::{key, proof, round};
 use crate::support::test_config::{TestConfig, devices_with_one_home};
 
-/// Device A may prove in period 4 that it runs configuration 1, and round 1 is open.
+/// Device A is a prover with configuration 1 in period 4, and round 1 is open.
 fn set_up(w: &mut TestFixture) {
     assert!(w.install_prover(A, 4, 1, None));
     assert!(w.open_round(round(4, 1), false));
 }
 
-fn sends(device: TestDevice, round: Round, runs: u8, v6: bool) -> MakePacket {
+/// The PROOF of a device that runs configuration `runs`, from the device's own address.
+fn proof_from(device: TestDevice, round: Round, runs: u8, v6: bool) -> MakePacket {
     Box::new(move |_| device.frame(v6).udp(&proof(device, &round, runs)))
 }
 
@@ -26,11 +27,11 @@ fn case(
     packet: MakePacket,
     verdict: Verdict,
 ) -> Record {
-    let state = move |w: &mut TestFixture| {
+    let full_setup = move |w: &mut TestFixture| {
         set_up(w);
         setup(w);
     };
-    record(description, state, packet, verdict)
+    record(description, full_setup, packet, verdict)
 }
 
 /// The valid PROOF with one byte changed.
@@ -45,44 +46,44 @@ fn modified(index: usize) -> MakePacket {
 fn nothing(_: &mut TestFixture) {}
 
 fn verdicts() -> Vec<Record> {
-    let valid_proof = || sends(A, round(4, 1), 1, false);
-    let prove = |w: &mut TestFixture| assert_eq!(w.send(&sends(A, round(4, 1), 1, false)(w)), ProofOk);
+    let valid_proof = || proof_from(A, round(4, 1), 1, false);
+    let prove = |w: &mut TestFixture| assert_eq!(w.send(&proof_from(A, round(4, 1), 1, false)(w)), ProofOk);
     vec![
         case("the valid proof", nothing, valid_proof(), ProofOk),
-        case("over IPv6", nothing, sends(A, round(4, 1), 1, true), ProofOk),
+        case("over IPv6", nothing, proof_from(A, round(4, 1), 1, true), ProofOk),
         case("the valid proof, repeated", prove, valid_proof(), DropProved),
         case(
             "an invalid proof after the valid one",
             prove,
-            sends(A, round(4, 1), 2, false),
+            proof_from(A, round(4, 1), 2, false),
             DropProved,
         ),
         case(
             "of another configuration",
             nothing,
-            sends(A, round(4, 1), 2, false),
+            proof_from(A, round(4, 1), 2, false),
             DropProof,
         ),
-        case("by another device", nothing, modified(50), DropProof),
+        case("with a modified proof", nothing, modified(50), DropProof),
         case(
             "of a device that is not a prover",
             nothing,
-            sends(B, round(4, 1), 1, false),
+            proof_from(B, round(4, 1), 1, false),
             DropUnknownProver,
         ),
         case(
             "of a future round",
             nothing,
-            sends(A, round(4, 2), 1, false),
+            proof_from(A, round(4, 2), 1, false),
             DropRound,
         ),
         case("under another nonce", nothing, modified(24), DropRound),
         case("of another gateway", nothing, modified(16), DropGateway),
-        case("under a flag", nothing, modified(5), DropFlags),
+        case("with a flag", nothing, modified(5), DropFlags),
         case("of another suite", nothing, modified(4), DropSuite),
         case("with a wrong length field", nothing, modified(7), DropLength),
         case(
-            "to another gateway, relayed",
+            "for a round of another gateway, relayed to this gateway",
             nothing,
             Box::new(|_| {
                 let other_round = Round {
@@ -98,13 +99,13 @@ fn verdicts() -> Vec<Record> {
         case(
             "after the round has expired",
             |w| assert!(w.open_round(round(4, 2), true)),
-            sends(A, round(4, 2), 1, false),
+            proof_from(A, round(4, 2), 1, false),
             DropLate,
         ),
         case(
             "of an unknown prover after the round has expired",
             |w| assert!(w.open_round(round(4, 2), true)),
-            sends(UNKNOWN, round(4, 2), 1, false),
+            proof_from(UNKNOWN, round(4, 2), 1, false),
             DropLate,
         ),
         case(
@@ -121,7 +122,7 @@ fn rounds_and_periods() -> Vec<Record> {
         case(
             "of the previous round",
             |w| assert!(w.open_round(round(4, 2), false)),
-            sends(A, round(4, 1), 1, false),
+            proof_from(A, round(4, 1), 1, false),
             ProofOk,
         ),
         case(
@@ -130,7 +131,7 @@ fn rounds_and_periods() -> Vec<Record> {
                 assert!(w.open_round(round(4, 2), false));
                 assert!(w.open_round(round(4, 3), false));
             },
-            sends(A, round(4, 1), 1, false),
+            proof_from(A, round(4, 1), 1, false),
             DropRound,
         ),
         case(
@@ -139,7 +140,7 @@ fn rounds_and_periods() -> Vec<Record> {
                 assert!(w.install_prover(A, 5, 1, None));
                 assert!(w.open_round(round(5, 2), false));
             },
-            sends(A, round(5, 2), 1, false),
+            proof_from(A, round(5, 2), 1, false),
             ProofOk,
         ),
         case(
@@ -161,41 +162,41 @@ fn rounds_and_periods() -> Vec<Record> {
                 assert!(w.install_prover(B, 5, 1, None));
                 assert!(w.open_round(round(5, 2), false));
             },
-            sends(A, round(5, 2), 1, false),
+            proof_from(A, round(5, 2), 1, false),
             DropNoKey,
         ),
         case(
-            "of a period without remaining keys",
+            "of a period whose keys were replaced by those of later periods",
             |w| assert!(w.install_prover(B, 6, 1, None)),
-            sends(A, round(4, 1), 1, false),
+            proof_from(A, round(4, 1), 1, false),
             DropNoKey,
         ),
         case(
-            "in a later period, after a while without any key",
+            "in a later period, after a period without a key",
             |w| {
                 assert!(w.install_prover(B, 6, 1, None));
                 assert!(w.install_prover(A, 6, 1, None));
                 assert!(w.open_round(round(6, 2), false));
             },
-            sends(A, round(6, 2), 1, false),
+            proof_from(A, round(6, 2), 1, false),
             ProofOk,
         ),
         case(
             "of the configuration that is being rolled out",
             |w| assert!(w.install_prover(A, 4, 1, Some(2))),
-            sends(A, round(4, 1), 2, false),
+            proof_from(A, round(4, 1), 2, false),
             ProofOk,
         ),
         case(
             "of the current configuration during a roll-out",
             |w| assert!(w.install_prover(A, 4, 1, Some(2))),
-            sends(A, round(4, 1), 1, false),
+            proof_from(A, round(4, 1), 1, false),
             ProofOk,
         ),
         case(
             "of neither configuration",
             |w| assert!(w.install_prover(A, 4, 1, Some(2))),
-            sends(A, round(4, 1), 3, false),
+            proof_from(A, round(4, 1), 3, false),
             DropProof,
         ),
         case(
@@ -204,13 +205,13 @@ fn rounds_and_periods() -> Vec<Record> {
                 assert!(w.install_prover(A, 4, 1, Some(2)));
                 assert!(w.install_prover(A, 4, 1, None));
             },
-            sends(A, round(4, 1), 2, false),
+            proof_from(A, round(4, 1), 2, false),
             DropProof,
         ),
         case(
             "a round of a period without keys is refused",
             |w| assert!(!w.open_round(round(7, 2), false)),
-            sends(A, round(4, 1), 1, false),
+            proof_from(A, round(4, 1), 1, false),
             ProofOk,
         ),
         case(
@@ -222,26 +223,26 @@ fn rounds_and_periods() -> Vec<Record> {
                 };
                 assert!(!w.open_round(same_number, false));
             },
-            sends(A, round(4, 1), 1, false),
+            proof_from(A, round(4, 1), 1, false),
             ProofOk,
         ),
         case(
-            "a round with a number below the last cannot be opened",
+            "a round with a number below that of the latest round cannot be opened",
             |w| {
                 assert!(w.open_round(round(4, 3), false));
                 assert!(!w.open_round(round(4, 2), false));
             },
-            sends(A, round(4, 2), 1, false),
+            proof_from(A, round(4, 2), 1, false),
             DropRound,
         ),
         case(
             "round 0 cannot be opened",
             |w| assert!(!w.open_round(round(4, 0), false)),
-            sends(A, round(4, 1), 1, false),
+            proof_from(A, round(4, 1), 1, false),
             ProofOk,
         ),
         case(
-            "the highest round",
+            "of the round with the highest possible number",
             |w| {
                 assert!(w.open_round(
                     Round {
@@ -251,7 +252,7 @@ fn rounds_and_periods() -> Vec<Record> {
                     false
                 ))
             },
-            sends(
+            proof_from(
                 A,
                 Round {
                     number: RoundNumber(u32::MAX),
@@ -265,8 +266,8 @@ fn rounds_and_periods() -> Vec<Record> {
     ]
 }
 
-/// More than four provers with the same home.
-fn places() -> Vec<Record> {
+/// More provers with the same home than the home has places for.
+fn shared_home() -> Vec<Record> {
     let devices = || devices_with_one_home(64);
     let install = move |w: &mut TestFixture| {
         devices()
@@ -274,7 +275,7 @@ fn places() -> Vec<Record> {
             .for_each(|device| assert!(w.install_prover(device, 4, 1, None)));
         assert!(w.open_round(round(4, 1), false));
     };
-    let valid_proof = |device: TestDevice| sends(device, round(4, 1), 1, false);
+    let valid_proof = |device: TestDevice| proof_from(device, round(4, 1), 1, false);
     let mut records: Vec<Record> = devices_with_one_home(64)
         .into_iter()
         .map(|device| {
@@ -286,15 +287,15 @@ fn places() -> Vec<Record> {
             )
         })
         .collect();
-    let first = devices_with_one_home(64)[5];
+    let outside_home = devices_with_one_home(64)[5];
     records.push(record(
-        "not in its home, wiped, and installed again",
+        "of a prover outside its home that was wiped and installed again",
         move |w| {
             install(w);
-            w.wipe_prover(first);
-            assert!(w.install_prover(first, 4, 1, None));
+            w.wipe_prover(outside_home);
+            assert!(w.install_prover(outside_home, 4, 1, None));
         },
-        valid_proof(first),
+        valid_proof(outside_home),
         ProofOk,
     ));
     records
@@ -302,19 +303,19 @@ fn places() -> Vec<Record> {
 
 pub fn groups() -> Vec<Group> {
     let full = record(
-        "one prover more than fits",
+        "after the installation of one prover too many was refused",
         |w| {
             set_up(w);
             (2..257).for_each(|n| assert!(w.install_prover(TestDevice(n), 4, 1, None)));
             assert!(!w.install_prover(TestDevice(300), 4, 1, None));
         },
-        sends(A, round(4, 1), 1, false),
+        proof_from(A, round(4, 1), 1, false),
         ProofOk,
     );
     vec![
         group(TestConfig::ATTESTING, verdicts()),
         group(TestConfig::ATTESTING, rounds_and_periods()),
-        group(TestConfig::ATTESTING, places()),
+        group(TestConfig::ATTESTING, shared_home()),
         group(TestConfig::ATTESTING, vec![full]),
         group(
             TestConfig {

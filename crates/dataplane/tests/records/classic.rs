@@ -11,13 +11,14 @@ use crate::support::device::{A, gateway_end};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::{CLASSIC_IDENTIFIERS, CLASSIC_PORT, CLASSIC_ROWS, TestConfig};
 
+/// A classic profile with a length of its responses.
 #[derive(Clone, Copy)]
-struct Kind {
+struct Variant {
     profile: ClassicProfile,
     bits: ResponseBits,
 }
 
-impl Kind {
+impl Variant {
     fn name(self) -> String {
         format!("{:?}, {} bit", self.profile, self.bits.bytes() * 8)
     }
@@ -59,7 +60,7 @@ impl Kind {
         v6: bool,
         verdict: Verdict,
     ) -> Record {
-        // The message that `setup` returns depends on what the verifier drew; a cell passes it to the packet.
+        // The message of `setup` depends on a random choice of the verifier; a shared cell passes it to the packet.
         let message = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
         let packet_message = std::rc::Rc::clone(&message);
         record(
@@ -77,7 +78,7 @@ fn frame(v6: bool) -> FrameBuilder {
     FrameBuilder::new(A.end(v6), end)
 }
 
-fn records(kind: Kind) -> Vec<Record> {
+fn records(kind: Variant) -> Vec<Record> {
     let request = move |identifier| kind.bytes(&device::request(identifier));
     let mut records = vec![
         kind.record("REQ", move |_| request(1), false, ReplyClassicChallenge),
@@ -101,7 +102,7 @@ fn records(kind: Kind) -> Vec<Record> {
             ReplyClassicAck,
         ),
         kind.record(
-            "the valid RESP twice: the hash is valid once",
+            "the valid RESP twice: a hash is accepted only one time",
             move |w| {
                 let response = kind.request_challenge(w, 2);
                 let bytes = kind.bytes(&response);
@@ -137,7 +138,7 @@ fn records(kind: Kind) -> Vec<Record> {
         ),
         kind.record("identifier 0", move |_| request(0), false, DropClassicUnknown),
         kind.record(
-            "an identifier too high",
+            "an identifier that is too high",
             move |_| request(CLASSIC_IDENTIFIERS + 1),
             false,
             DropClassicUnknown,
@@ -185,9 +186,9 @@ fn records(kind: Kind) -> Vec<Record> {
     records
 }
 
-/// Records that need a new fixture, since earlier requests count.
-fn first_of_all(kind: Kind) -> Vec<Record> {
-    let zero = move |identifier| {
+/// Records that need a new fixture, because the verifier counts earlier requests.
+fn records_of_a_new_verifier(kind: Variant) -> Vec<Record> {
+    let zero_response = move |identifier| {
         kind.bytes(&Message {
             kind: message_type::RESP,
             ..device::request(identifier)
@@ -195,7 +196,7 @@ fn first_of_all(kind: Kind) -> Vec<Record> {
     };
     let mut records = vec![kind.record(
         "a RESP with hash 0 before any REQ: zero-initialized memory is not accepted",
-        move |_| zero(1),
+        move |_| zero_response(1),
         false,
         DropClassicHash,
     )];
@@ -225,7 +226,7 @@ fn first_of_all(kind: Kind) -> Vec<Record> {
         ));
     } else {
         records.push(kind.record(
-            "a REQ after more than all CRPs: they are used again",
+            "a REQ after all CRPs were used: CRPs are used again",
             move |w| {
                 for _ in 0..4 * CLASSIC_ROWS {
                     kind.request_challenge(w, 1);
@@ -243,14 +244,17 @@ pub fn groups() -> Vec<Group> {
     let profiles = [ClassicProfile::Iot, ClassicProfile::Uav];
     let kinds = profiles
         .into_iter()
-        .flat_map(|profile| ResponseBits::ALL.map(|bits| Kind { profile, bits }));
+        .flat_map(|profile| ResponseBits::ALL.map(|bits| Variant { profile, bits }));
     kinds
         .flat_map(|kind| {
-            let shape = TestConfig {
+            let test_config = TestConfig {
                 classic: Some((kind.profile, kind.bits.bytes())),
                 ..TestConfig::OFF
             };
-            [group(shape, records(kind)), group(shape, first_of_all(kind))]
+            [
+                group(test_config, records(kind)),
+                group(test_config, records_of_a_new_verifier(kind)),
+            ]
         })
         .collect()
 }

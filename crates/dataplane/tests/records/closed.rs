@@ -1,4 +1,4 @@
-//! Sessions that user space has closed because their device is at another gateway (LAP/1 1.4.11).
+//! Sessions that user space closes because the device is now at another gateway (LAP/1 1.4.11).
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
@@ -14,27 +14,27 @@ fn with_session(w: &mut TestFixture) {
     w.open_bound(A, false);
 }
 
-fn closed(w: &mut TestFixture) {
+fn with_closed_session(w: &mut TestFixture) {
     with_session(w);
     assert!(w.close(A, false));
     assert!(!w.close(A, false), "the session has ended");
 }
 
-/// A call names a session that does not exist, so the session continues.
-fn still_open(w: &mut TestFixture) {
+/// The close call names a session that does not exist, so A's session continues.
+fn with_other_session_closed(w: &mut TestFixture) {
     with_session(w);
     assert!(!w.close(A, true));
 }
 
-/// The call names an old session: the device has opened a new one before.
-fn renewed(w: &mut TestFixture) {
+/// The close call names the session before the current one, so the current session continues.
+fn with_old_session_closed(w: &mut TestFixture) {
     with_session(w);
     let old = w.device_session(A).id;
     w.open_bound(A, false);
     assert!(!w.close_session_of(A, old), "a newer session is never closed");
 }
 
-/// The winning RESPONSE, repeated.
+/// A's winning RESPONSE for row `idx`, repeated.
 fn repeated_winner(w: &TestFixture, idx: u32) -> Vec<u8> {
     A.frame(false)
         .udp(&w.response(A).idx(idx).bound(A.mac()).bytes(A))
@@ -44,31 +44,31 @@ fn to_the_gateway() -> Vec<Record> {
     vec![
         record(
             "no ACK is repeated",
-            closed,
+            with_closed_session,
             |w| repeated_winner(w, 0),
             DropReplay,
         ),
         record(
-            "a call that names another session",
-            still_open,
+            "closing another session",
+            with_other_session_closed,
             |w| repeated_winner(w, 0),
             ReplyAckRepeated,
         ),
         record(
-            "a call that names an older session",
-            renewed,
+            "closing an older session",
+            with_old_session_closed,
             |w| repeated_winner(w, 1),
             ReplyAckRepeated,
         ),
         record(
             "the device returns",
-            closed,
+            with_closed_session,
             |w| valid_response(w, A, true),
             ReplyAck,
         ),
         record(
             "the device returns, from another address",
-            closed,
+            with_closed_session,
             |w| A.frame(true).udp(&w.response(A).bound(A.mac()).bytes(A)),
             ReplyAck,
         ),
@@ -83,9 +83,9 @@ fn to_the_gateway() -> Vec<Record> {
             DropReplay,
         ),
         record(
-            "the closed session's address is free",
+            "another device opens a session at the closed session's address",
             |w| {
-                closed(w);
+                with_closed_session(w);
                 w.pool(B, 0, 4);
             },
             |w| {
@@ -99,8 +99,8 @@ fn to_the_gateway() -> Vec<Record> {
             ReplyAck,
         ),
         record(
-            "the device's rows stay",
-            closed,
+            "the device's rows remain installed",
+            with_closed_session,
             |_| A.frame(false).udp(&request()),
             ReplyChallenge,
         ),
@@ -117,10 +117,10 @@ fn through_the_bound_gate() -> Vec<Record> {
     let case =
         |name: &str, setup: fn(&mut TestFixture), verdict: Verdict| record(name, setup, frame, verdict);
     vec![
-        case("before", with_session, PassSession),
-        case("after", closed, DropGate),
-        case("a call that names another session", still_open, PassSession),
-        case("a call that names an older session", renewed, PassSession),
+        case("before the close", with_session, PassSession),
+        case("after the close", with_closed_session, DropGate),
+        case("closing another session", with_other_session_closed, PassSession),
+        case("closing an older session", with_old_session_closed, PassSession),
     ]
 }
 
@@ -132,10 +132,18 @@ fn through_the_sealed_gate() -> Vec<Record> {
     let case =
         |name: &str, setup: fn(&mut TestFixture), verdict: Verdict| record(name, setup, frame, verdict);
     vec![
-        case("sealed, before", with_session, PassData),
-        case("sealed, after", closed, DropSession),
-        case("sealed, a call that names another session", still_open, PassData),
-        case("sealed, a call that names an older session", renewed, PassData),
+        case("sealed, before the close", with_session, PassData),
+        case("sealed, after the close", with_closed_session, DropSession),
+        case(
+            "sealed, closing another session",
+            with_other_session_closed,
+            PassData,
+        ),
+        case(
+            "sealed, closing an older session",
+            with_old_session_closed,
+            PassData,
+        ),
     ]
 }
 

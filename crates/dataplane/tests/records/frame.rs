@@ -19,7 +19,7 @@ fn with_device(w: &mut TestFixture) {
     w.pool(A, 0, 4);
 }
 
-/// A's REQUEST in a frame that `change` changes.
+/// A's REQUEST in a frame whose headers `change` has modified.
 fn request_in(
     description: impl Into<String>,
     v6: bool,
@@ -34,8 +34,8 @@ fn request_in(
     )
 }
 
-/// A's REQUEST with another source or destination in its headers.
-fn unanswerable() -> Vec<Record> {
+/// A's REQUEST with another source or destination in its headers, mostly one that makes a reply impossible.
+fn other_endpoints() -> Vec<Record> {
     type Modify = fn(&mut Endpoint, &mut Endpoint);
     let v4: [(&str, Modify, Verdict); 8] = [
         (
@@ -154,7 +154,7 @@ fn vlans() -> Vec<Record> {
                 ReplyChallenge,
             ),
             request_in(
-                format!("{name}, two tags of the outer's type"),
+                format!("{name}, the outer tag type inside the inner one"),
                 v6,
                 |f| f.tag(0x8100, 1).tag(0x88a8, 2),
                 ReplyChallenge,
@@ -166,7 +166,7 @@ fn vlans() -> Vec<Record> {
                 PassForeign,
             ),
             request_in(
-                format!("{name}, a tag with an old type"),
+                format!("{name}, a tag of type 0x9100"),
                 v6,
                 |f| f.tag(0x9100, 2),
                 PassForeign,
@@ -176,7 +176,7 @@ fn vlans() -> Vec<Record> {
     records
 }
 
-/// Sessions whose RESPONSEs arrived behind VLAN tags.
+/// BOUND RESPONSEs behind VLAN tags.
 fn bound_in_vlans() -> Vec<Record> {
     let tags: [&[(u16, u16)]; 4] = [
         &[(0x88a8, 0xffff), (0x8100, 0)],
@@ -200,7 +200,7 @@ fn bound_in_vlans() -> Vec<Record> {
     records.collect()
 }
 
-fn ip() -> Vec<Record> {
+fn ip_headers() -> Vec<Record> {
     let mut records = vec![
         request_in("IPv4 options", false, |f| f.options(&[7, 4, 4, 0]), PassUnparsed),
         request_in(
@@ -213,7 +213,7 @@ fn ip() -> Vec<Record> {
         request_in("a later fragment", false, |f| f.fragment(3, true), PassUnparsed),
         request_in("a last fragment", false, |f| f.fragment(3, false), PassUnparsed),
         request_in(
-            "the flag Don't Fragment is not a fragment",
+            "the flag Don't Fragment without fragmentation",
             false,
             |f| f.fragment(0, false),
             ReplyChallenge,
@@ -232,13 +232,13 @@ fn ip() -> Vec<Record> {
             PassUnparsed,
         ),
         request_in(
-            "odd IP fields, IPv4",
+            "unusual IP fields, IPv4",
             false,
             |f| f.ip_fields(0xb8, 0xffff, 1),
             ReplyChallenge,
         ),
         request_in(
-            "odd IP fields, IPv6",
+            "unusual IP fields, IPv6",
             true,
             |f| f.ip_fields(0xff, 0, 0),
             ReplyChallenge,
@@ -281,7 +281,7 @@ fn ip() -> Vec<Record> {
     records
 }
 
-/// Frames for another station or another port.
+/// Frames for another station, another port or another protocol.
 fn foreign() -> Vec<Record> {
     let mut records = Vec::new();
     for v6 in V4_V6 {
@@ -318,12 +318,12 @@ fn foreign() -> Vec<Record> {
                 PassForeign,
             ),
             case(
-                "the address of another host, the LAP port",
+                "the address of another device",
                 FrameBuilder::new(A.end(v6), TestDevice(5).end(v6)),
                 PassForeign,
             ),
             case(
-                "options or extension for another host",
+                "IPv4 options or an IPv6 extension header, for another host",
                 {
                     let builder = FrameBuilder::new(A.end(v6), service_end(v6));
                     if v6 {
@@ -419,7 +419,7 @@ fn foreign() -> Vec<Record> {
     records
 }
 
-/// A REQUEST truncated after every byte: such frames are not for the gateway to check.
+/// A REQUEST truncated after every byte. With the gate off, the gateway passes truncated frames.
 fn truncated() -> Vec<Record> {
     let mut records = Vec::new();
     for (v6, tagged) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -464,7 +464,7 @@ fn contradicting_lengths() -> Vec<Record> {
         overwritten(false, "a header of 60 B", 14, &[0x4f], PassUnparsed),
         overwritten(
             false,
-            "total length below that of the header",
+            "total length smaller than the header",
             16,
             &[0, 19],
             PassForeign,
@@ -490,20 +490,32 @@ fn contradicting_lengths() -> Vec<Record> {
             &[0, 28],
             DropTruncated,
         ),
-        overwritten(false, "total length one short", 16, &[0, 91], DropTruncated),
+        overwritten(
+            false,
+            "total length one byte too small",
+            16,
+            &[0, 91],
+            DropTruncated,
+        ),
         overwritten(false, "total length beyond the frame", 16, &[0, 93], PassForeign),
         overwritten(false, "total length 65535", 16, &[0xff, 0xff], PassForeign),
         overwritten(false, "UDP length 0", 38, &[0, 0], DropTruncated),
         overwritten(false, "UDP length 7", 38, &[0, 7], DropTruncated),
         overwritten(false, "UDP length 8", 38, &[0, 8], DropLength),
-        overwritten(false, "UDP length one short", 38, &[0, 71], DropLength),
+        overwritten(false, "UDP length one byte too small", 38, &[0, 71], DropLength),
         overwritten(false, "UDP length beyond the packet", 38, &[0, 73], DropTruncated),
         overwritten(false, "UDP length 65535", 38, &[0xff, 0xff], DropTruncated),
         overwritten(true, "version 4", 14, &[0x40], PassForeign),
         overwritten(true, "payload length 0", 18, &[0, 0], PassForeign),
         overwritten(true, "payload length 7", 18, &[0, 7], PassForeign),
         overwritten(true, "payload length 8", 18, &[0, 8], DropTruncated),
-        overwritten(true, "payload length one short", 18, &[0, 71], DropTruncated),
+        overwritten(
+            true,
+            "payload length one byte too small",
+            18,
+            &[0, 71],
+            DropTruncated,
+        ),
         overwritten(true, "payload length beyond the frame", 18, &[0, 73], PassForeign),
         overwritten(
             true,
@@ -536,7 +548,7 @@ fn contradicting_lengths() -> Vec<Record> {
             PassForeign,
         ),
         record(
-            "wrong checksums: tags protect the message, and offloading leaves checksums incomplete",
+            "wrong checksums, which are not checked because checksum offloading leaves them incomplete",
             with_device,
             |w| {
                 let mut frame = A.frame(false).udp(&w.request(A));
@@ -547,7 +559,7 @@ fn contradicting_lengths() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "a datagram shorter than its packet",
+            "a datagram that is shorter than its packet",
             with_device,
             |w| {
                 let mut message = w.request(A);
@@ -563,9 +575,9 @@ fn contradicting_lengths() -> Vec<Record> {
 
 pub fn groups() -> Vec<Group> {
     let records = [
-        unanswerable(),
+        other_endpoints(),
         vlans(),
-        ip(),
+        ip_headers(),
         foreign(),
         truncated(),
         contradicting_lengths(),

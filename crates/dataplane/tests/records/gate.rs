@@ -1,4 +1,4 @@
-//! The bound gate: frames that pass towards the service (LAP/1 1.4.9, docs/protocols.md 1.4.12).
+//! The bound gate: which frames pass to services behind the gateway (LAP/1 1.4.9, docs/protocols.md 1.4.12).
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
@@ -19,7 +19,8 @@ fn with_session(w: &mut TestFixture) {
     w.open_bound(A, false);
 }
 
-fn in_vlans(w: &mut TestFixture) {
+/// Opens a session behind two VLAN tags.
+fn with_session_in_two_vlans(w: &mut TestFixture) {
     w.pool(A, 0, 4);
     let response = w.response(A).bound(A.mac()).bytes(A);
     assert_eq!(
@@ -144,25 +145,25 @@ fn by_session() -> Vec<Record> {
         ),
         case(
             "a session in two VLANs",
-            in_vlans,
+            with_session_in_two_vlans,
             through(false).tag(0x88a8, 7).vlan(9).udp(data),
             PassSession,
         ),
         case(
-            "priority bits do not count",
-            in_vlans,
+            "a session in two VLANs, other priority bits",
+            with_session_in_two_vlans,
             through(false).tag(0x88a8, 0xe007).tag(0x8100, 0xf009).udp(data),
             PassSession,
         ),
         case(
             "the outer VLAN only",
-            in_vlans,
+            with_session_in_two_vlans,
             through(false).tag(0x88a8, 7).udp(data),
             DropGate,
         ),
         case(
             "the VLANs in the other order",
-            in_vlans,
+            with_session_in_two_vlans,
             through(false).tag(0x88a8, 9).vlan(7).udp(data),
             DropGate,
         ),
@@ -186,7 +187,7 @@ fn by_session() -> Vec<Record> {
             PassSession,
         ),
         case(
-            "renewed in between",
+            "the session was renewed before it expired",
             renewed,
             through(false).udp(data),
             PassSession,
@@ -199,44 +200,39 @@ fn by_session() -> Vec<Record> {
         ),
         case("wiped", wiped, through(false).udp(data), DropGate),
         case(
-            "moved to another MAC address: the old one",
+            "the old MAC address after the session has moved",
             moved,
             through(false).udp(data),
             DropGate,
         ),
         case(
-            "moved to another MAC address: the new one",
+            "the new MAC address after the session has moved",
             moved,
             other_mac.udp(data),
             PassSession,
         ),
-        case(
-            "after a sweep, which keeps live sessions",
-            swept,
-            through(false).udp(data),
-            PassSession,
-        ),
+        case("after a sweep", swept, through(false).udp(data), PassSession),
     ]
 }
 
-/// Opens a session in VLAN 300; the tag type makes it a customer VLAN or a service VLAN.
-fn in_vlan(tag: u16) -> impl Fn(&mut TestFixture) {
+/// Opens a session in VLAN 300, which is a customer VLAN or a service VLAN, depending on the tag type.
+fn with_session_in_vlan(tag_type: u16) -> impl Fn(&mut TestFixture) {
     move |w| {
         w.pool(A, 0, 4);
         let response = w.response(A).bound(A.mac()).bytes(A);
-        let frame = A.frame(false).tag(tag, 300).udp(&response);
+        let frame = A.frame(false).tag(tag_type, 300).udp(&response);
         assert_eq!(w.send(&frame), ReplyAck);
     }
 }
 
-/// Kinds of VLAN tags, for a session without VLAN, in customer VLAN 300, or in service VLAN 300.
-fn tags() -> Vec<Record> {
+/// Frames with VLAN tags, for a session without VLAN, in customer VLAN 300, in service VLAN 300, or in two VLANs.
+fn tagged_frames() -> Vec<Record> {
     let data = b"a measurement";
     let data_case = |setup: fn(&mut TestFixture), name: &str, builder: FrameBuilder, verdict| {
         case(name, setup, builder.udp(data), verdict)
     };
-    let customer: fn(&mut TestFixture) = |w| in_vlan(0x8100)(w);
-    let service: fn(&mut TestFixture) = |w| in_vlan(0x88a8)(w);
+    let customer: fn(&mut TestFixture) = |w| with_session_in_vlan(0x8100)(w);
+    let service: fn(&mut TestFixture) = |w| with_session_in_vlan(0x88a8)(w);
     let plain = || through(false);
     let mut records = vec![
         data_case(with_session, "a priority tag", plain().vlan(0), PassSession),
@@ -287,28 +283,28 @@ fn tags() -> Vec<Record> {
         ),
         data_case(service, "a service's VLAN", plain().tag(0x88a8, 300), PassSession),
         data_case(
-            in_vlans,
+            with_session_in_two_vlans,
             "both VLANs as a customer's",
             plain().vlan(7).vlan(9),
             DropGate,
         ),
         data_case(
-            in_vlans,
+            with_session_in_two_vlans,
             "a third tag",
             plain().tag(0x88a8, 7).vlan(9).vlan(1),
-            DropGateTag,
+            DropGateVlan,
         ),
         data_case(
-            in_vlans,
+            with_session_in_two_vlans,
             "a third tag, a priority tag",
             plain().tag(0x88a8, 7).vlan(9).vlan(0),
-            DropGateTag,
+            DropGateVlan,
         ),
         case(
             "ARP behind three tags",
             with_session,
             plain().vlan(0).vlan(0).vlan(0).arp_request(),
-            DropGateTag,
+            DropGateVlan,
         ),
         case(
             "PROFINET behind a priority tag",
@@ -323,7 +319,7 @@ fn tags() -> Vec<Record> {
             PassSession,
         ),
         case(
-            "PROFINET without a session",
+            "PROFINET behind a priority tag, without a session",
             |_| {},
             plain().vlan(0).ethernet(0x8892, &[0x80; 46]),
             DropGateType,
@@ -360,16 +356,16 @@ fn tags() -> Vec<Record> {
     ];
     for tag in [0x9100, 0x9200, 0x9300, 0x88e7, 0x8926, 0x893f] {
         let name = format!("a tag of type {tag:#06x}");
-        records.push(data_case(with_session, &name, plain().tag(tag, 0), DropGateTag));
+        records.push(data_case(with_session, &name, plain().tag(tag, 0), DropGateVlan));
         let name = format!("after a VLAN tag, a tag of type {tag:#06x}");
         records.push(data_case(
             customer,
             &name,
             plain().vlan(300).tag(tag, 5),
-            DropGateTag,
+            DropGateVlan,
         ));
     }
-    // More types than are counted separately: those beyond the limit are counted as one type.
+    // More types than the gate counts separately; it counts all further types together.
     records.extend((0..40u16).map(|number| {
         let frame = plain().ethernet(0x7000 + number, &[0; 46]);
         case(&format!("scanned type {number}"), |_| {}, frame, DropGateType)
@@ -377,7 +373,8 @@ fn tags() -> Vec<Record> {
     records
 }
 
-fn never() -> Vec<Record> {
+/// Frames that are dropped even if the sender has a session.
+fn dropped_in_a_session() -> Vec<Record> {
     let lap = |v6: bool| {
         let target = Endpoint {
             port: 20_550,
@@ -478,8 +475,8 @@ fn never() -> Vec<Record> {
     records
 }
 
-/// Frames for the gateway are consumed at every gate.
-fn consumed() -> Vec<Record> {
+/// Frames to the gateway's own addresses.
+fn to_the_gateway() -> Vec<Record> {
     vec![
         record(
             "a REQUEST",
@@ -500,7 +497,7 @@ fn consumed() -> Vec<Record> {
             DropUnknownDevice,
         ),
         record(
-            "an empty datagram",
+            "a datagram of 1 B",
             with_session,
             |_| A.frame(false).udp(b"x"),
             DropLength,
@@ -535,9 +532,9 @@ fn consumed() -> Vec<Record> {
 }
 
 pub fn groups() -> Vec<Group> {
-    let records = [by_session(), never(), consumed()];
+    let records = [by_session(), dropped_in_a_session(), to_the_gateway()];
     vec![
         group(TestConfig::BOUND, records.into_iter().flatten().collect()),
-        group(TestConfig::BOUND, tags()),
+        group(TestConfig::BOUND, tagged_frames()),
     ]
 }

@@ -1,4 +1,4 @@
-//! Datagrams to the LAP port that are not a message of a device: the order of `wire::parse`.
+//! Datagrams to the LAP port that are not a device's message, and the order of the checks in `wire::parse`.
 
 use linewarden_protocol::verdict::Verdict::{self, *};
 use linewarden_protocol::wire::message_type::{
@@ -9,7 +9,7 @@ use super::{Group, Record, group, record};
 use crate::support::device::A;
 use crate::support::test_config::TestConfig;
 
-/// A REQUEST with one byte changed; the device exists, so that only the message decides.
+/// A REQUEST with one byte changed. The device is installed, so the changed byte decides the verdict.
 fn request_with(description: &str, offset: usize, value: u8, verdict: Verdict) -> Record {
     record(
         description,
@@ -23,11 +23,11 @@ fn request_with(description: &str, offset: usize, value: u8, verdict: Verdict) -
     )
 }
 
-/// A message of the given type and length with a valid header, followed by zeros. Its length field is `claimed`.
-fn message(kind: u8, length: usize, claimed: u16) -> Vec<u8> {
+/// A message of the given type and length: a header with length field `length_field`, and zeros.
+fn message(kind: u8, length: usize, length_field: u16) -> Vec<u8> {
     let mut bytes = vec![0u8; length.max(16)];
     bytes[..8].copy_from_slice(&[0x4c, 0x57, 1, kind, 1, 0, 0, 0]);
-    bytes[6..8].copy_from_slice(&claimed.to_be_bytes());
+    bytes[6..8].copy_from_slice(&length_field.to_be_bytes());
     bytes[8..16].copy_from_slice(&A.id().0.to_be_bytes());
     bytes.truncate(length);
     bytes
@@ -67,17 +67,17 @@ fn lengths() -> Vec<Record> {
             DropLength,
         ));
     }
-    for claimed in [0, 56, 63, 65, 0x4000, 0xffff] {
+    for length_field in [0, 56, 63, 65, 0x4000, 0xffff] {
         records.push(record(
-            format!("a REQUEST with length field {claimed}"),
+            format!("a REQUEST with length field {length_field}"),
             |_| {},
-            move |_| A.frame(false).udp(&message(REQUEST, 64, claimed)),
+            move |_| A.frame(false).udp(&message(REQUEST, 64, length_field)),
             DropLength,
         ));
         records.push(record(
-            format!("DATA_UP of 129 B with length field {claimed}"),
+            format!("DATA_UP of 129 B with length field {length_field}"),
             |_| {},
-            move |_| A.frame(true).udp(&message(DATA_UP, 129, claimed)),
+            move |_| A.frame(true).udp(&message(DATA_UP, 129, length_field)),
             DropLength,
         ));
     }
@@ -103,7 +103,7 @@ fn types() -> Vec<Record> {
             "DATA_UP while the gate is not sealed",
             DATA_UP,
             length,
-            DropNotSealed,
+            DropGateNotSealed,
         ));
         records.push(of_type("DATA_DOWN", DATA_DOWN, length, DropDirection));
     }
@@ -135,8 +135,8 @@ fn reserved() -> Vec<Record> {
     records.extend((16..21).map(|offset| body(NAK, offset, DropDirection)));
     records.extend((34..40).map(|offset| body(DATA_UP, offset, DropReserved)));
     records.extend((34..40).map(|offset| body(DATA_DOWN, offset, DropReserved)));
-    records.push(body(DATA_UP, 33, DropNotSealed));
-    records.push(body(DATA_UP, 40, DropNotSealed));
+    records.push(body(DATA_UP, 33, DropGateNotSealed));
+    records.push(body(DATA_UP, 40, DropGateNotSealed));
     records
 }
 

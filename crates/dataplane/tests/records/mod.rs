@@ -1,4 +1,4 @@
-//! The records, by subject.
+//! The records, by subject. Their closures call the fixture `w`.
 
 pub mod admission;
 pub mod always;
@@ -24,21 +24,21 @@ use crate::support::device::{A, TestDevice, gateway_end};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::TestConfig;
 
-/// Creates the frame after `setup` has run.
+/// Creates the frame of a record, after its `setup` has run.
 type MakePacket = Box<dyn Fn(&TestFixture) -> Vec<u8>>;
 
-/// One packet in one state.
+/// A packet in a certain state, and the expected verdict.
 pub struct Record {
     pub description: String,
-    /// Sets up the state; the packets that it sends are compared, too.
+    /// Sets up the state. Packets that it sends are compared like the packet of the record.
     pub setup: Box<dyn Fn(&mut TestFixture)>,
     pub packet: MakePacket,
     pub verdict: Verdict,
 }
 
-/// Records under one configuration.
+/// Records that share a configuration.
 pub struct Group {
-    pub shape: TestConfig,
+    pub test_config: TestConfig,
     pub records: Vec<Record>,
 }
 
@@ -56,14 +56,14 @@ pub fn record(
     }
 }
 
-pub fn group(shape: TestConfig, records: Vec<Record>) -> Group {
-    Group { shape, records }
+pub fn group(test_config: TestConfig, records: Vec<Record>) -> Group {
+    Group { test_config, records }
 }
 
-/// The valid RESPONSE of a device from its own address, BOUND or not.
-pub fn valid_response(w: &TestFixture, device: TestDevice, bound: bool) -> Vec<u8> {
+/// The valid RESPONSE of a device from its own address, BOUND if `is_bound`.
+pub fn valid_response(w: &TestFixture, device: TestDevice, is_bound: bool) -> Vec<u8> {
     let response = w.response(device);
-    let response = if bound {
+    let response = if is_bound {
         response.bound(device.mac())
     } else {
         response
@@ -71,7 +71,7 @@ pub fn valid_response(w: &TestFixture, device: TestDevice, bound: bool) -> Vec<u
     device.frame(false).udp(&response.bytes(device))
 }
 
-/// A frame to the gateway from A's address, except for what `change` changes.
+/// A frame to the gateway from A's address, after `change` has modified that address.
 pub fn from(change: impl Fn(&mut Endpoint)) -> FrameBuilder {
     let mut end = A.end(false);
     change(&mut end);

@@ -8,7 +8,7 @@ use crate::support::device::{A, B, TestDevice};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
 
-/// B sends a RESPONSE while A has a session at its own address.
+/// A has a session at its own address before `setup`. `packet` usually is a RESPONSE of B.
 fn with_session_of_a(
     description: &str,
     setup: fn(&mut TestFixture),
@@ -39,32 +39,27 @@ fn owned() -> Vec<Record> {
         from(|end| end.ip = B.end(false).ip).udp(&response)
     };
     vec![
+        with_session_of_a("from A's IP address", nothing, from_ip_of_a, DropAddressOwned),
         with_session_of_a(
-            "from the other's IP address",
-            nothing,
-            from_ip_of_a,
-            DropAddressOwned,
-        ),
-        with_session_of_a(
-            "from the other's IP address, not BOUND",
+            "from A's IP address, not BOUND",
             nothing,
             |w| from(|end| end.mac = B.mac()).udp(&w.response(B).bytes(B)),
             DropAddressOwned,
         ),
         with_session_of_a(
-            "from the other's MAC address, BOUND",
+            "from A's MAC address, BOUND",
             nothing,
             from_mac_of_a,
             DropAddressOwned,
         ),
         with_session_of_a(
-            "from the other's MAC address, not BOUND",
+            "from A's MAC address, not BOUND",
             nothing,
             |w| from(|end| end.ip = B.end(false).ip).udp(&w.response(B).bytes(B)),
             ReplyAck,
         ),
         with_session_of_a(
-            "from the other's MAC address in another VLAN",
+            "from A's MAC address in another VLAN",
             nothing,
             |w| {
                 let response = w.response(B).bound(A.mac()).bytes(B);
@@ -79,7 +74,7 @@ fn owned() -> Vec<Record> {
             DropAddressOwned,
         ),
         with_session_of_a(
-            "after the other's session",
+            "after A's session has expired",
             |w| {
                 w.advance(SESSION_LIFETIME_S + 10);
                 w.rotate_fresh();
@@ -87,27 +82,22 @@ fn owned() -> Vec<Record> {
             from_ip_of_a,
             ReplyAck,
         ),
+        with_session_of_a("after A was revoked", |w| w.revoke(A), from_ip_of_a, ReplyAck),
+        with_session_of_a("after A was wiped", |w| w.wipe(A), from_ip_of_a, ReplyAck),
         with_session_of_a(
-            "after the other was revoked",
-            |w| w.revoke(A),
-            from_ip_of_a,
-            ReplyAck,
-        ),
-        with_session_of_a("after the other was wiped", |w| w.wipe(A), from_ip_of_a, ReplyAck),
-        with_session_of_a(
-            "after the other has moved",
+            "after A has moved to IPv6",
             |w| w.open_bound(A, true),
             from_ip_of_a,
             ReplyAck,
         ),
         with_session_of_a(
-            "after the other has moved, but kept its MAC address",
+            "from A's MAC address, which A kept when it moved to IPv6",
             |w| w.open_bound(A, true),
             from_mac_of_a,
             DropAddressOwned,
         ),
         with_session_of_a(
-            "the address returned to its former owner, whose entry still exists",
+            "from A's former address, which B has now, although A's entry still exists",
             |w| {
                 w.open_bound(A, true);
                 let response = w.response(B).bytes(B);
@@ -117,7 +107,7 @@ fn owned() -> Vec<Record> {
             DropAddressOwned,
         ),
         with_session_of_a(
-            "the other's line is being written",
+            "while A's line is being written",
             |w| {
                 let frame = valid_response(w, A, true);
                 w.interrupted_win(A, &frame);
@@ -126,7 +116,7 @@ fn owned() -> Vec<Record> {
             DropAddressOwned,
         ),
         with_session_of_a(
-            "the other's session is closed, and its line is being written for another address",
+            "while A's line is being written, after A's session was closed",
             |w| {
                 let session = w.last_device_session(A).unwrap();
                 assert!(w.close_session_of(A, session.id));
@@ -137,21 +127,16 @@ fn owned() -> Vec<Record> {
             |w| from(|end| end.mac = B.mac()).udp(&w.response(B).bytes(B)),
             ReplyAck,
         ),
-        with_session_of_a(
-            "after a sweep, which keeps live sessions",
-            |w| w.sweep(),
-            from_ip_of_a,
-            DropAddressOwned,
-        ),
+        with_session_of_a("after a sweep", |w| w.sweep(), from_ip_of_a, DropAddressOwned),
     ]
 }
 
-/// A device in key mode that authenticates from more addresses than the tables hold entries, one after the other.
+/// A device authenticates from one address after another: from more addresses than the tables have entries.
 fn roam(w: &mut TestFixture) {
     const ROAMING: TestDevice = TestDevice(77);
     const ADDRESSES: u16 = 4 * 256 + 76;
     w.key(ROAMING, 0);
-    // On the switch, this takes longer than a fresh value is valid.
+    // The switch is so slow that the fresh value would expire meanwhile.
     w.leave_switch_behind();
     for number in 0..ADDRESSES {
         let [high, low] = number.to_be_bytes();
@@ -172,13 +157,13 @@ fn roaming_device() -> Vec<Record> {
     };
     vec![
         record(
-            "after a device that used many addresses",
+            "after another device has used many addresses",
             setup,
             |w| valid_response(w, A, true),
             ReplyAck,
         ),
         record(
-            "after a device that used many addresses, from one of them",
+            "after another device has used many addresses, from one of these addresses",
             setup,
             |w| {
                 let mac = [2, 7, 7, 7, 0, 5];
@@ -196,7 +181,7 @@ fn roaming_device() -> Vec<Record> {
 fn full_tables() -> Vec<Record> {
     vec![
         record(
-            "no space for the address: no row is spent",
+            "no space for the address, not BOUND",
             |w| w.pool(A, 0, 3),
             |w| valid_response(w, A, false),
             DropTableFull,
@@ -218,7 +203,7 @@ fn full_tables() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "no space for the address of a repeated RESPONSE either",
+            "no space for the address, repeated RESPONSE",
             |w| {
                 w.pool(A, 0, 3);
                 let frame = valid_response(w, A, true);

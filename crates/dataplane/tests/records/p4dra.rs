@@ -1,4 +1,4 @@
-//! `p4dra-classic`: every step of LAP/1 3.1.2, at every gate, and which step decides if two apply.
+//! `p4dra-classic`: every step of LAP/1 3.1.2, at every gate. If several steps refuse a frame, the first one decides.
 
 use linewarden_dataplane::Gate;
 use linewarden_protocol::classic::p4dra::{ETHER_TYPE, Message, Round, operation};
@@ -11,18 +11,23 @@ use crate::support::fixture::p4dra::{frame, frame_between, id, key, reply, tagge
 use crate::support::test_config::{P4DRA_PROVERS, TestConfig};
 
 /// Opens two new rounds.
-fn rounds(w: &mut TestFixture) {
+fn open_two_rounds(w: &mut TestFixture) {
     w.p4dra_round();
     w.p4dra_round();
 }
 
-fn simple(description: &str, packet: impl Fn(&TestFixture) -> Vec<u8> + 'static, verdict: Verdict) -> Record {
-    record(description, rounds, packet, verdict)
+/// A record for which two rounds are open.
+fn in_two_rounds(
+    description: &str,
+    packet: impl Fn(&TestFixture) -> Vec<u8> + 'static,
+    verdict: Verdict,
+) -> Record {
+    record(description, open_two_rounds, packet, verdict)
 }
 
 /// The valid proof of A in the running round, with changes.
 fn modified(description: &str, change: impl Fn(&mut Vec<u8>) + 'static, verdict: Verdict) -> Record {
-    simple(
+    in_two_rounds(
         description,
         move |w| {
             let mut frame = reply(A, &w.p4dra_ago(0), 1);
@@ -34,42 +39,42 @@ fn modified(description: &str, change: impl Fn(&mut Vec<u8>) + 'static, verdict:
 }
 
 fn proofs() -> Vec<Record> {
-    let last = TestDevice(P4DRA_PROVERS);
+    let last_prover = TestDevice(P4DRA_PROVERS);
     vec![
-        simple(
+        in_two_rounds(
             "the running round",
             |w| reply(A, &w.p4dra_ago(0), 1),
             ReplyP4draVerified,
         ),
-        simple(
+        in_two_rounds(
             "the previous round",
             |w| reply(A, &w.p4dra_ago(1), 1),
             ReplyP4draVerified,
         ),
-        simple(
+        in_two_rounds(
             "another prover",
-            move |w| reply(last, &w.p4dra_ago(0), 1),
+            move |w| reply(last_prover, &w.p4dra_ago(0), 1),
             ReplyP4draVerified,
         ),
         record(
             "the round before the previous one",
             |w| {
-                rounds(w);
+                open_two_rounds(w);
                 w.p4dra_round();
             },
             |w| reply(A, &w.p4dra_ago(2), 1),
             DropP4draRound,
         ),
         record(
-            "a round that is requested twice continues",
+            "a round is accepted although it was opened twice",
             |w| {
-                rounds(w);
+                open_two_rounds(w);
                 assert!(!w.open_p4dra(w.p4dra_ago(0)) && !w.open_p4dra(w.p4dra_ago(1)));
             },
             |w| reply(A, &w.p4dra_ago(1), 1),
             ReplyP4draVerified,
         ),
-        simple(
+        in_two_rounds(
             "r and n swapped",
             |w| {
                 let Round { r, n } = w.p4dra_ago(0);
@@ -77,7 +82,7 @@ fn proofs() -> Vec<Record> {
             },
             DropP4draRound,
         ),
-        simple(
+        in_two_rounds(
             "r of one round, n of the other",
             |w| {
                 let (r, n) = (w.p4dra_ago(0).r, w.p4dra_ago(1).n);
@@ -85,27 +90,27 @@ fn proofs() -> Vec<Record> {
             },
             DropP4draRound,
         ),
-        simple(
-            "zeros, like memory before the first round",
+        in_two_rounds(
+            "a round of zeros, like unused memory",
             |_| reply(A, &Round { r: [0; 8], n: [0; 8] }, 1),
             DropP4draRound,
         ),
-        simple(
+        in_two_rounds(
             "an unknown device",
             |w| reply(UNKNOWN, &w.p4dra_ago(0), 1),
             DropP4draProver,
         ),
-        simple(
+        in_two_rounds(
             "an unknown device in an expired round",
             |_| reply(UNKNOWN, &Round { r: [9; 8], n: [9; 8] }, 1),
             DropP4draRound,
         ),
-        simple(
+        in_two_rounds(
             "another configuration",
             |w| reply(A, &w.p4dra_ago(0), 2),
             DropP4draProof,
         ),
-        simple(
+        in_two_rounds(
             "the proof of the other round",
             |w| {
                 let mut frame = reply(A, &w.p4dra_ago(0), 1);
@@ -114,7 +119,7 @@ fn proofs() -> Vec<Record> {
             },
             DropP4draProof,
         ),
-        simple(
+        in_two_rounds(
             "another prover's proof",
             |w| {
                 let mut frame = reply(A, &w.p4dra_ago(0), 1);
@@ -126,7 +131,7 @@ fn proofs() -> Vec<Record> {
         record(
             "the valid proof twice",
             |w| {
-                rounds(w);
+                open_two_rounds(w);
                 let frame = reply(A, &w.p4dra_ago(0), 1);
                 assert_eq!(w.send(&frame), ReplyP4draVerified);
             },
@@ -136,7 +141,7 @@ fn proofs() -> Vec<Record> {
         record(
             "a wrong proof after the valid one",
             |w| {
-                rounds(w);
+                open_two_rounds(w);
                 let frame = reply(A, &w.p4dra_ago(0), 1);
                 assert_eq!(w.send(&frame), ReplyP4draVerified);
             },
@@ -146,7 +151,7 @@ fn proofs() -> Vec<Record> {
         record(
             "the valid proof after a wrong one",
             |w| {
-                rounds(w);
+                open_two_rounds(w);
                 let frame = reply(A, &w.p4dra_ago(0), 2);
                 assert_eq!(w.send(&frame), DropP4draProof);
             },
@@ -154,9 +159,9 @@ fn proofs() -> Vec<Record> {
             ReplyP4draVerified,
         ),
         record(
-            "ok in this round, requested in the next",
+            "a device that was ok in this round, after the next round was opened",
             |w| {
-                rounds(w);
+                open_two_rounds(w);
                 let frame = reply(A, &w.p4dra_ago(0), 1);
                 assert_eq!(w.send(&frame), ReplyP4draVerified);
                 w.p4dra_round();
@@ -172,7 +177,7 @@ fn frames() -> Vec<Record> {
         modified("to a group", |frame| frame[0] |= 1, DropUnanswerable),
         modified("from a group", |frame| frame[6] |= 1, DropUnanswerable),
         modified(
-            "to all, and malformed",
+            "to the broadcast address, and malformed",
             |frame| {
                 frame[..6].fill(0xff);
                 frame.truncate(20);
@@ -184,23 +189,27 @@ fn frames() -> Vec<Record> {
             |frame| frame.truncate(14),
             DropP4draMalformed,
         ),
-        modified("a byte short", |frame| frame.truncate(110), DropP4draMalformed),
-        modified("a byte more", |frame| frame.push(0), DropP4draMalformed),
-        modified("much more", |frame| frame.resize(1500, 0), DropP4draMalformed),
+        modified(
+            "one byte too short",
+            |frame| frame.truncate(110),
+            DropP4draMalformed,
+        ),
+        modified("one byte too long", |frame| frame.push(0), DropP4draMalformed),
+        modified("1500 B", |frame| frame.resize(1500, 0), DropP4draMalformed),
     ];
     for tags in 1..=2 {
-        records.push(simple(
+        records.push(in_two_rounds(
             &format!("behind {tags} VLAN tags"),
             move |w| tagged(&reply(A, &w.p4dra_ago(0), 1), tags),
             ReplyP4draVerified,
         ));
-        records.push(simple(
+        records.push(in_two_rounds(
             &format!("behind {tags} VLAN tags, and wrong"),
             move |w| tagged(&reply(A, &w.p4dra_ago(0), 2), tags),
             DropP4draProof,
         ));
     }
-    for (kind, length) in [
+    for (operation, length) in [
         (6, 97),
         (255, 97),
         (operation::REQUEST, 97),
@@ -220,10 +229,10 @@ fn frames() -> Vec<Record> {
         (2, 17),
     ]) {
         records.push(modified(
-            &format!("operation {kind} of {length} B"),
+            &format!("operation {operation} of {length} B"),
             move |frame| {
                 frame.resize(14 + length, 0);
-                frame[14] = kind;
+                frame[14] = operation;
             },
             DropP4draMalformed,
         ));
@@ -231,10 +240,11 @@ fn frames() -> Vec<Record> {
     records
 }
 
-/// Frames that the published switch accepts from any port: with each, an attacker can forge or amplify.
-fn from_outside() -> Vec<Record> {
+/// Frames that the published switch accepts from any port, although attackers can misuse them for forged results or
+/// amplification.
+fn misusable() -> Vec<Record> {
     let case = |description: &str, make: fn(Round) -> Message| {
-        simple(
+        in_two_rounds(
             description,
             move |w| frame(A, &make(w.p4dra_ago(0))),
             DropP4draOperation,
@@ -254,7 +264,7 @@ fn from_outside() -> Vec<Record> {
             let unopened = Round { r: [9; 8], n: [9; 8] };
             Message::Verified(unopened, id(A), [7; 64], [7; 64])
         }),
-        simple(
+        in_two_rounds(
             "VERIFIED, as in the reply to the valid proof",
             |w| {
                 let valid_frame = reply(A, &w.p4dra_ago(0), 1);
@@ -266,20 +276,20 @@ fn from_outside() -> Vec<Record> {
             DropP4draOperation,
         ),
     ];
-    for done in [0, 1, 55, 56, 57, 255] {
-        records.push(simple(
-            &format!("CALCULATING after {done} quarter rounds"),
+    for quarter_rounds in [0, 1, 55, 56, 57, 255] {
+        records.push(in_two_rounds(
+            &format!("CALCULATING after {quarter_rounds} quarter rounds"),
             move |w| {
                 frame(
                     A,
-                    &Message::Calculating(w.p4dra_ago(0), id(A), done, [3; 16], [7; 64]),
+                    &Message::Calculating(w.p4dra_ago(0), id(A), quarter_rounds, [3; 16], [7; 64]),
                 )
             },
             DropP4draOperation,
         ));
     }
     for length in [17, 18, 45, 46] {
-        records.push(simple(
+        records.push(in_two_rounds(
             &format!("REQUEST padded to {length} B"),
             move |w| {
                 let mut padded = frame(A, &Message::Request(w.p4dra_ago(0)));
@@ -292,7 +302,7 @@ fn from_outside() -> Vec<Record> {
     records
 }
 
-/// Frames of another Ethernet type, at each gate.
+/// Frames of other Ethernet types, for which the gate has the verdict `foreign`.
 fn other_types(foreign: Verdict) -> Vec<Record> {
     let mut records: Vec<Record> = [0x1233u16, 0x1235, 0x3412, 0x5241, 0x88b5]
         .into_iter()
@@ -304,12 +314,12 @@ fn other_types(foreign: Verdict) -> Vec<Record> {
             )
         })
         .collect();
-    records.push(simple(
+    records.push(in_two_rounds(
         "behind three VLAN tags",
         |w| tagged(&reply(A, &w.p4dra_ago(0), 1), 3),
         match foreign {
             PassForeign => PassForeign,
-            _ => DropGateTag,
+            _ => DropGateVlan,
         },
     ));
     records
@@ -324,11 +334,11 @@ pub fn groups() -> Vec<Group> {
     let mut groups: Vec<Group> = gates
         .into_iter()
         .flat_map(|(gate, foreign)| {
-            let shape = TestConfig {
+            let test_config = TestConfig {
                 gate,
                 ..TestConfig::P4DRA
             };
-            [proofs(), frames(), from_outside(), other_types(foreign)].map(|records| group(shape, records))
+            [proofs(), frames(), misusable(), other_types(foreign)].map(|records| group(test_config, records))
         })
         .collect();
     let profile_off = |gate, verdict| {

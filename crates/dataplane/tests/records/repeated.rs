@@ -1,4 +1,4 @@
-//! The repeated winning RESPONSE: the same ACK, only for the same message from the same address (LAP/1 1.4.4).
+//! The repeated winning RESPONSE gets the same ACK, if it comes from the same address (LAP/1 1.4.4).
 
 use linewarden_protocol::verdict::Verdict::{self, *};
 
@@ -7,7 +7,7 @@ use crate::support::device::{A, B};
 use crate::support::fixture::TestFixture;
 use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
 
-/// The repeated winning RESPONSE: A's, of row 7, BOUND, from its own address in VLAN 5.
+/// A has won with a BOUND RESPONSE for row 7 from its own address in VLAN 5. `packet` gets that RESPONSE, to repeat it.
 fn repeated_response(
     description: &str,
     setup: fn(&mut TestFixture),
@@ -23,7 +23,7 @@ fn repeated_response(
             setup(w);
         },
         move |w| {
-            // The fresh value under which the RESPONSE won, even if others have been drawn since.
+            // The RESPONSE won under the first fresh value, which `setup` may have replaced.
             let mut winner = w.response(A).idx(7).bound(A.mac());
             winner.fresh = w.first_fresh();
             packet(w, &winner.bytes(A))
@@ -109,7 +109,7 @@ fn repeated() -> Vec<Record> {
             DropReplay,
         ),
         repeated_response(
-            "repeated, after the session",
+            "repeated, after the session has expired",
             |w| {
                 w.advance(SESSION_LIFETIME_S + 1);
                 w.rotate_fresh();
@@ -124,7 +124,7 @@ fn repeated() -> Vec<Record> {
             DropRevoked,
         ),
         repeated_response(
-            "repeated, after the next session",
+            "repeated, after the next session was opened",
             |w| {
                 let next = w.response(A).bound(A.mac()).bytes(A);
                 assert_eq!(w.send(&A.frame(false).vlan(5).udp(&next)), ReplyAck);

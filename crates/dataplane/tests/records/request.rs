@@ -43,13 +43,13 @@ fn served() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "key mode at the last number",
+            "key mode at the highest number",
             |w| w.key(A, u32::MAX),
             request,
             ReplyChallenge,
         ),
         record(
-            "one of several devices, from the address of another",
+            "a REQUEST of B from A's address",
             |w| {
                 w.pool(A, 0, 2);
                 w.pool(B, 5, 2);
@@ -58,7 +58,7 @@ fn served() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "while its session is live",
+            "while the device's session is live",
             |w| {
                 w.pool(A, 0, 3);
                 w.open_bound(A, false);
@@ -67,7 +67,7 @@ fn served() -> Vec<Record> {
             ReplyChallenge,
         ),
         record(
-            "after a refill of its empty line, at a higher row",
+            "after a refill of the empty line with higher rows",
             |w| {
                 w.pool(A, 0, 1);
                 w.open_bound(A, false);
@@ -147,7 +147,7 @@ fn refused() -> Vec<Record> {
             DropBusy,
         ),
         record(
-            "a line that a winner is writing, of a device revoked in between",
+            "a line that a winner is writing, after the device was revoked",
             |w| {
                 w.pool(A, 0, 3);
                 let response = A.frame(false).udp(&w.response(A).bytes(A));
@@ -211,13 +211,13 @@ fn refused() -> Vec<Record> {
             DropStopped,
         ),
         record(
-            "older than 16 s, and unknown: the age is checked first",
+            "an unknown device, and a fresh value older than 16 s: the age is checked first",
             |w| w.advance(17),
             request,
             DropStopped,
         ),
         record(
-            "served again once a fresh value was drawn",
+            "served again after a new fresh value was drawn",
             |w| {
                 w.pool(A, 0, 3);
                 w.advance(100);
@@ -231,8 +231,9 @@ fn refused() -> Vec<Record> {
     ]
 }
 
-/// Installs a device without rows, and waits until the clock is not about to tick: rate limits count per second.
-fn without_rows(w: &mut TestFixture) {
+/// Installs a device and spends its only row. Then waits until the current second is not about to end, because rate
+/// limits count NAKs per second.
+fn install_without_rows(w: &mut TestFixture) {
     w.pool(A, 0, 1);
     w.open_bound(A, false);
     while !(100..700).contains(&(real_now().monotonic_ms % 1000)) {
@@ -245,12 +246,12 @@ fn two_naks(w: &mut TestFixture) {
     assert_eq!([w.send(&frame), w.send(&frame)], [ReplyNak; 2]);
 }
 
-fn limited() -> Vec<Record> {
+fn limited_to_two_naks() -> Vec<Record> {
     vec![
         record(
-            "the third NAK of a second, where two are allowed",
+            "the third NAK in a second, with a limit of two",
             |w| {
-                without_rows(w);
+                install_without_rows(w);
                 two_naks(w);
             },
             |w| A.frame(true).udp(&w.request(A)),
@@ -263,7 +264,7 @@ fn limited() -> Vec<Record> {
                 while real_now().monotonic_ms / 1000 == second {
                     std::thread::yield_now();
                 }
-                without_rows(w);
+                install_without_rows(w);
                 two_naks(w);
                 let second = real_now().monotonic_ms / 1000;
                 while real_now().monotonic_ms / 1000 == second {
@@ -280,9 +281,9 @@ fn limited() -> Vec<Record> {
     ]
 }
 
-fn none_allowed() -> Vec<Record> {
+fn limited_to_no_naks() -> Vec<Record> {
     vec![record(
-        "a NAK where none is allowed",
+        "a NAK, with a limit of zero",
         |w| {
             w.pool(A, 0, 1);
             w.open_bound(A, false);
@@ -302,7 +303,7 @@ pub fn groups() -> Vec<Group> {
             TestConfig::OFF,
             [served(), refused()].into_iter().flatten().collect(),
         ),
-        group(naks(2), limited()),
-        group(naks(0), none_allowed()),
+        group(naks(2), limited_to_two_naks()),
+        group(naks(0), limited_to_no_naks()),
     ]
 }

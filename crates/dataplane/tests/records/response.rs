@@ -8,44 +8,48 @@ use crate::support::fixture::TestFixture;
 use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
 
 fn accepted() -> Vec<Record> {
-    let plain = |description: &str, setup: fn(&mut TestFixture), v6: bool, bound: bool| {
+    let accepted = |description: &str, setup: fn(&mut TestFixture), v6: bool, is_bound: bool| {
         record(
             description,
             setup,
             move |w| {
                 let response = w.response(A);
-                let response = if bound { response.bound(A.mac()) } else { response };
+                let response = if is_bound {
+                    response.bound(A.mac())
+                } else {
+                    response
+                };
                 A.frame(v6).udp(&response.bytes(A))
             },
             ReplyAck,
         )
     };
     vec![
-        plain(
+        accepted(
             "a valid RESPONSE, IPv4, not BOUND",
             |w| w.pool(A, 7, 3),
             false,
             false,
         ),
-        plain("BOUND", |w| w.pool(A, 7, 3), false, true),
-        plain("IPv6, not BOUND", |w| w.pool(A, 7, 3), true, false),
-        plain("IPv6, BOUND", |w| w.pool(A, 7, 3), true, true),
-        plain("the last row", |w| w.pool(A, 0, 1), false, true),
-        plain("all rows but one ahead", |w| w.pool(A, 0, 5), false, true),
-        plain("key mode: the key is kept", |w| w.key(A, 0), false, true),
-        plain(
-            "key mode, just before the last number",
+        accepted("BOUND", |w| w.pool(A, 7, 3), false, true),
+        accepted("IPv6, not BOUND", |w| w.pool(A, 7, 3), true, false),
+        accepted("IPv6, BOUND", |w| w.pool(A, 7, 3), true, true),
+        accepted("the last row", |w| w.pool(A, 0, 1), false, true),
+        accepted("a full ring of rows ahead", |w| w.pool(A, 0, 5), false, true),
+        accepted("key mode: the key is kept", |w| w.key(A, 0), false, true),
+        accepted(
+            "key mode, the second-highest number",
             |w| w.key(A, u32::MAX - 1),
             false,
             true,
         ),
-        plain(
-            "a row number at the end of the ring",
+        accepted(
+            "a row number close to the highest",
             |w| w.pool(A, u32::MAX - 3, 3),
             false,
             true,
         ),
-        plain(
+        accepted(
             "under the previous fresh value",
             |w| {
                 w.pool(A, 0, 3);
@@ -57,7 +61,7 @@ fn accepted() -> Vec<Record> {
             false,
             true,
         ),
-        plain(
+        accepted(
             "during a session, from its address",
             |w| {
                 w.pool(A, 0, 3);
@@ -66,7 +70,7 @@ fn accepted() -> Vec<Record> {
             false,
             true,
         ),
-        plain(
+        accepted(
             "during a session, from another address: the session moves",
             |w| {
                 w.pool(A, 0, 3);
@@ -75,7 +79,7 @@ fn accepted() -> Vec<Record> {
             true,
             true,
         ),
-        plain(
+        accepted(
             "during a BOUND session, not BOUND",
             |w| {
                 w.pool(A, 0, 3);
@@ -84,7 +88,7 @@ fn accepted() -> Vec<Record> {
             false,
             false,
         ),
-        plain(
+        accepted(
             "after the session has expired",
             |w| {
                 w.pool(A, 0, 3);
@@ -95,8 +99,8 @@ fn accepted() -> Vec<Record> {
             false,
             true,
         ),
-        plain(
-            "back at an address that it had before",
+        accepted(
+            "back at the address of an earlier session",
             |w| {
                 w.pool(A, 0, 5);
                 w.open_bound(A, false);
@@ -105,7 +109,7 @@ fn accepted() -> Vec<Record> {
             false,
             true,
         ),
-        plain(
+        accepted(
             "the row after a refill of the empty line",
             |w| {
                 w.pool(A, 0, 1);
@@ -115,7 +119,7 @@ fn accepted() -> Vec<Record> {
             false,
             true,
         ),
-        plain(
+        accepted(
             "after the mark was moved",
             |w| {
                 w.pool_on_credit(A, 0, 4, 1);
@@ -125,7 +129,7 @@ fn accepted() -> Vec<Record> {
             false,
             true,
         ),
-        plain(
+        accepted(
             "the mark cannot be moved back",
             |w| {
                 w.pool_on_credit(A, 0, 4, 2);
@@ -135,7 +139,7 @@ fn accepted() -> Vec<Record> {
             false,
             true,
         ),
-        plain(
+        accepted(
             "the row after a refill of the ring",
             |w| {
                 w.pool(A, 0, 2);
@@ -146,8 +150,8 @@ fn accepted() -> Vec<Record> {
             false,
             true,
         ),
-        plain(
-            "while the gateway stops: started handshakes may complete",
+        accepted(
+            "while the gateway is stopping: started handshakes still succeed",
             |w| {
                 w.pool(A, 0, 2);
                 w.set_stopping(true);
@@ -191,17 +195,17 @@ fn refused() -> Vec<Record> {
             DropUnknownDevice,
         ),
         case(
-            "a row ahead",
+            "one row ahead of the current row",
             |w| A.frame(false).udp(&w.response(A).idx(8).bytes(A)),
             DropIndex,
         ),
         case(
-            "two rows back",
+            "two rows behind the current row",
             |w| A.frame(false).udp(&w.response(A).idx(5).bytes(A)),
             DropIndex,
         ),
         case(
-            "the previous row, without a record",
+            "the row before the first installed one",
             |w| A.frame(false).udp(&w.response(A).idx(6).bytes(A)),
             DropReplay,
         ),
@@ -293,13 +297,13 @@ fn refused() -> Vec<Record> {
             DropNoRows,
         ),
         record(
-            "valid, but without a mark",
+            "valid, but the mark permits no row",
             |w| w.pool_on_credit(A, 7, 3, 0),
             |w| valid_response(w, A, true),
             DropMark,
         ),
         record(
-            "a wrong tag, without a mark: no mark is requested",
+            "a wrong tag, and the mark permits no row: no higher mark is requested",
             |w| w.pool_on_credit(A, 7, 3, 0),
             |w| {
                 let mut response = w.response(A).bytes(A);
@@ -318,7 +322,7 @@ fn refused() -> Vec<Record> {
             DropMark,
         ),
         record(
-            "beyond the mark, after a jump of the empty line",
+            "beyond the mark, after a refill that skipped rows",
             |w| {
                 w.pool_on_credit(A, 0, 1, 3);
                 w.open_bound(A, false);
@@ -328,17 +332,17 @@ fn refused() -> Vec<Record> {
             DropMark,
         ),
         record(
-            "the last possible number: none can follow",
+            "the highest possible row number: no row can follow",
             |w| {
                 w.pool(A, u32::MAX, 1);
-                // Here it is `drop_mark`: no mark is above that number.
+                // The switch's verdict differs (`drop_mark`), because no mark can be above that number.
                 w.leave_switch_behind();
             },
             |w| valid_response(w, A, true),
             DropNoRows,
         ),
         record(
-            "key mode at the last possible number",
+            "key mode at the highest possible number",
             |w| w.key(A, u32::MAX),
             |w| valid_response(w, A, true),
             DropNoRows,
@@ -397,9 +401,9 @@ fn refused() -> Vec<Record> {
             DropReplay,
         ),
     ];
-    // Each bit that the tag covers.
-    let covered = (16..32).chain(48..64);
-    records.extend(covered.map(|index| {
+    // One bit of each byte of the nonce and of the tag.
+    let nonce_and_tag = (16..32).chain(48..64);
+    records.extend(nonce_and_tag.map(|index| {
         record(
             format!("bit {} of byte {index} flipped", index % 8),
             |w| w.pool(A, 7, 3),

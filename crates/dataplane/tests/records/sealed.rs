@@ -1,4 +1,5 @@
-//! The sealed gate, from devices: frames that are opened and forwarded, and frames that are not (LAP/1 1.4.7, 1.4.9).
+//! Frames from devices at the sealed gate: which sealed frames are opened and forwarded, and which frames are dropped
+//! (LAP/1 1.4.7, 1.4.9).
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
@@ -20,7 +21,7 @@ fn with_session6(w: &mut TestFixture) {
     w.open_bound(A, true);
 }
 
-/// A sealed frame from A to the service, changed by `change`.
+/// A sealed frame from A to the service, after `change` has modified its headers.
 fn sealed(
     w: &TestFixture,
     v6: bool,
@@ -32,11 +33,12 @@ fn sealed(
     change(sealed_frame(A, &to)).udp(&w.device_session(A).seal(seq, &to, payload))
 }
 
-fn plain(w: &TestFixture, seq: u32) -> Vec<u8> {
+/// A valid sealed frame from A with this sequence number.
+fn valid_sealed(w: &TestFixture, seq: u32) -> Vec<u8> {
     sealed(w, false, seq, b"a measurement", |builder| builder)
 }
 
-/// A frame of A whose sealed message is changed.
+/// A frame of A in which the sealed message is changed at `offset`.
 fn modified(offset: usize, bytes: &'static [u8]) -> impl Fn(&TestFixture) -> Vec<u8> {
     move |w| {
         let to = service_end(false);
@@ -46,15 +48,15 @@ fn modified(offset: usize, bytes: &'static [u8]) -> impl Fn(&TestFixture) -> Vec
     }
 }
 
-/// Frames of a live session, with every kind of header.
-fn opened() -> Vec<Record> {
+/// Valid frames of a live session, with every kind of header.
+fn valid() -> Vec<Record> {
     let mut records = Vec::new();
     for v6 in [false, true] {
         let setup = if v6 { with_session6 } else { with_session };
         for tags in 0..=2 {
             for bytes in [0usize, 1, 7, 8, 9, 63, 64, 65, 1400, 1416] {
                 let name = format!("{bytes} B, {tags} tags, IPv6 {v6}");
-                let payload: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+                let payload: Vec<u8> = (0..bytes).map(|index| index as u8).collect();
                 let packet = move |w: &TestFixture| {
                     sealed(w, v6, 1, &payload, |builder| {
                         (0..tags).fold(builder, |builder, tag| builder.vlan(7 + tag))
@@ -90,8 +92,8 @@ fn opened() -> Vec<Record> {
         ));
         let no_sum = move |w: &TestFixture| {
             let mut frame = sealed(w, v6, 1, b"x", |builder| builder);
-            let at = if v6 { 60 } else { 40 };
-            frame[at..at + 2].fill(0);
+            let offset = if v6 { 60 } else { 40 };
+            frame[offset..offset + 2].fill(0);
             frame
         };
         records.push(record(
@@ -113,7 +115,7 @@ fn opened() -> Vec<Record> {
         ));
     }
     let wrong_ip_sum = |w: &TestFixture| {
-        let mut frame = plain(w, 1);
+        let mut frame = valid_sealed(w, 1);
         frame[24] ^= 1;
         frame
     };
@@ -141,18 +143,19 @@ fn opened() -> Vec<Record> {
     records
 }
 
-fn numbers() -> Vec<Record> {
+fn sequence_numbers() -> Vec<Record> {
     let after_numbers = |numbers: &'static [u32]| {
         move |w: &mut TestFixture| {
             with_session(w);
             for seq in numbers {
-                let frame = plain(w, *seq);
+                let frame = valid_sealed(w, *seq);
                 assert_eq!(w.send(&frame), PassData, "{seq}");
             }
         }
     };
-    let next = |seq: u32| move |w: &TestFixture| plain(w, seq);
-    let wire = |seq: u64| {
+    let numbered = |seq: u32| move |w: &TestFixture| valid_sealed(w, seq);
+    // With the sequence number on the wire replaced after sealing.
+    let with_wire_number = |seq: u64| {
         move |w: &TestFixture| {
             let to = service_end(false);
             let mut message = w.device_session(A).seal(5, &to, b"x");
@@ -161,57 +164,72 @@ fn numbers() -> Vec<Record> {
         }
     };
     let mut records = vec![
-        record("number 0", with_session, wire(0), DropSequence),
-        record("number 2^32", with_session, wire(1 << 32), DropSequence),
+        record("number 0", with_session, with_wire_number(0), DropSequence),
         record(
-            "a high half of all ones",
+            "number 2^32",
             with_session,
-            wire(0xffff_ffff_0000_0005),
+            with_wire_number(1 << 32),
             DropSequence,
         ),
-        record("number 2^32 - 1", with_session, next(u32::MAX), PassData),
-        record("number 1, repeated", after_numbers(&[1]), next(1), DropSequence),
+        record(
+            "a number with high half of all ones",
+            with_session,
+            with_wire_number(0xffff_ffff_0000_0005),
+            DropSequence,
+        ),
+        record("number 2^32 - 1", with_session, numbered(u32::MAX), PassData),
+        record(
+            "number 1, repeated",
+            after_numbers(&[1]),
+            numbered(1),
+            DropSequence,
+        ),
         record(
             "number 2^32 - 1, repeated",
             after_numbers(&[u32::MAX]),
-            next(u32::MAX),
+            numbered(u32::MAX),
             DropSequence,
         ),
         record(
             "a number that was skipped",
             after_numbers(&[1, 3]),
-            next(2),
+            numbered(2),
             PassData,
         ),
         record(
             "a number that was skipped and then used",
             after_numbers(&[1, 3, 2]),
-            next(2),
+            numbered(2),
             DropSequence,
         ),
-        record("far ahead", after_numbers(&[1, 2, 3]), next(1_000_000), PassData),
         record(
-            "far behind the end",
-            after_numbers(&[u32::MAX]),
-            next(u32::MAX - 23),
+            "far ahead",
+            after_numbers(&[1, 2, 3]),
+            numbered(1_000_000),
             PassData,
         ),
         record(
-            "too far behind the end",
+            "23 behind number 2^32 - 1",
             after_numbers(&[u32::MAX]),
-            next(u32::MAX - 24),
+            numbered(u32::MAX - 23),
+            PassData,
+        ),
+        record(
+            "24 behind number 2^32 - 1",
+            after_numbers(&[u32::MAX]),
+            numbered(u32::MAX - 24),
             DropSequence,
         ),
         record(
-            "an old number, within the small window",
+            "an old number, within the window",
             after_numbers(&[24]),
-            next(1),
+            numbered(1),
             PassData,
         ),
         record(
-            "an old number, outside the small window",
+            "an old number, outside the window",
             after_numbers(&[25]),
-            next(1),
+            numbered(1),
             DropSequence,
         ),
     ];
@@ -222,22 +240,27 @@ fn numbers() -> Vec<Record> {
         (24, DropSequence),
         (25, DropSequence),
     ] {
-        let name = format!("{back} back");
-        records.push(record(name, after_numbers(&[1000]), next(1000 - back), verdict));
+        let name = format!("{back} behind the highest number");
+        records.push(record(
+            name,
+            after_numbers(&[1000]),
+            numbered(1000 - back),
+            verdict,
+        ));
     }
     for ahead in [1, 22, 23, 24, 25] {
         let setup = move |w: &mut TestFixture| {
             after_numbers(&[1000, 999, 990])(w);
-            let frame = plain(w, 1000 + ahead);
+            let frame = valid_sealed(w, 1000 + ahead);
             assert_eq!(w.send(&frame), PassData);
         };
-        let verdict = if ahead > 23 { DropSequence } else { PassData };
+        // The record's number 998 is then `ahead` + 2 behind the highest number.
+        let verdict = if ahead + 2 > 23 { DropSequence } else { PassData };
         records.push(record(
-            format!("an old number that was skipped, after {ahead} more"),
+            format!("a skipped number, after the highest number has risen by {ahead}"),
             setup,
-            next(998),
-            // 998 is `ahead` + 2 back.
-            if ahead + 2 > 23 { DropSequence } else { verdict },
+            numbered(998),
+            verdict,
         ));
     }
     records
@@ -293,19 +316,29 @@ fn refused() -> Vec<Record> {
         record("a reserved byte", with_session, modified(39, &[1]), DropReserved),
         record("another version", with_session, modified(2, &[2]), DropGatePort),
         record("another magic", with_session, modified(0, &[0]), DropGatePort),
-        record("downwards", with_session, modified(3, &[7]), DropGatePort),
-        record("the length field", with_session, modified(7, &[0]), DropLength),
-        record("into the LAP port", with_session, to_port(LAP_PORT), DropGatePort),
-        record("into port 0", with_session, to_port(0), DropGatePort),
-        record("for DHCP clients", with_session, to_port(68), DropGateRole),
         record(
-            "for DHCPv6 clients over IPv4",
+            "the type DATA_DOWN",
+            with_session,
+            modified(3, &[7]),
+            DropGatePort,
+        ),
+        record("the length field", with_session, modified(7, &[0]), DropLength),
+        record("to the LAP port", with_session, to_port(LAP_PORT), DropGatePort),
+        record("to port 0", with_session, to_port(0), DropGatePort),
+        record(
+            "to the port of DHCP clients",
+            with_session,
+            to_port(68),
+            DropGateRole,
+        ),
+        record(
+            "to the port of DHCPv6 clients over IPv4",
             with_session,
             to_port(546),
             PassData,
         ),
         record(
-            "for DHCPv6 clients",
+            "to the port of DHCPv6 clients",
             with_session6,
             |w| {
                 let to = Endpoint {
@@ -345,7 +378,7 @@ fn refused() -> Vec<Record> {
             DropSource,
         ),
         record(
-            "IPv4-mapped on the wire",
+            "IPv4-mapped addresses in an IPv6 packet",
             with_session,
             |w| {
                 let map = |end: Endpoint| match end.ip {
@@ -365,17 +398,17 @@ fn refused() -> Vec<Record> {
             "to a group MAC address",
             with_session,
             |w| {
-                let mut frame = plain(w, 1);
+                let mut frame = valid_sealed(w, 1);
                 frame[0] |= 1;
                 frame
             },
             DropUnanswerable,
         ),
         record(
-            "bytes between datagram and packet's end",
+            "further bytes in the packet, behind the datagram",
             with_session,
             |w| {
-                let mut frame = plain(w, 1);
+                let mut frame = valid_sealed(w, 1);
                 let total = u16::from_be_bytes([frame[16], frame[17]]) + 4;
                 frame[16..18].copy_from_slice(&total.to_be_bytes());
                 frame.extend_from_slice(b"more");
@@ -384,7 +417,7 @@ fn refused() -> Vec<Record> {
             DropLength,
         ),
         record(
-            "longer by a zero, which the padding would hide",
+            "one zero byte more, which the zero padding under the tag would hide",
             with_session,
             |w| {
                 let to = service_end(false);
@@ -395,7 +428,7 @@ fn refused() -> Vec<Record> {
             DropLength,
         ),
         record(
-            "longer by a zero, with a matching length",
+            "one zero byte more, with a matching length field",
             with_session,
             |w| {
                 let to = service_end(false);
@@ -410,7 +443,7 @@ fn refused() -> Vec<Record> {
             "a UDP length beyond the packet",
             with_session,
             |w| {
-                let mut frame = plain(w, 1);
+                let mut frame = valid_sealed(w, 1);
                 frame[39] += 1;
                 frame
             },
@@ -419,9 +452,9 @@ fn refused() -> Vec<Record> {
     ]
 }
 
-/// Events that end a session.
-fn ended() -> Vec<Record> {
-    let up: fn(&TestFixture) -> Vec<u8> = |w| plain(w, 1);
+/// Sealed frames after the session has ended or changed.
+fn ended_sessions() -> Vec<Record> {
+    let first_sealed: fn(&TestFixture) -> Vec<u8> = |w| valid_sealed(w, 1);
     vec![
         record(
             "revoked",
@@ -429,7 +462,7 @@ fn ended() -> Vec<Record> {
                 with_session(w);
                 w.revoke(A);
             },
-            up,
+            first_sealed,
             DropRevoked,
         ),
         record(
@@ -438,7 +471,7 @@ fn ended() -> Vec<Record> {
                 with_session(w);
                 w.advance(SESSION_LIFETIME_S + 1);
             },
-            up,
+            first_sealed,
             DropSessionExpired,
         ),
         record(
@@ -448,7 +481,7 @@ fn ended() -> Vec<Record> {
                 let frame = A.frame(false).udp(&w.response(A).bound(A.mac()).bytes(A));
                 w.interrupted_win(A, &frame);
             },
-            up,
+            first_sealed,
             DropBusy,
         ),
         record(
@@ -469,20 +502,20 @@ fn ended() -> Vec<Record> {
             "number 1 in the next session",
             |w| {
                 with_session(w);
-                let frame = plain(w, 1);
+                let frame = valid_sealed(w, 1);
                 assert_eq!(w.send(&frame), PassData);
                 w.open_bound(A, false);
             },
-            up,
+            first_sealed,
             PassData,
         ),
         record(
-            "moved to another address: the old one",
+            "the old address after the session has moved",
             |w| {
                 with_session(w);
                 w.open_bound(A, true);
             },
-            up,
+            first_sealed,
             DropSource,
         ),
         record(
@@ -491,13 +524,13 @@ fn ended() -> Vec<Record> {
                 with_session(w);
                 w.advance(60);
             },
-            up,
+            first_sealed,
             PassData,
         ),
     ]
 }
 
-/// Frames that pass without a seal, or not at all.
+/// Frames without a seal, and truncated sealed frames.
 fn unsealed() -> Vec<Record> {
     let through = |v6: bool| FrameBuilder::new(A.end(v6), service_end(v6));
     let frames: Vec<(&str, Vec<u8>, Verdict)> = vec![
@@ -514,7 +547,7 @@ fn unsealed() -> Vec<Record> {
         (
             "a tag that is not parsed",
             through(false).tag(0x9100, 7).udp(b"x"),
-            DropGateTag,
+            DropGateVlan,
         ),
         (
             "a fragment",
@@ -547,7 +580,7 @@ fn unsealed() -> Vec<Record> {
             DropGatePort,
         ),
         (
-            "another protocol to the LAP port",
+            "a message of another protocol to the LAP port",
             sealed_frame(A, &service_end(false)).udp(&[0; 64]),
             DropGatePort,
         ),
@@ -606,6 +639,12 @@ fn unsealed() -> Vec<Record> {
 }
 
 pub fn groups() -> Vec<Group> {
-    let records = [opened(), numbers(), refused(), ended(), unsealed()];
+    let records = [
+        valid(),
+        sequence_numbers(),
+        refused(),
+        ended_sessions(),
+        unsealed(),
+    ];
     vec![group(TestConfig::SEALED, records.into_iter().flatten().collect())]
 }

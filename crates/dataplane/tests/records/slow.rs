@@ -1,4 +1,4 @@
-//! Messages of unknown devices with a slow path behind the data plane (LAP/1 1.4.6).
+//! Messages of unknown devices if the gateway has a slow path (LAP/1 1.4.6).
 
 use linewarden_protocol::verdict::Verdict::*;
 
@@ -29,7 +29,7 @@ fn messages() -> Vec<Record> {
             SlowPath,
         ),
         record(
-            "an old RESPONSE of an unknown device: not forwarded",
+            "a RESPONSE of an unknown device under an invalid fresh value",
             |_| {},
             |w| {
                 let response = w.response(UNKNOWN).fresh([9; 8]);
@@ -38,7 +38,7 @@ fn messages() -> Vec<Record> {
             DropUnknownDevice,
         ),
         record(
-            "a known device is served here",
+            "a RESPONSE of a known device",
             |w| w.pool(A, 0, 3),
             |w| valid_response(w, A, true),
             ReplyAck,

@@ -1,4 +1,5 @@
-//! The devices of the tests: addresses, keys, messages. They do not follow LAP/1 1.5; they send what a test needs.
+//! The devices of the tests: addresses, keys, messages. They do not keep the rules for devices in LAP/1 1.5, but send
+//! whatever a test needs.
 
 use std::net::IpAddr;
 
@@ -54,7 +55,7 @@ pub const B: TestDevice = TestDevice(2);
 pub const UNKNOWN: TestDevice = TestDevice(999);
 
 impl TestDevice {
-    /// Sparse, so that ids differ from slots.
+    /// Ids are large and far apart, so that no id equals a slot number.
     pub fn id(self) -> DeviceId {
         DeviceId(0x1000_0000_0000_0000 | (u64::from(self.0) * 0x0101_0101))
     }
@@ -95,7 +96,7 @@ impl TestDevice {
         ))
     }
 
-    /// The challenge of a row: zero in key mode.
+    /// The challenge of a row; all zeros in key mode.
     pub fn challenge(self, mode: Mode, idx: RowIndex) -> [u8; 8] {
         match mode {
             Mode::Pool => (self.id().0 ^ u64::from(idx.0) << 7).to_be_bytes(),
@@ -157,7 +158,7 @@ impl DeviceSession {
         }
     }
 
-    /// A DATA_UP to `to`, to be forwarded to `to.port`.
+    /// A DATA_UP to the address of `to`, whose payload the gateway forwards to port `to.port`.
     pub fn seal(&self, seq: u32, to: &Endpoint, payload: &[u8]) -> Vec<u8> {
         let v6 = to.ip.is_ipv6();
         let route = Route {
@@ -180,7 +181,7 @@ impl DeviceSession {
     }
 }
 
-/// The frame in which `sealed` leaves the device: to the LAP port at the address of `to`.
+/// A frame builder for a sealed message from the device: to the LAP port at the address of `to`.
 pub fn sealed_frame(device: TestDevice, to: &Endpoint) -> FrameBuilder {
     let to = Endpoint {
         port: LAP_PORT,

@@ -1,5 +1,5 @@
-//! One configuration, one state and one clock for the oracle, `xdp`, `host` and optionally a P4 switch; every packet
-//! goes through all of them, and every difference is a failure.
+//! One configuration, state and clock for the oracle, `xdp`, `host` and optionally a P4 switch. Every packet goes
+//! through all of them, and every difference is a failure.
 
 pub mod attest;
 #[path = "../../../p4runtime/tests/service/support/authority.rs"]
@@ -48,46 +48,49 @@ struct HostSide {
     engine: Arc<Engine>,
     thread: ThreadState,
     batch: P4draBatch,
+    /// The counters after the previous frame.
     counted: Counters,
 }
 
 struct XdpSide {
     xdp: Xdp,
+    /// The counters after the previous frame.
     counted: Counters,
 }
 
-/// An installed device, with the generations that the stores' slots had at that time: `host`, `xdp`, the switch.
+/// What the fixture remembers of an installed device.
 #[derive(Clone, Copy)]
-struct Installed {
+struct InstalledDevice {
     mode: Mode,
+    /// The generations of its line right after the installation: in `host`, in `xdp` and in the switch.
     generations: [u32; 3],
-    /// The idx after the last row ever installed.
-    end: u32,
+    /// The idx after the highest row that was ever installed.
+    next_new_idx: u32,
 }
 
 pub struct TestFixture {
-    shape: TestConfig,
+    test_config: TestConfig,
     oracle: Gateway,
     host: Option<HostSide>,
     xdp: Option<XdpSide>,
     switch: Option<SwitchSide>,
-    installed: BTreeMap<TestDevice, Installed>,
+    installed: BTreeMap<TestDevice, InstalledDevice>,
     settings: Settings,
     forwarding: Option<Forwarding>,
     fresh: [u8; 8],
     first_fresh: [u8; 8],
-    /// How far the clock of oracle and host is ahead of the real one, which `xdp` uses.
+    /// How far the clock of the oracle and `host` is ahead of the machine's clock, which `xdp` uses.
     shift_ms: u64,
     nonces: u64,
     provers: BTreeSet<TestDevice>,
     rounds: Vec<Round>,
-    /// All rounds of `p4dra-classic` that were opened; they outlive [`TestFixture::reset`].
+    /// All rounds of `p4dra-classic` that were opened, also those before [`TestFixture::reset`].
     p4dra_rounds: Vec<P4draRound>,
-    /// Frames that went through the oracle, and through `xdp` and `host`.
+    /// How many frames went through the oracle, through `xdp` and through `host`.
     pub sent: [u64; 3],
-    /// Repeated ACKs that named a shorter session lifetime than was granted.
-    pub shortened: u64,
-    /// Sessions that were new or had moved, and so were reported.
+    /// Repeated ACKs in which a data plane named a shorter session lifetime than was granted.
+    pub shortened_lifetimes: u64,
+    /// Expected events that report a session which is new or has moved.
     pub session_events: u64,
 }
 
@@ -123,7 +126,7 @@ pub fn load_xdp(config: &Config) -> Option<Xdp> {
     }
 }
 
-/// Installs a device in key mode, and a current fresh value.
+/// Installs a device in key mode, and makes `fresh` the current fresh value.
 pub fn install_key(data_plane: &mut dyn DataPlane, device: TestDevice, fresh: [u8; 8]) {
     let row = Row {
         challenge: device.challenge(Mode::Key, RowIndex(0)),
@@ -137,21 +140,21 @@ pub fn install_key(data_plane: &mut dyn DataPlane, device: TestDevice, fresh: [u
 
 impl TestFixture {
     /// A fixture on one CPU, with fresh values and no device.
-    pub fn new(shape: TestConfig) -> Self {
-        Self::build(shape, None)
+    pub fn new(test_config: TestConfig) -> Self {
+        Self::build(test_config, None)
     }
 
     /// Like [`TestFixture::new`], with a switch.
-    pub fn with_switch(shape: TestConfig) -> Self {
-        Self::build(shape, Some(SwitchSide::start(&shape.config())))
+    pub fn with_switch(test_config: TestConfig) -> Self {
+        Self::build(test_config, Some(SwitchSide::start(&test_config.config())))
     }
 
-    fn build(shape: TestConfig, switch: Option<SwitchSide>) -> Self {
+    fn build(test_config: TestConfig, switch: Option<SwitchSide>) -> Self {
         let cpu = super::pin_to_one_cpu();
-        let config = shape.config();
-        let host = (shape.gate == Gate::Off).then(|| {
+        let config = test_config.config();
+        let host = (test_config.gate == Gate::Off).then(|| {
             let mut host = Host::new(&config).unwrap();
-            // Random numbers depend on the thread number: this is the thread with the CPU's number.
+            // Random numbers depend on the thread's number. The oracle uses the number of this CPU.
             let thread = (0..=cpu).map(|_| host.thread_state()).last().unwrap();
             HostSide {
                 engine: host.engine(),
@@ -162,14 +165,14 @@ impl TestFixture {
             }
         });
         let mut fixture = Self {
-            oracle: shape.oracle(cpu),
+            oracle: test_config.oracle(cpu),
             xdp: load_xdp(&config).map(|xdp| XdpSide {
                 xdp,
                 counted: Counters::default(),
             }),
             host,
             switch,
-            shape,
+            test_config,
             installed: BTreeMap::new(),
             settings: Settings::new(config.live_settings()),
             forwarding: None,
@@ -181,14 +184,15 @@ impl TestFixture {
             rounds: Vec::new(),
             p4dra_rounds: Vec::new(),
             sent: [0; 3],
-            shortened: 0,
+            shortened_lifetimes: 0,
             session_events: 0,
         };
         fixture.reset();
         fixture
     }
 
-    /// Returns to the first state: no device, two fresh values, not stopping, the first settings.
+    /// Restores the initial state: no device, two accepted fresh values, a gateway that is not stopping, and the
+    /// initial settings.
     pub fn reset(&mut self) {
         self.recover();
         let devices: Vec<TestDevice> = self.installed.keys().copied().collect();
@@ -199,17 +203,17 @@ impl TestFixture {
         self.set_stopping(false);
         self.forget_provers();
         self.forget_settings();
-        // No test reads these events here, and the ring would fill up.
+        // No test reads the messages of unknown devices here, and their ring would fill up.
         self.each_data_plane(|data_plane, _| data_plane.drain_misses(&mut drop).unwrap());
         self.sweep();
         self.rotate_fresh();
         self.first_fresh = self.rotate_fresh();
-        if self.shape.no_bindings {
+        if self.test_config.no_bindings {
             self.each_region(|regions, _| {
-                let cells = regions.by_address.iter().chain(regions.by_mac.iter());
-                cells
+                let buckets = regions.by_address.iter().chain(regions.by_mac.iter());
+                buckets
                     .flat_map(|bucket| &bucket.entry)
-                    .for_each(|cell| cell.store(u64::MAX, Release));
+                    .for_each(|entry| entry.store(u64::MAX, Release));
             });
         }
     }
@@ -218,7 +222,7 @@ impl TestFixture {
         real_now().plus_ms(self.shift_ms)
     }
 
-    /// Calls `work` for each data plane, with its index in [`Installed::generations`].
+    /// Calls `work` for each data plane, with its index in [`InstalledDevice::generations`].
     fn each_data_plane(&mut self, mut work: impl FnMut(&mut dyn DataPlane, usize)) {
         if let Some(host) = &mut self.host {
             work(&mut host.host, 0);
@@ -255,7 +259,7 @@ impl TestFixture {
         self.fresh
     }
 
-    /// The current fresh value as it was right after [`TestFixture::reset`].
+    /// The fresh value that was current right after [`TestFixture::reset`].
     pub fn first_fresh(&self) -> [u8; 8] {
         self.first_fresh
     }
@@ -271,7 +275,7 @@ impl TestFixture {
         device.request([0x5a; 16]).as_bytes().to_vec()
     }
 
-    /// The fields that a RESPONSE must have now, not BOUND.
+    /// The fields of a RESPONSE, not BOUND, that would be accepted now.
     pub fn response(&self, device: TestDevice) -> Response {
         Response {
             mode: self.mode(device),
@@ -290,15 +294,15 @@ impl TestFixture {
         assert_eq!(self.send(&frame), Verdict::ReplyAck);
     }
 
-    /// The session that a device has opened with the row before its current one, from its own address, BOUND, under
-    /// the current fresh value.
+    /// The session that a device has opened with the row before its current one. Its RESPONSE was BOUND, came from the
+    /// device's own address, and used the fresh value that is still current.
     pub fn device_session(&self, device: TestDevice) -> DeviceSession {
         let idx = self.commit(device).idx().0 - 1;
         let response = self.response(device).bound(device.mac()).idx(idx);
         DeviceSession::of(device, self.mode(device), &device.response(&response))
     }
 
-    /// The session of a device, live or not.
+    /// The latest session of a device, live or expired; `None` if the device has no session.
     pub fn last_device_session(&self, device: TestDevice) -> Option<DeviceSession> {
         let line = self.oracle.line(device.id())?;
         Some(DeviceSession {
@@ -308,7 +312,7 @@ impl TestFixture {
         })
     }
 
-    /// The highest number that the device's window has accepted.
+    /// The highest sequence number that the device's window has accepted.
     pub fn top(&self, device: TestDevice) -> u32 {
         self.oracle.line(device.id()).map_or(0, |line| line.window.top())
     }
@@ -340,14 +344,17 @@ impl TestFixture {
                 self.check_message(frame, &out, verdict, line);
             }
         } else if verdict != Verdict::PassData {
-            assert_eq!(frame, out, "only a reply or an opened seal changes the frame");
+            assert_eq!(
+                frame, out,
+                "only a reply or the removal of a seal changes the frame"
+            );
         }
         let [host, xdp] = self.replies(line_before.as_ref(), verdict, &out, lap_device(frame));
-        self.shortened += u64::from(host != out || xdp != out);
+        self.shortened_lifetimes += u64::from(host != out || xdp != out);
         self.send_xdp(frame, verdict, &xdp);
         self.send_host(now, frame, verdict, &host);
         self.send_switch(frame, verdict, &out);
-        if self.shape.p4dra {
+        if self.test_config.p4dra {
             self.send_p4dra_host(frame, verdict, &host);
             self.compare_p4dra();
         }
@@ -387,14 +394,12 @@ impl TestFixture {
         let counts: Vec<_> = counted.since(&side.counted).nonzero().collect();
         side.counted = counted;
         assert_eq!(counts, [(verdict, 1)], "xdp; oracle: {verdict}; {}", hex(frame));
-        if self.shape.gate != Gate::Off {
+        if self.test_config.gate != Gate::Off {
             let dropped = side.xdp.dropped_types().unwrap().unwrap();
             assert_eq!(&dropped, self.oracle.dropped_types(), "of {}", hex(frame));
         }
         let forwarded = match (&mut self.forwarding, verdict) {
-            (Some(forwarding), Verdict::PassData) => {
-                forwarding.forwarded(&self.settings.live.forward_to, out)
-            }
+            (Some(forwarding), Verdict::PassData) => forwarding.forward(&self.settings.live.forward_to, out),
             _ => None,
         };
         // XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT.
@@ -438,7 +443,7 @@ impl TestFixture {
         (verdict, out)
     }
 
-    /// Sets how many numbers towards the device were used in the session's present generation.
+    /// Sets how many sequence numbers towards the device were used in the session's current generation.
     pub fn set_down(&mut self, device: TestDevice, count: u64) {
         self.oracle.set_down_count(device.id(), count);
         self.leave_switch_behind();
@@ -455,7 +460,7 @@ impl TestFixture {
             return;
         };
         let mut message = frame[payload.clone()].to_vec();
-        let got = match (meta.dst_port, self.shape.classic) {
+        let got = match (meta.dst_port, self.test_config.classic) {
             (wire::LAP_PORT, _) => {
                 side.engine
                     .process(&mut side.thread, Timestamps::from(now), &meta, &mut message)
@@ -496,7 +501,7 @@ impl TestFixture {
                 view::of_store(store, device.id(), installed.generations[index], had_session);
             assert_eq!(got, expected, "memory of {name}, {device:?}");
             if had_session {
-                // `xdp` has read the clock itself, and its clock was not moved.
+                // `xdp` reads the machine's clock, which is not shifted.
                 let shift_s = if index == 1 {
                     (self.shift_ms / 1000) as u32
                 } else {
@@ -513,8 +518,8 @@ impl TestFixture {
         self.compare_switch_line(device);
     }
 
-    /// The counter of the numbers towards the device: the same count in the same generation, counted from the
-    /// installation. A word of an earlier generation counts as none.
+    /// Compares the counter of the sequence numbers towards the device: the count, and the generation relative to the
+    /// installation. Nothing is compared while the oracle has counted nothing.
     fn compare_down(&self, device: TestDevice) {
         let line = self.oracle.line(device.id()).unwrap();
         let Some(side) = self
@@ -529,14 +534,14 @@ impl TestFixture {
             return;
         };
         let word = DownCounter(word.load(Acquire));
-        let base = self.installed[&device].generations[1] as u8;
+        let installed_generation = self.installed[&device].generations[1] as u8;
         assert_eq!(
             word.count(),
             line.down_counter.count(),
             "numbers towards {device:?}"
         );
         assert_eq!(
-            word.generation().wrapping_sub(base),
+            word.generation().wrapping_sub(installed_generation),
             line.down_counter.generation()
         );
     }
@@ -549,13 +554,13 @@ fn lap_device(frame: &[u8]) -> Option<DeviceId> {
     (meta.dst_port == wire::LAP_PORT).then_some(DeviceId(u64::from_be_bytes(id)))
 }
 
-/// The start of the payload and its sender, if a UDP socket on the gateway's addresses would receive it.
+/// The addresses of a datagram and the range of its payload, if a UDP socket on the gateway's addresses would receive it.
 fn as_seen_by_socket(frame: &[u8]) -> Option<(Meta, std::ops::Range<usize>)> {
     let parsed = parse(frame).ok()?;
     let (ip, udp) = parsed.datagram()?;
     let is_local = [gateway_end(false).ip, gateway_end(true).ip].contains(&ip.dst);
-    // The kernel accepts no datagram from an address that names no host, and no frame for another station; a socket
-    // does not see group MAC addresses.
+    // The kernel accepts no datagram from an address that names no host, and no frame for another station. Frames to
+    // group MAC addresses are excluded because a socket cannot recognize them.
     let is_here = is_local && parsed.dst_mac == gateway_end(false).mac;
     (is_here && parsed.is_answerable(&ip)).then_some((parsed.meta(INGRESS)?, udp.payload()))
 }

@@ -1,5 +1,5 @@
 //! Shared by the tests of all data planes: a fixture in which the oracle, `xdp` and `host` receive the same packets.
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, reason = "each test program uses only some of the items")]
 
 pub mod device;
 pub mod fixture;
@@ -20,14 +20,14 @@ impl Drop for RunningFlag<'_> {
     }
 }
 
-/// A number from the environment.
+/// The number in the environment variable `name`, or `default`.
 pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
-/// CPUs that the calling thread may run on.
+/// The CPUs on which the calling thread is allowed to run.
 pub fn cpus() -> Vec<usize> {
-    // SAFETY: all zeros is an empty set; the call writes it within its size.
+    // SAFETY: all zeros is an empty set; sched_getaffinity writes only within the given size.
     let allowed = unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         assert_eq!(
@@ -36,14 +36,14 @@ pub fn cpus() -> Vec<usize> {
         );
         allowed
     };
-    // SAFETY: all numbers are within the set.
+    // SAFETY: all CPU numbers are below the size of the set.
     let is_allowed = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &allowed) };
     (0..libc::CPU_SETSIZE as usize).filter(is_allowed).collect()
 }
 
-/// Pins the calling thread.
+/// Pins the calling thread to a CPU.
 pub fn pin_to(cpu: usize) {
-    // SAFETY: all zeros is an empty set, and the number is within it; the call reads it within its size.
+    // SAFETY: all zeros is an empty set, and `cpu` is below its size; sched_setaffinity reads only that size.
     unsafe {
         let mut cpu_set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut cpu_set);
@@ -54,8 +54,8 @@ pub fn pin_to(cpu: usize) {
     }
 }
 
-/// Pins the calling thread to the first CPU that it may run on, and returns its number: rate limits, clocks and
-/// random numbers of `xdp` are per CPU.
+/// Pins the calling thread to the first CPU on which it is allowed to run, and returns that CPU's number. Rate limits
+/// and random numbers of `xdp` are per CPU.
 pub fn pin_to_one_cpu() -> usize {
     let cpu = cpus()[0];
     pin_to(cpu);

@@ -12,8 +12,8 @@ use zerocopy::IntoBytes as _;
 
 use super::device::{GATEWAY, TestDevice};
 
-/// The one's complement sum of 16-bit words of RFC 1071, independent of the code under test.
-fn folded(parts: &[&[u8]]) -> u32 {
+/// The one's complement sum of the 16-bit words in `parts` (RFC 1071), independent of the code under test.
+fn ones_complement_sum(parts: &[&[u8]]) -> u32 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let mut sum: u32 = words
         .map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)))
@@ -24,7 +24,7 @@ fn folded(parts: &[&[u8]]) -> u32 {
     sum
 }
 
-/// The sum of pseudo header and datagram (RFC 768).
+/// The one's complement sum of pseudo header and datagram (RFC 768).
 fn udp_sum(frame: &[u8], parsed: &Frame) -> u32 {
     let (ip, udp) = parsed.datagram().unwrap();
     let datagram = &frame[udp.at..udp.payload().end];
@@ -33,24 +33,28 @@ fn udp_sum(frame: &[u8], parsed: &Frame) -> u32 {
         IpAddr::V4(_) => (&frame[ip.at + 12..ip.at + 16], &frame[ip.at + 16..ip.at + 20]),
         IpAddr::V6(_) => (&frame[ip.at + 8..ip.at + 24], &frame[ip.at + 24..ip.at + 40]),
     };
-    folded(&[src, dst, &[0, 17], &length, datagram])
+    ones_complement_sum(&[src, dst, &[0, 17], &length, datagram])
 }
 
-/// Checks the checksums: the folded sum of a correct packet, checksum included, is all ones (RFC 768, 791).
+/// Checks the checksums: the sum of a correct packet, including its checksum, is all ones (RFC 768, 791).
 fn check_sums(frame: &[u8], parsed: &Frame) {
     let (ip, udp) = parsed.datagram().unwrap();
     if ip.src.is_ipv4() {
-        assert_eq!(folded(&[&frame[ip.at..ip.at + 20]]), 0xffff, "IPv4 checksum");
+        assert_eq!(
+            ones_complement_sum(&[&frame[ip.at..ip.at + 20]]),
+            0xffff,
+            "IPv4 checksum"
+        );
     }
     assert_eq!(udp_sum(frame, parsed), 0xffff, "UDP checksum");
     assert_ne!(
         frame[udp.at + 6..udp.at + 8],
         [0, 0],
-        "a UDP checksum of zero means none"
+        "a UDP checksum of zero would mean that there is none"
     );
 }
 
-/// The frame of an ACK with another session lifetime: tag and UDP checksum are recomputed.
+/// The frame of an ACK in which the session lifetime is replaced, and tag and UDP checksum are recomputed.
 pub fn with_session_lifetime(reply: &[u8], key: &SessionKey, lifetime_s: u32) -> Vec<u8> {
     let mut out = reply.to_vec();
     let parsed = parse(reply).unwrap();
@@ -73,7 +77,7 @@ pub fn with_session_lifetime(reply: &[u8], key: &SessionKey, lifetime_s: u32) ->
 
 /// Checks all bytes of a reply except its payload.
 pub fn check_headers(sent: &[u8], got: &[u8]) {
-    assert_eq!(sent.len(), got.len(), "no reply is longer than its request");
+    assert_eq!(sent.len(), got.len(), "a reply has the length of its request");
     let (request_frame, reply_frame) = (parse(sent).unwrap(), parse(got).unwrap());
     check_sums(got, &reply_frame);
     let ((ip, udp), (reply_ip, reply_udp)) =
@@ -111,11 +115,11 @@ pub fn check_headers(sent: &[u8], got: &[u8]) {
     }
 }
 
-/// The expected values of a reply.
+/// The expected values in a reply.
 pub struct Expected {
     pub device: TestDevice,
     pub mode: Mode,
-    /// The line's idx when the message arrived.
+    /// The line's idx immediately before the message.
     pub idx: u32,
     pub fresh: [u8; 8],
     pub session_lifetime_s: u32,

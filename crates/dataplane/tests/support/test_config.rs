@@ -1,4 +1,4 @@
-//! Configurations of the data planes under test, and the equivalent ones of the oracle.
+//! Configurations of the data planes under test, and the equivalent configurations of the oracle.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,15 +13,15 @@ use linewarden_protocol::wire;
 use super::device::{GATEWAY, TestDevice, gateway_end};
 use super::fixture::p4dra::{h, id, key};
 
-/// Rows per device beside the one in the line.
+/// CRP rows per device in addition to the row in the line.
 pub const RING: u32 = 4;
 pub const SESSION_LIFETIME_S: u32 = 1000;
 pub const CLASSIC_PORT: u16 = 20_551;
 pub const CLASSIC_ROWS: usize = 5;
-/// Identifiers that the classic profile knows: 1 to this number.
+/// The classic profile knows the identifiers 1 to this number (inclusive).
 pub const CLASSIC_IDENTIFIERS: u32 = 3;
 
-/// Provers that `p4dra-classic` knows: 1 to this number.
+/// `p4dra-classic` knows the provers 1 to this number (inclusive).
 pub const P4DRA_PROVERS: u16 = 40;
 
 /// Prefixes of the tests' devices, except in tests that need others.
@@ -31,7 +31,7 @@ pub fn device_prefixes() -> Vec<Prefix> {
         .to_vec()
 }
 
-/// The gateway's address on the devices' link.
+/// The gateway's IPv4 address on the devices' link, and its subnet.
 pub fn own_address() -> OwnAddress {
     OwnAddress {
         address: gateway_end(false).ip,
@@ -46,21 +46,21 @@ pub struct TestConfig {
     pub nak_per_s: u32,
     /// 0: no slow path.
     pub miss_per_s: u32,
-    /// Profile and response bytes.
+    /// The classic profile, and the bytes of one response.
     pub classic: Option<(ClassicProfile, usize)>,
-    /// Maximum number of provers; 0: PROOFs are not served.
+    /// The maximum number of provers. With 0, PROOFs are not supported.
     pub provers: u32,
     /// Whether `p4dra-classic` is served.
     pub p4dra: bool,
-    /// The tables of bindings have no entries.
+    /// Whether the tables of bindings are full from the start.
     pub no_bindings: bool,
-    /// The evidence in packets that pass the gate.
+    /// The format of the evidence that is added to packets which pass the gate.
     pub inband_evidence: Option<ContentFormat>,
-    /// All control protocols pass the gate, and there are DHCP servers.
+    /// Whether the operator has listed all control protocols and some DHCP servers, which then pass the gate.
     pub lists: bool,
 }
 
-/// DHCP servers of [`TestConfig::lists`], in addition to all of the site.
+/// The DHCP servers that are listed by [`TestConfig::lists`], in addition to the group of all DHCPv6 servers.
 pub const DHCP_SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 9));
 pub const DHCP_SERVER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 9));
 const DHCP_SERVERS6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 1, 3));
@@ -82,7 +82,7 @@ impl TestConfig {
         ..Self::OFF
     };
 
-    /// With the operator's lists of what passes.
+    /// The bound gate with the operator's lists of control protocols and DHCP servers.
     pub const LISTED: Self = Self {
         lists: true,
         ..Self::BOUND
@@ -94,7 +94,7 @@ impl TestConfig {
         ..Self::OFF
     };
 
-    /// With rounds.
+    /// With provers and rounds.
     pub const ATTESTING: Self = Self {
         provers: 256,
         ..Self::OFF
@@ -111,10 +111,10 @@ impl TestConfig {
         ..Self::OFF
     };
 
-    /// The CRPs of the classic profile; they contain identifier and row.
+    /// A CRP of the classic profile: its challenge contains identifier and row.
     pub fn crp(bytes: usize, identifier: u32, row: usize) -> (u32, Vec<u8>) {
         let challenge = identifier << 16 | row as u32;
-        let response = (0..bytes).map(|at| (challenge as usize * 31 + at * 7 + 1) as u8);
+        let response = (0..bytes).map(|index| (challenge as usize * 31 + index * 7 + 1) as u8);
         (challenge, response.collect())
     }
 
@@ -184,7 +184,7 @@ impl TestConfig {
         all.into_iter().filter(|_| self.lists).collect()
     }
 
-    /// `cpu` determines the random numbers of the classic profile.
+    /// The oracle with this configuration. `cpu` determines the random numbers of the classic profile.
     pub fn oracle(&self, cpu: usize) -> Gateway {
         let mut gateway = Gateway::new(GatewayConfig {
             gate: match self.gate {
@@ -246,16 +246,16 @@ impl TestConfig {
     }
 }
 
-/// Devices, of which the first six have the same home, which holds only four.
+/// `count` devices. The first six of them have the same home, which has lines for only four devices.
 pub fn devices_with_one_home(count: usize) -> Vec<TestDevice> {
     let geometry = TestConfig::OFF.config().geometry;
     let home = |device: &TestDevice| geometry.home(geometry.device_hash(device.id()));
     let first = TestDevice(1);
-    let neighbors = (1..)
+    let same_home = (1..)
         .map(TestDevice)
         .filter(|device| home(device) == home(&first));
     let others = (1..)
         .map(TestDevice)
         .filter(|device| home(device) != home(&first));
-    neighbors.take(6).chain(others).take(count).collect()
+    same_home.take(6).chain(others).take(count).collect()
 }

@@ -1,4 +1,4 @@
-//! A device's memory in a form in which the oracle and both stores can be compared.
+//! A common view of a device's memory, with which tests compare the oracle and both stores.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -9,11 +9,12 @@ use linewarden_protocol::gateway::LineView;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::window::Window;
 
-/// The contents of a line and its session. Generations count from the installation: a store continues from the slot's
-/// last one, the oracle begins at 0.
+/// The contents of a line and its session. Generations are relative to the one at the installation: a store continues
+/// the slot's previous generations, and the oracle begins at 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     pub idx: u32,
+    /// The generation, which each win increments.
     pub wins: u32,
     pub flags: u64,
     pub session_id: [u8; 8],
@@ -39,7 +40,7 @@ pub struct SessionView {
     pub window_wins: u8,
 }
 
-/// The oracle's view, and the end of the session: it is compared separately, since the clock may tick in between.
+/// The oracle's view, and the second in which the session ends. The latter may deviate by one between data planes.
 pub fn of_oracle(line: &LineView) -> (View, u32) {
     let session = &line.session;
     let view = View {
@@ -66,8 +67,8 @@ pub fn of_oracle(line: &LineView) -> (View, u32) {
     (view, line.session_expires_s)
 }
 
-/// The view of a store, and the end of the session. `generation` is that of the line at its installation;
-/// `had_session`: whether the device has had a session since.
+/// The view of a store, and the second in which the session ends. `generation` is the line's generation at its
+/// installation. `had_session` is true if the device has had a session since its installation.
 pub fn of_store(store: &Store, device: DeviceId, generation: u32, had_session: bool) -> (View, u32) {
     let (line, place) = store.line(device).unwrap();
     let session = &store.regions().sessions[place.slot as usize];

@@ -55,9 +55,10 @@ pub enum Difference {
         /// The entries that differ, if both sides' entries are known.
         entries: Option<Vec<EntryChange>>,
     },
-    /// The data plane excludes a register array from the registers' digest that should be included.
+    /// The data plane excludes this register array from the registers' digest, although the reference values include the
+    /// array.
     NowVolatile(Object),
-    /// All objects match, but the digest over them does not: the signer is not the measuring process.
+    /// All objects of this class match, but the digest over all of them differs: the signer is not the measuring process.
     ClassDigest(Class),
 }
 
@@ -70,7 +71,8 @@ pub struct EntryChange {
     pub found: Option<Entry>,
 }
 
-/// Compares the statement of a data plane with its reference values. `proven` are its entries, if available.
+/// Compares the statement of a data plane with its reference values. `proven` contains the data plane's entries, if
+/// available.
 ///
 /// # Errors
 /// The reference values contradict themselves, which cannot happen for values read from a file.
@@ -133,7 +135,7 @@ fn object_differences(
         if expected.is_some_and(|expected| expected.is_volatile) {
             continue;
         }
-        let (expected, is_hidden) = (
+        let (expected, is_newly_excluded) = (
             expected.map(|expected| expected.digest),
             expected.is_some() && found.is_some_and(|found| found.is_volatile),
         );
@@ -149,7 +151,7 @@ fn object_differences(
                 ),
             });
         }
-        if is_hidden {
+        if is_newly_excluded {
             differences.push(Difference::NowVolatile(object.clone()));
         }
     }
@@ -182,7 +184,7 @@ fn entry_changes(expected: Option<&[Encoded]>, found: Option<&[Encoded]>) -> Opt
     Some(changed.filter(|change| change.expected != change.found).collect())
 }
 
-/// Differences of the two class digests that no object difference explains.
+/// Differences of the tables digest and of the registers digest that no difference of an object explains.
 fn class_differences(
     evidence: &VerifiedStatement,
     reference: &Reference,
@@ -197,13 +199,13 @@ fn class_differences(
             }
             _ => false,
         });
-        // If any content of an object is accepted, the class digest cannot be compared, unless both sides exclude the
-        // object from it.
+        // If the reference values accept any content of an object, the class digest cannot be compared. The exception: the
+        // data plane excludes the object from this digest, and did so when the reference values were created.
         let is_excluded = |object: &Object| {
             let found = evidence.objects().iter().find(|found| found.object == *object);
             found.is_some_and(|found| found.is_volatile)
         };
-        let is_undefined = reference.objects.iter().any(|listed| {
+        let is_incomparable = reference.objects.iter().any(|listed| {
             (listed.object.class == Class::Register) == is_register
                 && listed.is_volatile
                 && !(listed.is_excluded && is_excluded(&listed.object))
@@ -212,7 +214,7 @@ fn class_differences(
             true => digests.registers == reference.registers,
             false => digests.tables == reference.tables,
         };
-        !is_reported && !is_undefined && !equal
+        !is_reported && !is_incomparable && !equal
     };
     [Class::Table, Class::Register]
         .into_iter()

@@ -12,7 +12,7 @@ const PROFILE: &str = "tag:ietf.org,2026:rats/ear#04";
 /// AR4SI values: 2 affirming, 96 contraindicated.
 const AFFIRMING: i8 = 2;
 const CONTRAINDICATED: i8 = 96;
-/// Maximum number of lines about differences in a submodule, which states the number of further lines.
+/// Maximum number of lines about differences in a submodule. The submodule also states how many lines are omitted.
 const DIFFERENCES_MAX: usize = 100;
 
 /// An EAR claims-set with the JSON names of draft-ietf-rats-ear-04: one submodule each for program, tables and
@@ -106,10 +106,10 @@ impl Appraisal {
     /// `expires_s`.
     #[must_use]
     pub fn ear(&self, issued_s: u64, expires_s: u64) -> Ear {
-        let submodule = |(part, name)| {
+        let submodule = |(submodule_kind, name)| {
             (
                 format!("{:016x}/{name}", self.snapshot.switch.0),
-                self.submodule(part),
+                self.submodule(submodule_kind),
             )
         };
         Ear {
@@ -125,9 +125,10 @@ impl Appraisal {
         }
     }
 
-    fn submodule(&self, part: SubmoduleKind) -> Submodule {
-        let concerns =
-            |difference: &&Difference| SubmoduleKind::of(difference).is_none_or(|kind| kind == part);
+    fn submodule(&self, submodule_kind: SubmoduleKind) -> Submodule {
+        let concerns = |difference: &&Difference| {
+            SubmoduleKind::of(difference).is_none_or(|kind| kind == submodule_kind)
+        };
         let reported: Vec<_> = self
             .differences()
             .iter()
@@ -147,7 +148,7 @@ impl Appraisal {
         let value = |is_good| if is_good { AFFIRMING } else { CONTRAINDICATED };
         let is_affirmed = reported.is_empty();
         let digests = &self.snapshot.digests;
-        let digest = match part {
+        let digest = match submodule_kind {
             SubmoduleKind::Program => digests.program,
             SubmoduleKind::Tables => digests.tables,
             SubmoduleKind::Registers => digests.registers,
@@ -160,7 +161,7 @@ impl Appraisal {
             },
             ear_trustworthiness_vector: [
                 ("instance-identity", value(!identity_differs)),
-                (part.claim(), value(is_affirmed)),
+                (submodule_kind.claim(), value(is_affirmed)),
             ]
             .into(),
             ear_appraisal_policy_ids: [format!("linewarden:reference:{}", self.reference)],

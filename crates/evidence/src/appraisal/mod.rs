@@ -1,8 +1,8 @@
 //! Appraisal: comparison of statements with reference values.
 //!
-//! [`Reference`]s are read from signed or hashed files. [`appraise`] compares one with a verified statement and names
-//! the program, tables, entries, register arrays and cells that differ. The result is exported as the claims of an
-//! EAR.
+//! A [`Reference`] is read from a file with a hash and an optional signature. [`appraise`] compares the reference with a
+//! verified statement and names the program, tables, entries, register arrays and cells that differ. The result is
+//! exported as the claims of an EAR.
 
 mod compare;
 mod ear;

@@ -14,7 +14,8 @@ use crate::statement::{DataPlaneKind, Inventory, InventoryError, ProvenEntries, 
 
 /// Maximum length of a file, bytes.
 pub const REFERENCE_BYTES_MAX: usize = 1 << 30;
-/// Prefix of the signed bytes, before the hashed bytes: no statement begins with it.
+/// The signature covers this prefix, then the hashed bytes. No statement begins with this prefix, so the signature of a
+/// statement is never valid for reference values.
 const SIGNATURE_PREFIX: &[u8] = b"linewarden reference values 1\0";
 
 /// The expected state of a data plane. Its file is JSON: `{"reference": {...}, "sha256": "...", "signature": "..."}`.
@@ -26,7 +27,7 @@ pub struct Reference {
     version: Version,
     /// A display name; the name of the policy in results.
     pub name: String,
-    /// The only data plane to which the values apply; any if `None`.
+    /// The only data plane to which the values apply; `None`: they apply to any data plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switch: Option<SwitchId>,
     /// The type of the data plane.
@@ -42,8 +43,8 @@ pub struct Reference {
     pub registers: Digest,
     /// All objects of the data plane.
     pub objects: Vec<ReferenceObject>,
-    /// Encodings of entries, in hexadecimal: all entries of an object or none. The encodings allow a comparison entry
-    /// by entry.
+    /// Encodings of entries, in hexadecimal: for each object, all of its entries or none. With these encodings, single
+    /// entries can be compared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     entries: Vec<String>,
 }
@@ -130,7 +131,7 @@ pub enum ReferenceError {
     /// A duplicate object.
     #[error("invalid reference values: duplicate {0}")]
     DuplicateObject(Object),
-    /// An invalid entry.
+    /// The text of an entry is not hexadecimal.
     #[error("invalid entry {number} of the reference values: {reason}")]
     InvalidEntry {
         /// Number of the entry, from 0.
@@ -148,8 +149,8 @@ pub enum ReferenceError {
 
 impl Reference {
     /// The reference values for the current state of a data plane. `proven` provides entries for detailed
-    /// comparisons; `is_volatile` selects objects of which any content is accepted, in addition to the objects that
-    /// the data plane itself declares volatile.
+    /// comparisons. `is_volatile` selects objects whose content is not compared, in addition to the objects that the
+    /// data plane itself declares volatile.
     #[must_use]
     pub fn from_statement(
         name: &str,
@@ -219,7 +220,7 @@ impl Reference {
         Ok(bytes)
     }
 
-    /// Reads a file. With a key, its signature must verify.
+    /// Reads a file. If `key` is given, the signature of the file must verify with this key.
     ///
     /// # Errors
     /// The file is too long or damaged, its signature is missing or does not verify, or the file contradicts itself.
@@ -251,7 +252,7 @@ impl Reference {
         Ok(reference)
     }
 
-    /// The entries, by object; objects without known entries have none.
+    /// The known entries, by object. An object without known entries is not in the map.
     pub(super) fn entries(&self) -> Result<BTreeMap<Object, Vec<Encoded>>, ReferenceError> {
         let mut listed_objects = BTreeSet::new();
         for listed in &self.objects {

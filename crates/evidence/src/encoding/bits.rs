@@ -23,7 +23,7 @@ pub enum BitsError {
     TooWide(u32),
     /// A width beyond [`WIDTH_MAX`].
     #[error("invalid width of {0} bits: the maximum is {WIDTH_MAX} bits")]
-    Width(u32),
+    InvalidWidth(u32),
 }
 
 impl Bits {
@@ -33,7 +33,7 @@ impl Bits {
     /// The number does not fit, or the width is above [`WIDTH_MAX`].
     pub fn new(width: u32, number: &[u8]) -> Result<Self, BitsError> {
         if width > WIDTH_MAX {
-            return Err(BitsError::Width(width));
+            return Err(BitsError::InvalidWidth(width));
         }
         let mut bytes = vec![0; byte_len(width)].into_boxed_slice();
         let skipped = number.len().saturating_sub(bytes.len());

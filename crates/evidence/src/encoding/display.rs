@@ -29,7 +29,7 @@ impl fmt::Display for EscapedText<'_> {
     }
 }
 
-/// Bytes in hexadecimal, truncated after 64.
+/// Bytes in hexadecimal, truncated after 64 bytes.
 struct Hex<'a>(&'a [u8]);
 
 impl fmt::Display for Hex<'_> {

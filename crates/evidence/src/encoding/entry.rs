@@ -26,7 +26,7 @@ pub struct TableEntry {
     pub key: Vec<KeyField>,
     /// Priority among matching entries; 0 in tables without priorities.
     pub priority: u32,
-    /// The action, or its member or group.
+    /// The action, or a reference to a member or group of the table's action profile.
     pub action: ActionRef,
     /// Time without a packet after which the entry is reported as idle, ns; 0: never.
     pub idle_timeout_ns: u64,
@@ -92,7 +92,7 @@ pub struct ProfileGroup {
 pub struct GroupMember {
     /// The weight of the member relative to the other members.
     pub weight: u32,
-    /// The port that must be up for the member to be selected; empty if none is watched.
+    /// The port that must be up for the member to be selected; empty if no port is watched.
     pub watch_port: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ pub type Replicas = BTreeMap<Replica, u32>;
 pub struct MulticastGroup {
     /// The group id.
     pub group: u32,
-    /// Destinations of its packets.
+    /// Destinations of the packets that are sent to the group.
     pub replicas: Replicas,
 }
 
@@ -163,7 +163,7 @@ pub enum MeterCell {
     Entry {
         /// The entry's key.
         key: Vec<KeyField>,
-        /// Its priority.
+        /// The entry's priority.
         priority: u32,
     },
 }
@@ -221,7 +221,7 @@ pub struct PortSetting {
     pub queue: Option<u32>,
     /// The name of the setting, such as `depth_packets` or `rate_packets_per_s`.
     pub name: String,
-    /// Its value.
+    /// The value of the setting.
     pub value: u64,
 }
 
@@ -273,7 +273,7 @@ pub struct BpfAttachment {
     pub program: String,
 }
 
-/// A type of entry: the identity within its type, and the content.
+/// The codec of one type of entry: writes the identity within this type, and the content; reads both.
 pub(super) trait Body: Sized {
     fn write_identity(&self, out: &mut Writer);
     fn write_content(&self, out: &mut Writer);

@@ -8,7 +8,7 @@ use super::wire::{DecodeError, DecodeProblem, Reader, Writer};
 /// One key field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyField {
-    /// Its name.
+    /// The name of the field.
     pub name: String,
     /// The match of the field.
     pub matches: Match,
@@ -80,7 +80,7 @@ impl Match {
         Ok(Self(Kind::Ternary { value, mask }))
     }
 
-    /// The values of a closed range.
+    /// The values from `low` to `high`, both inclusive.
     ///
     /// # Errors
     /// Different widths, or an empty range.

@@ -1,11 +1,16 @@
 //! Canonical encodings of everything that the behavior of a data plane depends on.
 //!
 //! An encoding is `version u8 = 1 | kind u8 | identity | content`. The identity distinguishes an entry from all other
-//! entries that are active at the same time. Numbers are big-endian. A *text* or *bytes* is its length `u32` and that
-//! many bytes, a *list* its count `u32` and the items, *bits* are their width `u32` and the minimum number of bytes,
-//! big-endian, the bits above the width zero; an *option* is 0, or 1 and the value; a *flag* is 0 or 1. So the
-//! encoding is unambiguous, and [`Entry::decode`] accepts only what [`Entry::encode`] writes: the mapping is one to
-//! one.
+//! entries that are active at the same time. Numbers are big-endian. Elements are encoded as follows:
+//!
+//! * *text*, *bytes*: the length `u32`, then this number of bytes;
+//! * *list*: the number of items `u32`, then the items;
+//! * *bits*: the width `u32`, then the value in the minimum number of bytes, big-endian; the bits above the width are zero;
+//! * *option*: 0, or 1 and the value;
+//! * *flag*: 0 or 1.
+//!
+//! So the encoding is unambiguous, and [`Entry::decode`] accepts only the outputs of [`Entry::encode`]: the mapping is
+//! one to one.
 //!
 //! | kind | identity | content |
 //! |---|---|---|
@@ -65,7 +70,7 @@ use wire::{Reader, Writer};
 
 const VERSION: u8 = 1;
 
-/// Everything besides the program that the behavior of a data plane depends on.
+/// One element of the state on which the behavior of a data plane depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Documented at the types.
 pub enum Entry {
@@ -305,7 +310,7 @@ impl CellEncoder {
         }
     }
 
-    /// The encoding of a cell, or `None` if it is zero. `value` has the length of a cell.
+    /// The encoding of a cell; `None` if the value is zero or does not have the length of a cell.
     pub fn encode(&mut self, index: u32, value: &[u8]) -> Option<&[u8]> {
         if value.iter().all(|&byte| byte == 0) {
             return None;
@@ -335,7 +340,8 @@ impl fmt::Display for Object {
 impl FromStr for Object {
     type Err = de::value::Error;
 
-    /// The form of command line options: `register:NAME`, or the class alone if it has no name (`multicast`).
+    /// Parses the text of command line options: `register:NAME`, or only the class if the object has no name
+    /// (`multicast`).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (class, name) = text.split_once(':').unwrap_or((text, ""));
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Maximum length of a text or byte string; names, and keys of eBPF map entries, are shorter.
+/// Maximum length of a text or byte string, bytes; names, and keys of eBPF map entries, are shorter.
 pub const BYTES_MAX: usize = 1 << 20;
 
 /// Why bytes are not a canonical encoding.
@@ -26,7 +26,7 @@ pub enum DecodeProblem {
     InvalidValue,
     /// Invalid UTF-8.
     InvalidUtf8,
-    /// Longer than [`BYTES_MAX`].
+    /// A text or byte string is longer than [`BYTES_MAX`], or the width of a value is above [`super::WIDTH_MAX`].
     TooLong,
     /// Not in canonical form.
     NotCanonical,
@@ -110,9 +110,8 @@ impl<'a> Reader<'a> {
     }
 
     pub const fn refuse(&self, field: &'static str, problem: DecodeProblem) -> DecodeError {
-        let at = self.offset;
         DecodeError {
-            offset: at,
+            offset: self.offset,
             field,
             problem,
         }

@@ -38,7 +38,7 @@ pub enum PacketEvidenceError {
     /// The tag does not verify for this packet.
     #[error("packet evidence rejected: the tag does not verify for this switch and packet")]
     InvalidTag,
-    /// The packet is from before the switch's last start.
+    /// The packet is from before the switch's most recent start.
     #[error(
         "packet evidence rejected: boot count {received} is lower than {known}; it is a replay from before the last start"
     )]
@@ -97,14 +97,15 @@ impl Appraiser {
         }
     }
 
-    /// Verifies the evidence of a packet; `known` are the known or expected full digests of its switch.
+    /// Verifies the evidence of a packet. `known_digests` are the full digests of the packet's switch, known from a
+    /// statement or expected by reference values.
     ///
     /// # Errors
     /// The evidence is rejected; no state changes.
     pub fn appraise(
         &mut self,
         carried: &CarriedEvidence,
-        known: &Digests,
+        known_digests: &Digests,
     ) -> Result<PacketEvidence, PacketEvidenceError> {
         let Content::Default(content) = &carried.content else {
             return Err(PacketEvidenceError::Unauthenticated);
@@ -121,9 +122,9 @@ impl Appraiser {
             switch,
             boot_count,
             sequence,
-            digests: *known,
+            digests: *known_digests,
         };
-        digest_mismatch(content, &snapshot)?;
+        check_digests(content, &snapshot)?;
         let key = self.master_key.key(switch, boot_count);
         let expected = Midstate::new(&key, &snapshot).tag(counter, &carried.invariants);
         if !bool::from(expected.ct_eq(&tag)) {
@@ -153,7 +154,8 @@ impl Appraiser {
     }
 }
 
-fn digest_mismatch(content: &DefaultContent, known: &Snapshot) -> Result<(), PacketEvidenceError> {
+/// Compares the digest prefixes in the packet with the digests in the snapshot.
+fn check_digests(content: &DefaultContent, known: &Snapshot) -> Result<(), PacketEvidenceError> {
     let expected = fields(known);
     let fields = content.fields.as_chunks::<16>().0.iter();
     let mut differs = fields.zip(expected.as_chunks::<16>().0).map(|(a, b)| a != b);
@@ -169,10 +171,12 @@ fn digest_mismatch(content: &DefaultContent, known: &Snapshot) -> Result<(), Pac
     }
 }
 
-/// The last 1,024 counters up to `top`, one bit for each counter.
+/// The 1,024 counters that end with `top`, one bit for each counter.
 #[derive(Clone, Debug, Default)]
 struct Window {
+    /// The highest accepted counter.
     top: u64,
+    /// The bit `counter % WINDOW` is set if the counter was accepted.
     seen: [u64; (WINDOW / 64) as usize],
 }
 
@@ -183,7 +187,7 @@ impl Window {
             match counter - self.top >= WINDOW {
                 true => self.seen.fill(0),
                 false => (self.top + 1..=counter).for_each(|number| {
-                    self.word(number, |word, bit| *word &= !bit);
+                    self.with_bit(number, |word, bit| *word &= !bit);
                 }),
             }
             self.top = counter;
@@ -192,14 +196,15 @@ impl Window {
             return false;
         }
         let mut is_new = false;
-        self.word(counter, |word, bit| {
+        self.with_bit(counter, |word, bit| {
             is_new = *word & bit == 0;
             *word |= bit;
         });
         is_new
     }
 
-    fn word(&mut self, number: u64, change: impl FnOnce(&mut u64, u64)) {
+    /// Calls `change` with the word that contains the bit of a counter, and with the mask of the bit.
+    fn with_bit(&mut self, number: u64, change: impl FnOnce(&mut u64, u64)) {
         let bit_index = number % WINDOW;
         let word = usize::try_from(bit_index / 64)
             .ok()

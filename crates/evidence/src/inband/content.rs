@@ -14,12 +14,12 @@ pub(super) const CONTENT_BYTES: usize = 96;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route(pub [u8; 48]);
 
-/// The evidence of a packet, with the invariants bound by its tag.
+/// The evidence of a packet, with the invariants that its tag binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CarriedEvidence {
     /// The content.
     pub content: Content,
-    /// The invariants of the packet, or those in the clone.
+    /// The invariants computed from the packet, or the invariants that the clone carries: zeros in a classic clone.
     pub invariants: Invariants,
 }
 
@@ -55,7 +55,7 @@ pub struct DefaultContent {
 }
 
 impl Route {
-    /// The fields of a switch combined with those of the switches before it.
+    /// The fields of a switch, combined with the fields of the switches before this switch.
     pub(super) fn with_switch(upstream: Option<&Self>, fields: &[u8; SWITCH_BYTES]) -> Self {
         let mut joined = *fields;
         if let Some(Self(upstream)) = upstream {
@@ -144,7 +144,8 @@ pub fn is_clone(frame: &[u8]) -> bool {
 /// Parses the evidence of an IPv6 packet; `None` if it has none.
 ///
 /// # Errors
-/// The frame is not an IPv6 packet or is malformed, or it has several options 0x37 or one of another length or format.
+/// The frame is not an IPv6 packet or is malformed, or it has several options 0x37, or an option 0x37 of another length or
+/// format.
 pub fn read_option(frame: &[u8]) -> Result<Option<CarriedEvidence>, FrameError> {
     let packet = Ipv6::parse(&Ethernet::parse(frame)?)?;
     let ranges = find(packet.options)?;

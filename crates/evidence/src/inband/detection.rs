@@ -2,19 +2,19 @@
 
 use super::CLONE_ETHERTYPE;
 
-/// Ethernet types of tags, including those of early switches.
-const TAGS: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
-const TAG_BYTES: usize = 4;
+/// Ethernet types of VLAN tags, including the types of early switches.
+const VLAN_TYPES: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
+const VLAN_BYTES: usize = 4;
 const IPV6: u16 = 0x86dd;
 const IPV6_BYTES: usize = 40;
-const NEXT_HEADER_AT: usize = 6;
+const NEXT_HEADER_OFFSET: usize = 6;
 const HOP_BY_HOP: u8 = 0;
 const PAD_1: u8 = 0;
 const OPTION: u8 = 0x37;
 
-/// Whether a frame has, after any number of tags, the Ethernet type of clones, or an option 0x37 in a hop-by-hop
-/// header, even if the lengths of the frame contradict each other. All evidence matches; a match is not necessarily
-/// evidence.
+/// Whether a frame has, after any number of VLAN tags, the Ethernet type of clones, or an option 0x37 in a hop-by-hop
+/// header, even if the lengths of the frame contradict each other. The function returns true for all evidence, and
+/// possibly for other frames.
 #[must_use]
 pub fn resembles_evidence(frame: &[u8]) -> bool {
     let mut offset = 12;
@@ -26,7 +26,7 @@ pub fn resembles_evidence(frame: &[u8]) -> bool {
         match u16::from_be_bytes(*ethertype) {
             CLONE_ETHERTYPE => return true,
             IPV6 => return has_option(payload),
-            tag if TAGS.contains(&tag) => offset += TAG_BYTES,
+            vlan_type if VLAN_TYPES.contains(&vlan_type) => offset += VLAN_BYTES,
             _ => return false,
         }
     }
@@ -34,7 +34,7 @@ pub fn resembles_evidence(frame: &[u8]) -> bool {
 
 /// Whether an IPv6 packet has the option, as far as its options can be parsed.
 fn has_option(packet: &[u8]) -> bool {
-    if packet.get(NEXT_HEADER_AT) != Some(&HOP_BY_HOP) {
+    if packet.get(NEXT_HEADER_OFFSET) != Some(&HOP_BY_HOP) {
         return false;
     }
     let header = packet.get(IPV6_BYTES..).unwrap_or_default();

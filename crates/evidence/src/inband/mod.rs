@@ -1,9 +1,9 @@
 //! Evidence in packets.
 //!
 //! **Carriers.** In IPv6 packets, an option of the hop-by-hop header: `next header | 12 | 0x37 | 100 | 4 bytes | 96
-//! bytes of content`, 104 bytes in all. If a packet has a hop-by-hop header, the option is added to it, after two
-//! bytes of padding (`1 | 0`). For any frame, a clone: `ff:ff:ff:ff:ff:ff | the frame's source MAC | its VLAN tags |
-//! 0x5241 | content`.
+//! bytes of content`, 104 bytes in all. If a packet has a hop-by-hop header, the option is added to that header, after
+//! two bytes of padding (`1 | 0`). For any frame, a separate frame, its clone: `ff:ff:ff:ff:ff:ff | the frame's source
+//! MAC | its VLAN tags | 0x5241 | content`.
 //!
 //! **Classic content** (of the attesting BMv2): three fields of 16 bytes, registers, tables, program. In the option
 //! the 4 bytes are zero, and three more fields follow, each the XOR over the switches on the route. The values of

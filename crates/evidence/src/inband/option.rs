@@ -8,7 +8,7 @@ use super::FrameError;
 pub(super) const OPTION: u8 = 0x37;
 const PAD_1: u8 = 0;
 const PAD_N: u8 = 1;
-/// Bytes after the option's length.
+/// Length of the option's data, bytes.
 pub(super) const DATA_BYTES: usize = 100;
 /// Bytes that the option adds to a packet.
 pub(super) const GROWTH: usize = 104;
@@ -40,31 +40,31 @@ pub(super) fn find(header: &[u8]) -> Result<Vec<Range<usize>>, FrameError> {
     Ok(ranges)
 }
 
-/// Writes a hop-by-hop header with one evidence option and all other options of `before`. `next` is the next
-/// header if `before` is empty. The first option 0x37 of the right length is overwritten, all other options 0x37
-/// become padding. Returns the offset of the data in `out`.
+/// Writes a hop-by-hop header with one evidence option and all other options of `old_header`. `next` is the next
+/// header if `old_header` is empty. The first option 0x37 of the right length is overwritten; all other options 0x37
+/// become padding. Returns the offset of the option's data in `out`.
 ///
 /// # Errors
 /// The options cannot be parsed, or there is no room.
 pub(super) fn write(
-    before: &[u8],
+    old_header: &[u8],
     next: u8,
     data: &[u8; DATA_BYTES],
     out: &mut Vec<u8>,
 ) -> Result<usize, FrameError> {
-    if before.is_empty() {
+    if old_header.is_empty() {
         // The header has 13 units of 8 bytes; its length field, 12, does not count the first unit.
         out.extend_from_slice(&[next, 12, OPTION, 100]);
         out.extend_from_slice(data);
         return Ok(out.len() - DATA_BYTES);
     }
-    let ranges = find(before)?;
+    let ranges = find(old_header)?;
     let start = out.len();
     let existing = ranges.iter().position(|range| range.len() == DATA_BYTES);
-    if existing.is_none() && before.len() + GROWTH > HEADER_BYTES_MAX {
+    if existing.is_none() && old_header.len() + GROWTH > HEADER_BYTES_MAX {
         return Err(FrameError::TooLong);
     }
-    out.extend_from_slice(before);
+    out.extend_from_slice(old_header);
     let header = out.get_mut(start..).unwrap_or_default();
     let mut data_at = None;
     for (index, range) in ranges.into_iter().enumerate() {

@@ -23,10 +23,11 @@ const TRANSPORT_BYTES: usize = 8;
 ///
 /// * IPv6: the next header and the length are those after the hop-by-hop header, because its options may change. The
 ///   destination is zero if a routing header follows, which changes it.
-/// * IPv4: protocol, bytes after the header, addresses as `::ffff:a.b.c.d`; fragments after the first have zeros as transport bytes.
-/// * Other frames: bytes after the Ethernet type, and both MAC addresses padded with zeros.
-/// * Transport: the first 8 bytes of TCP, UDP, SCTP, ESP and ICMP with zero checksums, because network cards write them last;
-///   zeros for everything else.
+/// * IPv4: protocol, number of bytes after the header, addresses as `::ffff:a.b.c.d`; all fragments except the first have
+///   zeros as transport bytes.
+/// * Other frames: number of bytes after the Ethernet type, and both MAC addresses padded with zeros.
+/// * Transport: the first 8 bytes of TCP, UDP, SCTP, ESP and ICMP; zeros for all other protocols. Checksums are replaced by
+///   zeros, because network cards compute checksums when they send the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Invariants(pub [u8; 48]);
 
@@ -135,6 +136,7 @@ impl Invariants {
     }
 }
 
+/// The first 8 bytes of the transport header, with zeros in place of checksums; zeros for other protocols.
 fn transport(protocol: u8, after: &[u8]) -> [u8; TRANSPORT_BYTES] {
     let bound_mask: u64 = match protocol {
         // TCP, SCTP, ESP.
@@ -169,9 +171,9 @@ pub(super) struct Ethernet<'a> {
 
 impl<'a> Ethernet<'a> {
     pub fn parse(frame: &'a [u8]) -> Result<Self, FrameError> {
-        let mut at = ETHERNET_BYTES - 2;
+        let mut type_offset = ETHERNET_BYTES - 2;
         for tags in 0..=VLANS_MAX {
-            let (head, rest) = frame.split_at_checked(at).ok_or(FrameError::Malformed)?;
+            let (head, rest) = frame.split_at_checked(type_offset).ok_or(FrameError::Malformed)?;
             let (ethertype, payload) = rest.split_first_chunk::<2>().ok_or(FrameError::Malformed)?;
             let ethertype = u16::from_be_bytes(*ethertype);
             if tags == VLANS_MAX || !VLAN_TYPES.contains(&ethertype) {
@@ -182,7 +184,7 @@ impl<'a> Ethernet<'a> {
                     payload,
                 });
             }
-            at += VLAN_BYTES;
+            type_offset += VLAN_BYTES;
         }
         Err(FrameError::Malformed)
     }
@@ -198,7 +200,7 @@ pub(super) struct Ipv6<'a> {
     /// Number of bytes after both headers.
     pub after_bytes: usize,
     /// Offset of the IPv6 header in the frame.
-    pub at: usize,
+    pub offset: usize,
 }
 
 impl<'a> Ipv6<'a> {
@@ -209,7 +211,7 @@ impl<'a> Ipv6<'a> {
     /// Parses the start of a frame; `bytes_behind` bytes follow the start.
     ///
     /// # Errors
-    /// Those of [`Self::parse`], and a start of the frame that is too short to parse these headers.
+    /// As [`Self::parse`]; also if the start of the frame is too short to parse these headers.
     pub fn parse_front(ethernet: &Ethernet<'a>, bytes_behind: usize) -> Result<Self, FrameError> {
         if ethernet.ethertype != IPV6 {
             return Err(FrameError::NotIpv6);
@@ -246,7 +248,7 @@ impl<'a> Ipv6<'a> {
             options,
             after,
             after_bytes,
-            at: ethernet.addresses_and_tags.len() + 2,
+            offset: ethernet.addresses_and_tags.len() + 2,
         })
     }
 

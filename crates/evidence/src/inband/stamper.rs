@@ -22,15 +22,15 @@ pub enum ContentFormat {
 /// Packet counters of a stamper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StamperCounters {
-    /// Packets with an option.
+    /// Packets into which an option was written.
     pub stamped: u64,
-    /// Clones.
+    /// Clones written.
     pub cloned: u64,
-    /// Unchanged: not IPv6.
+    /// Packets left unchanged: not IPv6.
     pub not_ipv6: u64,
-    /// Unchanged: malformed or truncated.
+    /// Packets left unchanged: malformed or truncated.
     pub malformed: u64,
-    /// Unchanged: no room for the option.
+    /// Packets left unchanged: no room for the option.
     pub too_long: u64,
 }
 
@@ -39,10 +39,10 @@ pub struct StamperCounters {
 #[derive(Clone, Debug)]
 pub struct Stamper {
     key: EvidenceKey,
-    form: ContentFormat,
+    format: ContentFormat,
     snapshot: Snapshot,
-    /// Computed only at the first packet of the snapshot, because many snapshots get no packet if packets write
-    /// registers.
+    /// Computed at the first packet of the snapshot. If packets write registers, the snapshot changes often, and many
+    /// snapshots have no packet.
     prepared: Option<PreparedState>,
     counters: StamperCounters,
 }
@@ -58,10 +58,10 @@ struct PreparedState {
 impl Stamper {
     /// A stamper for this state. `key` is [`super::MasterKey::key`] of the snapshot's switch and boot count.
     #[must_use]
-    pub fn new(key: EvidenceKey, form: ContentFormat, snapshot: &Snapshot) -> Self {
+    pub fn new(key: EvidenceKey, format: ContentFormat, snapshot: &Snapshot) -> Self {
         Self {
             key,
-            form,
+            format,
             snapshot: *snapshot,
             prepared: None,
             counters: StamperCounters::default(),
@@ -77,10 +77,10 @@ impl Stamper {
     }
 
     fn prepared(&mut self) -> &PreparedState {
-        let (key, form, snapshot) = (&self.key, self.form, &self.snapshot);
+        let (key, format, snapshot) = (&self.key, self.format, &self.snapshot);
         self.prepared.get_or_insert_with(|| PreparedState {
             midstate: Midstate::new(key, snapshot),
-            data: option_data(form, snapshot),
+            data: option_data(format, snapshot),
         })
     }
 
@@ -114,9 +114,9 @@ impl Stamper {
         stamped
     }
 
-    /// Like [`Self::stamp`] with only the front of a frame, so that a long frame need not be contiguous: `bytes_behind`
-    /// bytes follow. `None` if more bytes are required or nothing can be stamped; then [`Self::stamp`] decides and
-    /// counts. The content of `out` is then unspecified.
+    /// Like [`Self::stamp`] with only the front of a frame, so that a long frame need not be contiguous; `bytes_behind`
+    /// bytes follow the front. Returns `None` if more bytes are required or nothing can be stamped, with unspecified bytes
+    /// in `out`. The caller must then call [`Self::stamp`], which also counts the packet.
     pub fn stamp_front(
         &mut self,
         front: &[u8],
@@ -141,27 +141,27 @@ impl Stamper {
     ) -> Result<usize, FrameError> {
         out.clear();
         let packet = Ipv6::parse_front(&Ethernet::parse(front)?, bytes_behind)?;
-        let form = self.form;
+        let format = self.format;
         let prepared = self.prepared();
         // The tag is computed first, so that its computation overlaps with the copy.
-        let tag = match form {
+        let tag = match format {
             ContentFormat::Classic => Tag::default(),
             ContentFormat::Default => prepared.midstate.tag(counter, &Invariants::of_ipv6(&packet)),
         };
-        let at = packet.at;
-        let options_at = at + packet.header.len();
+        let header_offset = packet.offset;
+        let options_at = header_offset + packet.header.len();
         let replaced = options_at + packet.options.len();
         out.extend_from_slice(front.get(..options_at).unwrap_or_default());
         let data_at = write(packet.options, packet.next(), &prepared.data, out)?;
         let length = packet.after_bytes + out.len() - options_at;
         let length = u16::try_from(length).map_err(|_| FrameError::TooLong)?;
-        let header = out.get_mut(at..).unwrap_or_default();
+        let header = out.get_mut(header_offset..).unwrap_or_default();
         if let [_, _, _, _, high, low, next, ..] = header {
             [*high, *low] = length.to_be_bytes();
             *next = HOP_BY_HOP;
         }
         if let Some(data) = out.get_mut(data_at..).and_then(<[u8]>::first_chunk_mut) {
-            match form {
+            match format {
                 ContentFormat::Classic => write_route(upstream, data),
                 ContentFormat::Default => write_counter_and_tag(counter, &tag, data),
             }
@@ -198,9 +198,9 @@ impl Stamper {
         out.extend_from_slice(&[0xff; 6]);
         out.extend_from_slice(ethernet.addresses_and_tags.get(6..).unwrap_or_default());
         out.extend_from_slice(&CLONE_ETHERTYPE.to_be_bytes());
-        let form = self.form;
+        let format = self.format;
         let prepared = self.prepared();
-        match form {
+        match format {
             ContentFormat::Classic => {
                 out.extend_from_slice(fields_in(&prepared.data).unwrap_or(&[0; SWITCH_BYTES]))
             }
@@ -228,9 +228,9 @@ impl Stamper {
 }
 
 /// The option data of a state, with zeros in the per-packet fields.
-pub(super) fn option_data(form: ContentFormat, snapshot: &Snapshot) -> [u8; DATA_BYTES] {
+pub(super) fn option_data(format: ContentFormat, snapshot: &Snapshot) -> [u8; DATA_BYTES] {
     let fields = fields(snapshot);
-    let (head, content) = match form {
+    let (head, content) = match format {
         ContentFormat::Classic => ([0; HEAD_BYTES], Content::Classic { fields, route: None }),
         ContentFormat::Default => {
             let content = Content::Default(DefaultContent {

@@ -88,7 +88,7 @@ impl Midstate {
 
     pub fn tag(&self, counter: Counter, invariants: &Invariants) -> Tag {
         let mut hasher = self.0;
-        // In words: for byte slices, the hasher also has to handle incomplete words.
+        // The input is written word by word: for byte slices, the hasher must also handle incomplete words.
         hasher.write_u64(counter.0.to_be());
         for word in invariants.0.as_chunks().0 {
             hasher.write_u64(u64::from_ne_bytes(*word));

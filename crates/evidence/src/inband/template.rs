@@ -8,15 +8,15 @@ use super::tag::EvidenceKey;
 use crate::state::Snapshot;
 
 /// The data with which a writer stamps packets of one state that have no hop-by-hop header. The writer fills in the
-/// next header, the first byte of the option; in default content also the counter, 8 bytes at
-/// [`Template::COUNTER_AT`], and the tag after it.
+/// next header, which is the first byte of `option`. In default content, the writer also fills in the counter, 8 bytes
+/// at [`Template::COUNTER_AT`], and the tag after the counter.
 #[derive(Clone)]
 pub struct Template {
     /// The hop-by-hop header with the option; zeros in the fields that the writer fills in.
     pub option: [u8; Template::BYTES],
     /// SipHash-2-4's four state words after the first fifteen words of the tag input. The writer absorbs the other
-    /// seven, which are the counter and [`super::Invariants`], and then SipHash's length word. A holder of the state
-    /// words can forge evidence. Zeros in classic content.
+    /// seven words, which are the counter and [`super::Invariants`], and then SipHash's length word. A holder of the
+    /// state words can forge evidence. For classic content, the state words are zero.
     pub midstate: Zeroizing<[u64; 4]>,
 }
 
@@ -28,9 +28,9 @@ impl Template {
 
     /// A template for this state. `key` is [`super::MasterKey::key`] of the snapshot's switch and boot count.
     #[must_use]
-    pub fn new(key: &EvidenceKey, form: ContentFormat, snapshot: &Snapshot) -> Self {
-        let mut data: [u8; DATA_BYTES] = option_data(form, snapshot);
-        let midstate = match form {
+    pub fn new(key: &EvidenceKey, format: ContentFormat, snapshot: &Snapshot) -> Self {
+        let mut data: [u8; DATA_BYTES] = option_data(format, snapshot);
+        let midstate = match format {
             ContentFormat::Classic => {
                 // The packets arrive without options: no other switch precedes the writer.
                 write_route(None, &mut data);
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Template {
     }
 }
 
-/// Computes the words of [`super::tag::Midstate`], whose hasher does not expose them.
+/// Computes the state words of [`super::tag::Midstate`]; the hasher of that type does not expose its state.
 fn midstate(key: &EvidenceKey, snapshot: &Snapshot) -> Zeroizing<[u64; 4]> {
     let (low, high) = key.halves();
     let mut v = Zeroizing::new([

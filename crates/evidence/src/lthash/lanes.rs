@@ -79,8 +79,8 @@ trait Lanes<const N: usize>: Copy {
 trait Leaves: Lanes<LEAVES> {
     /// Words from their halves, the low half first.
     fn from_halves(halves: &[u16; 2 * LEAVES]) -> Self;
-    /// Transposes word `i` of all leaves to all words of leaf `i`.
-    fn rows(words: [Self; 8]) -> [Self; LEAVES];
+    /// Transposes: argument `i` is word `i` of all leaves, result `l` is all words of leaf `l`.
+    fn transpose(words: [Self; 8]) -> [Self; LEAVES];
 }
 
 /// An element of at most one block, padded with zeros.
@@ -90,7 +90,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// `None` if the element is longer.
+    /// `None` if the element is longer than one block.
     pub(super) fn of(element: &[u8]) -> Option<Self> {
         let mut bytes = [0; BLOCK_BYTES];
         bytes.get_mut(..element.len())?.copy_from_slice(element);
@@ -99,7 +99,7 @@ impl Block {
     }
 }
 
-/// Removes the expansion of `old`, if given, from all states, and adds that of `new`.
+/// Removes the expansion of `old`, if given, from all states, and adds the expansion of `new`, if given.
 pub(super) fn exchange(key: &[u8; 32], old: Option<&Block>, new: Option<&Block>, states: &mut [&mut LtHash]) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -115,6 +115,7 @@ pub(super) fn exchange(key: &[u8; 32], old: Option<&Block>, new: Option<&Block>,
     exchange_by::<[u32; LEAVES], LEAVES>(key, old, new, states);
 }
 
+/// As [`exchange`], with lanes of type `L`.
 #[inline(always)]
 fn exchange_by<L: Lanes<N>, const N: usize>(
     key: &[u8; 32],
@@ -122,8 +123,8 @@ fn exchange_by<L: Lanes<N>, const N: usize>(
     new: Option<&Block>,
     states: &mut [&mut LtHash],
 ) {
-    // Usually there is only a new element: then nothing is subtracted or copied. (No closures: they are not reliably
-    // inlined, and would then be compiled for another CPU.)
+    // Usually there is only a new element: then nothing is subtracted or copied. The code avoids closures, because they are
+    // not reliably inlined: a closure that is not inlined is compiled without the CPU features of the caller.
     match (old, new) {
         (None, None) => {}
         (None, Some(new)) => {
@@ -258,6 +259,7 @@ fn words(key: &[u8; 32]) -> [&[u8; 4]; 8] {
     std::array::from_fn(|i| words.get(i).unwrap_or(&[0; 4]))
 }
 
+/// As [`hashes`], with lanes of type `L`.
 #[inline(always)]
 fn hashes_by<L: Leaves>(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVES] {
     let mut chain = words(key).map(|word| L::splat(u32::from_le_bytes(*word)));
@@ -281,7 +283,7 @@ fn hashes_by<L: Leaves>(key: &[u8; 32], state: &[u16; WORDS]) -> [u8; 32 * LEAVE
         }
     }
     let mut hashes = [0; 32 * LEAVES];
-    for (hash, words) in hashes.as_chunks_mut::<32>().0.iter_mut().zip(L::rows(chain)) {
+    for (hash, words) in hashes.as_chunks_mut::<32>().0.iter_mut().zip(L::transpose(chain)) {
         for (out, word) in hash.as_chunks_mut::<4>().0.iter_mut().zip(words.words()) {
             *out = word.to_le_bytes();
         }
@@ -446,7 +448,7 @@ impl Leaves for [u32; LEAVES] {
         std::array::from_fn(|i| u32::from(halves[i][0]) | u32::from(halves[i][1]) << 16)
     }
     #[inline(always)]
-    fn rows(words: [Self; 8]) -> [Self; LEAVES] {
+    fn transpose(words: [Self; 8]) -> [Self; LEAVES] {
         std::array::from_fn(|leaf| std::array::from_fn(|word| words[word][leaf]))
     }
 }

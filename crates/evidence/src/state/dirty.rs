@@ -5,14 +5,16 @@ use crate::encoding::byte_len;
 /// The changed cells, each with its value at the last measurement. The owner of the array stores the changed cells
 /// next to the array, and protects them with the lock of the array.
 ///
-/// There is one bit per cell, and the old value of each dirty cell: marking a dirty cell again only checks its bit.
+/// The record has one bit per cell, and the old value of each dirty cell: marking a dirty cell again only checks its bit.
 #[derive(Clone, Debug)]
 pub struct DirtyCells {
     value_bytes: usize,
     is_dirty: Box<[u64]>,
     size: u32,
+    /// The indices of the dirty cells.
     indices: Vec<u32>,
-    old: Vec<u8>,
+    /// The old values of the dirty cells, in the order of `indices`, without separators.
+    old_values: Vec<u8>,
 }
 
 impl DirtyCells {
@@ -25,15 +27,15 @@ impl DirtyCells {
             is_dirty: vec![0; words].into(),
             size,
             indices: Vec::new(),
-            old: Vec::new(),
+            old_values: Vec::new(),
         }
     }
 
     /// Marks a cell before it is written; `old` is its current value, big-endian, in as many bytes as the width
     /// requires.
     ///
-    /// A cell beyond the array, or a value of another length, does not belong to this array: it is not marked, and a
-    /// rescan detects the change.
+    /// The call has no effect for an index beyond the array and for a value of another length. A rescan detects such a
+    /// change.
     #[inline]
     pub fn mark(&mut self, index: u32, old: &[u8]) {
         let bit = 1u64 << (index & 63);
@@ -44,7 +46,7 @@ impl DirtyCells {
         if *word & bit == 0 && index < self.size && old.len() == self.value_bytes {
             *word |= bit;
             self.indices.push(index);
-            self.old.extend_from_slice(old);
+            self.old_values.extend_from_slice(old);
         }
     }
 
@@ -73,13 +75,13 @@ impl DirtyCells {
         self.value_bytes
     }
 
-    /// Visits the dirty cells with their old values, and clears them.
+    /// Visits the dirty cells with their old values; after that, no cell is dirty.
     pub(super) fn drain(&mut self, mut each: impl FnMut(u32, &[u8])) {
-        // Zero-width values never change, and chunks of size zero do not exist.
+        // The chunk size must not be zero. An array with cells of width zero has no bytes to visit, so 1 is harmless.
         for (&index, old) in self
             .indices
             .iter()
-            .zip(self.old.chunks_exact(self.value_bytes.max(1)))
+            .zip(self.old_values.chunks_exact(self.value_bytes.max(1)))
         {
             each(index, old);
         }
@@ -89,6 +91,6 @@ impl DirtyCells {
                 *word &= !(1u64 << (index & 63));
             }
         }
-        self.old.clear();
+        self.old_values.clear();
     }
 }

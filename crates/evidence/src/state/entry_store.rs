@@ -13,7 +13,7 @@ use crate::lthash::{DigestKind, LtHash};
 pub enum PutOutcome {
     /// There was no entry with this identity.
     Added,
-    /// The entry replaced another one.
+    /// The entry replaced another entry with this identity.
     Replaced,
     /// The entry was present already.
     Unchanged,
@@ -22,15 +22,16 @@ pub enum PutOutcome {
 /// An entry whose memory differs from the measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryDrift {
-    /// The measured entry; `None` if it was not measured.
+    /// The measured entry; `None` if the entry was not measured.
     pub measured: Option<Entry>,
-    /// The entry in memory; `None` if it is missing.
+    /// The entry in memory; `None` if the entry is missing there.
     pub in_memory: Option<Entry>,
 }
 
 /// Identity → content. Each identity occurs once, so no element is in a sum twice.
 type Entries = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
+/// The entries of one object, with their set hash.
 #[derive(Clone, Debug, Default)]
 struct Set {
     entries: Entries,
@@ -41,6 +42,7 @@ struct Set {
 #[derive(Clone, Debug, Default)]
 pub(super) struct EntryStore {
     sets: BTreeMap<Object, Set>,
+    /// The set hash over the entries of all objects.
     sum: Box<LtHash>,
 }
 

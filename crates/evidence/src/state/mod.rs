@@ -53,7 +53,8 @@ pub fn program_digest(canonical: &[u8]) -> Digest {
     Digest(Sha256::digest(canonical).into())
 }
 
-/// The digest of a set of loaded eBPF programs: SHA-256 of their encodings in increasing order, each with its length `u32` in front.
+/// The digest of a set of loaded eBPF programs: SHA-256 of their encodings in increasing order, each with its length
+/// `u32` in front.
 #[must_use]
 pub fn bpf_digest(programs: impl IntoIterator<Item = BpfProgram>) -> Digest {
     let mut encoded: Vec<_> = programs
@@ -72,7 +73,7 @@ pub fn bpf_digest(programs: impl IntoIterator<Item = BpfProgram>) -> Digest {
 /// Why a change cannot be measured: always an error of the data plane.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// Registers are measured as arrays.
+    /// A register cell was passed as an entry; registers are measured as arrays.
     #[error("register cell rejected as an entry; declare its array and fold its changes")]
     RegisterAsEntry,
     /// An array of this name is already declared.
@@ -171,8 +172,8 @@ impl MeasuredState {
         }
     }
 
-    /// The state after a change of the program, without entries. The previous program may still be measured for a
-    /// while: the state numbers continue at the next multiple of 2^40.
+    /// The state after a change of the program, without entries. The state numbers continue at the next multiple of 2^40,
+    /// because the previous program may still be measured for a while, which uses up further numbers.
     #[must_use]
     pub fn successor(&self, program: Digest) -> Self {
         let sequence = (self.sequence.0 >> PROGRAM_SHIFT).wrapping_add(1) << PROGRAM_SHIFT;
@@ -185,9 +186,9 @@ impl MeasuredState {
     /// Reserves a number for a state that the data plane assembles from parts of different measured states. The
     /// current state gets the number after the reserved number.
     pub fn reserve_sequence(&mut self) -> Sequence {
-        let skipped = Sequence(self.sequence.0.wrapping_add(1));
-        self.sequence = Sequence(skipped.0.wrapping_add(1));
-        skipped
+        let reserved = Sequence(self.sequence.0.wrapping_add(1));
+        self.sequence = Sequence(reserved.0.wrapping_add(1));
+        reserved
     }
 
     /// Adds an entry, or replaces the entry with the same identity.
@@ -304,7 +305,7 @@ impl MeasuredState {
         objects
     }
 
-    /// All active entries except register cells, by object.
+    /// All active entries except register cells, in the order of their objects.
     pub fn entries(&self) -> impl Iterator<Item = Encoded> {
         self.entries_of(|_| true)
     }
@@ -330,7 +331,8 @@ impl MeasuredState {
     }
 
     /// The current measurement of an array: the encodings of its cells, and a comparison with a copy of its memory.
-    /// Dirty cells must be folded when the copy is created; the comparison itself needs no lock.
+    /// The caller must fold the dirty cells immediately before copying the memory, under one lock. The comparison itself
+    /// needs no lock.
     ///
     /// # Errors
     /// The array does not exist.

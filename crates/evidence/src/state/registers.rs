@@ -14,7 +14,8 @@ pub struct ArrayId(usize);
 pub enum Stability {
     /// Part of the attested state.
     Static,
-    /// The array counts packets or the like: its digest is in statements, but not in the registers' digest.
+    /// The array counts packets or similar events: statements contain its digest, but the registers' digest does not
+    /// include the array.
     Volatile,
 }
 
@@ -137,7 +138,7 @@ impl Registers {
 pub struct ArrayCheck(Array);
 
 impl ArrayCheck {
-    /// Visits the encodings of the nonzero cells; `read` as in [`super::MeasuredState::fold`].
+    /// Visits the encodings of the nonzero cells. [`super::MeasuredState::fold`] describes `read`.
     pub fn each_cell(&self, mut read: impl FnMut(u32, &mut [u8]), mut on_cell: impl FnMut(&[u8])) {
         let array = &self.0;
         let [mut encoder, _] = array.encoders.clone();
@@ -168,8 +169,8 @@ impl ArrayCheck {
 }
 
 impl Array {
-    /// Replaces the old value of a cell by the new one in the set, and in a sum that includes the array. Zeros are in
-    /// no set.
+    /// Replaces the old value of a cell by the new value in the array's set hash, and in `sum` if given. A zero value is
+    /// in no set.
     fn change(&mut self, index: u32, old: &[u8], new: &[u8], sum: Option<&mut LtHash>) {
         let [old_encoder, new_encoder] = &mut self.encoders;
         let (old, new) = (old_encoder.encode(index, old), new_encoder.encode(index, new));

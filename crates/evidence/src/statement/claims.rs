@@ -25,6 +25,7 @@ pub const PROFILE: &str = "tag:github.com,2026:linewarden/linewarden/evidence/1"
 const CONTENT_FORMAT: u64 = 65_000;
 const SOFTWARE: &str = "linewarden";
 
+/// Keys of the map of measurements.
 const KIND: u64 = 1;
 const SWITCH: u64 = 2;
 const SEQUENCE: u64 = 3;
@@ -200,7 +201,7 @@ fn object_of(value: Value) -> Option<ObjectDigest> {
     })
 }
 
-/// A map with integer keys, each taken once.
+/// The fields of a map with integer keys. A field is removed when it is read; [`Self::finish`] rejects remaining fields.
 struct Fields {
     map_name: &'static str,
     fields: Vec<(Value, Value)>,

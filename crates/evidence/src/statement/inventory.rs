@@ -1,4 +1,4 @@
-//! The entries of the digests in a statement.
+//! The entries from which the digests in a statement were computed.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ impl Inventory {
     /// Collects encodings from [`crate::state::MeasuredState::entries`] and [`crate::state::ArrayCheck::each_cell`].
     ///
     /// # Errors
-    /// An invalid entry, or two with the same identity.
+    /// An invalid entry, or two entries with the same identity.
     pub fn new<'a>(encodings: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, InventoryError> {
         let mut objects: BTreeMap<Object, BTreeMap<_, _>> = BTreeMap::new();
         for (number, encoding) in encodings.into_iter().enumerate() {
@@ -98,7 +98,7 @@ impl Inventory {
     /// Parses an inventory.
     ///
     /// # Errors
-    /// As [`Self::new`], and invalid files.
+    /// The file is too long or invalid, or one of the errors of [`Self::new`] occurs.
     pub fn read(bytes: &[u8]) -> Result<Self, InventoryError> {
         if bytes.len() > INVENTORY_BYTES_MAX {
             return Err(InventoryError::TooLong(bytes.len()));
@@ -170,7 +170,7 @@ pub struct ProvenEntries {
 }
 
 impl ProvenEntries {
-    /// The entries of an object, by their identities; `None` if they are not proven.
+    /// The entries of an object, sorted by identity; `None` if the entries are not proven.
     #[must_use]
     pub fn entries(&self, object: &Object) -> Option<&[Encoded]> {
         self.entries.get(object).map(Vec::as_slice)

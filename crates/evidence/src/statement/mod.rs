@@ -10,7 +10,7 @@
 //! | 265 profile | [`PROFILE`] |
 //! | 267 boot count | unsigned |
 //! | 270, 271 software | `"linewarden"`, `[version]` |
-//! | 273 measurements | one: `[65000, bytes]`, the bytes a map as below |
+//! | 273 measurements | one: `[65000, bytes]`; the bytes encode the map below |
 //!
 //! | key | value |
 //! |---|---|
@@ -202,7 +202,7 @@ impl VerifiedStatement {
         &self.claims.snapshot
     }
 
-    /// The digests of its objects, by class and name.
+    /// The digests of the data plane's objects, sorted by class and name.
     #[must_use]
     pub fn objects(&self) -> &[ObjectDigest] {
         &self.claims.objects
@@ -230,7 +230,7 @@ impl VerifiedStatement {
 /// Verifies that the data plane with this key signed the statement in response to this nonce.
 ///
 /// # Errors
-/// The check that failed.
+/// The statement is malformed, or its signature, UEID or nonce is wrong.
 pub fn verify(statement: &[u8], key: &PublicKey, nonce: Nonce) -> Result<VerifiedStatement, StatementError> {
     let evidence = verify_recorded(statement, key)?;
     match evidence.claims.nonce == nonce {
@@ -239,11 +239,11 @@ pub fn verify(statement: &[u8], key: &PublicKey, nonce: Nonce) -> Result<Verifie
     }
 }
 
-/// As [`verify`], for any nonce: the data plane with this key signed the statement at an unknown time. For recorded
-/// statements only.
+/// As [`verify`], but accepts any nonce: the data plane with this key signed the statement at an unknown time. Use this
+/// function only for recorded statements.
 ///
 /// # Errors
-/// As [`verify`].
+/// As [`verify`], except a wrong nonce.
 pub fn verify_recorded(statement: &[u8], key: &PublicKey) -> Result<VerifiedStatement, StatementError> {
     if statement.len() > STATEMENT_BYTES_MAX {
         return Err(StatementError::TooLong(statement.len()));

@@ -15,7 +15,7 @@ pub fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Names, most of them from a few, so that some collide.
+/// Names; most of them are from a short list, so that some names collide.
 pub fn name() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -87,7 +87,7 @@ fn unit() -> impl Strategy<Value = Unit> {
     prop_oneof![Just(Unit::Packets), Just(Unit::Bytes), Just(Unit::Both)]
 }
 
-/// Half of the numbers are below 4, so that some collide.
+/// Numbers; half of them are below 4, so that some numbers collide.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![0u32..4, any::<u32>()]
 }

@@ -1,10 +1,11 @@
-//! Four groups of blocks at once. They need more registers than the CPU has, but are faster than two groups: with two groups, chains of
-//! dependent instructions leave the CPU idle a third of the time.
+//! Four groups of blocks at once. Four groups need more registers than the CPU has, but are faster than two groups: with
+//! two groups, chains of dependent instructions leave the CPU idle a third of the time.
 //!
-//! With AVX-512 the first three rows of four groups need 48 registers, the CPU has 32, and compilers spill them
-//! arbitrarily. The last row is therefore always in memory, which reduces spills: the addition that uses a word loads
-//! it. (Cycles per block on Zen 4, where both the chain and the ports give a bound of 21: two groups 38.5, four with
-//! the compiler's spills 39.7, four with this layout 31.4.)
+//! With AVX-512, even the first three rows of four groups need 48 registers. The CPU has 32, and compilers select
+//! arbitrary words to spill. Here the last row is always in memory, which reduces spills: the addition that uses a word
+//! also loads the word. Cycles per block on Zen 4: 38.5 with two groups, 39.7 with four groups and the compiler's spills,
+//! 31.4 with four groups and this layout. The chain of dependent instructions and the execution ports each require at
+//! least 21 cycles.
 
 use super::lanes::Compare;
 use crate::BLOCK_BYTES;
@@ -59,8 +60,8 @@ impl<W: Word> Word for FourGroups<W> {
 /// Like [`super::lanes::matching`], for inputs of four groups.
 #[inline(always)]
 pub(super) fn matching<R: Rounds, W: Compare>(inputs: &Inputs, expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
-    const { assert!(4 * W::LANES == Inputs::ROOM) };
-    let load = |row: &[u32; Inputs::ROOM], group: usize| {
+    const { assert!(4 * W::LANES == Inputs::BLOCKS_MAX) };
+    let load = |row: &[u32; Inputs::BLOCKS_MAX], group: usize| {
         let group_row = row.get(group * W::LANES..).unwrap_or_default();
         W::load(group_row)
     };

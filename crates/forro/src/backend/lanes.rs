@@ -1,4 +1,4 @@
-//! Code shared by all backends: counters, groups of blocks, and the tail.
+//! Code shared by all backends: counters, groups of blocks, and the last blocks of a keystream.
 
 use core::marker::PhantomData;
 
@@ -37,10 +37,10 @@ pub(crate) trait Lanes: Word {
 
 /// Lanes whose blocks can be compared with given blocks.
 pub(crate) trait Compare: Lanes {
-    /// The first `LANES` of these words, one per lane; all 0 if there are fewer.
+    /// The first `LANES` of these words, one per lane; all lanes are 0 if there are fewer words.
     fn load(words: &[u32]) -> Self;
-    /// Compares the blocks of the first lanes with `expected`. Returns one bit per lane, 1 if they are equal; each
-    /// comparison covers the whole block.
+    /// Compares the blocks of the first lanes with `expected`. Returns one bit per lane, 1 if the lane's block equals its
+    /// expected block; each comparison covers the whole block.
     fn equal(words: [Self; 16], expected: &[&[u8; BLOCK_BYTES]]) -> u64;
 }
 
@@ -50,9 +50,9 @@ pub(crate) trait BlockCounter: StreamCipherCounter {
     fn read(matrix: &Matrix) -> Self;
     /// Writes the counter to the matrix.
     fn write(self, matrix: &mut Matrix);
-    /// The counter advanced by `blocks`, modulo its size.
+    /// The counter advanced by `blocks`; after the largest number, it continues at 0.
     fn advanced(self, blocks: usize) -> Self;
-    /// Words 4 and 5 at this counter. For a 32-bit counter, the second is the given `word_5`.
+    /// Words 4 and 5 of the matrix at this counter. With a 32-bit counter, word 5 is `word_5`.
     fn counter_words(self, word_5: u32) -> [u32; 2];
 }
 
@@ -121,11 +121,14 @@ pub(crate) fn matrix_blocks<R: Rounds, W: Lanes>(matrices: &[Matrix], out: &mut 
     }
 }
 
-/// Compares blocks with `expected`. Returns one bit per block, 1 if they are equal.
+/// Compares blocks with `expected`. Returns one bit per block, 1 if the block equals its expected block.
 #[inline(always)]
 pub(crate) fn matching<R: Rounds, W: Compare>(inputs: &Inputs, expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
     let mut equal = 0;
-    for (first, expected) in (0..Inputs::ROOM).step_by(W::LANES).zip(expected.chunks(W::LANES)) {
+    for (first, expected) in (0..Inputs::BLOCKS_MAX)
+        .step_by(W::LANES)
+        .zip(expected.chunks(W::LANES))
+    {
         let words = inputs
             .rows
             .each_ref()
@@ -135,8 +138,9 @@ pub(crate) fn matching<R: Rounds, W: Compare>(inputs: &Inputs, expected: &[&[u8;
     equal
 }
 
-/// Compares rows with `expected`. Returns one bit per row, 1 if they are equal. All bytes of a row are compared before
-/// the decision. A library's constant-time comparison, byte by byte, would cost as much as several blocks.
+/// Compares rows with `expected`. Returns one bit per row, 1 if the row equals its expected row. All bytes of a row are
+/// compared before the decision. A library's constant-time comparison, byte by byte, would cost as much as several
+/// blocks.
 #[inline(always)]
 pub(crate) fn equal_rows(rows: &[[u8; BLOCK_BYTES]], expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
     let is_equal = |(row, expected): (&[u8; BLOCK_BYTES], &&[u8; BLOCK_BYTES])| {

@@ -140,9 +140,9 @@ pub fn blocks<R: Rounds>(backend: Backend, matrices: &[Matrix], out: &mut [[u8; 
     }
 }
 
-/// Compares the first blocks of `inputs` with `expected`. Returns one bit per block, 1 if they are equal. All 64 bytes
-/// of a block are compared before the decision, and no block is written to memory. At most [`Inputs::ROOM`] blocks are
-/// compared.
+/// Compares the first blocks of `inputs` with `expected`. Returns one bit per block, 1 if the block equals its expected
+/// block. All 64 bytes of a block are compared before the decision, and no block is written to memory. At most
+/// [`Inputs::BLOCKS_MAX`] blocks are compared.
 #[must_use]
 pub fn matching_blocks<R: Rounds>(backend: Backend, inputs: &Inputs, expected: &[&[u8; BLOCK_BYTES]]) -> u64 {
     match backend.0 {

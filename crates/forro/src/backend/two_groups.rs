@@ -1,4 +1,4 @@
-//! Two groups of blocks at once: while one group waits for its chain of dependent instructions, the other one computes.
+//! Two groups of blocks at once: while one group waits for its chain of dependent instructions, the other group computes.
 
 use core::ops::Add;
 

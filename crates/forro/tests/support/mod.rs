@@ -1,7 +1,7 @@
-//! Forró implemented directly from its description, one word after the other, for any number of rounds. It shares no
-//! code with the crate.
+//! Forró implemented directly from its description, one word after the other, for any even number of rounds. This
+//! implementation shares no code with the crate.
 
-/// The words of a quarter round: a, b, c, d and the pollen e.
+/// The word indices of the eight quarter rounds of a double round, each in the order a, b, c, d and the pollen e.
 const DOUBLE_ROUND: [[usize; 5]; 8] = [
     [0, 4, 8, 12, 3],
     [1, 5, 9, 13, 0],
@@ -46,7 +46,7 @@ fn word(bytes: &[u8], index: usize) -> u32 {
     u32::from_le_bytes(bytes[4 * index..4 * index + 4].try_into().unwrap())
 }
 
-/// `input` are words 4, 5, 12 and 13.
+/// Returns the matrix before the rounds; `input` has its words 4, 5, 12 and 13.
 pub fn matrix(key: &[u8], input: [u32; 4]) -> [u32; 16] {
     let mut v = [0; 16];
     for index in 0..4 {

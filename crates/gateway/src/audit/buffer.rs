@@ -18,13 +18,20 @@ pub(crate) struct AuditBuffer {
     /// Maximum number of records of each kind a second; 0 disables recording.
     per_s: u32,
     now: Clock,
+    /// The current second of the monotonic clock.
     second: u64,
+    /// Number of records of each kind in the current second.
     count: [u32; KIND_COUNT],
+    /// Name of each kind, and number of its events without a record in the current second.
     suppressed: [Option<(&'static str, u64)>; KIND_COUNT],
     waiting: Vec<AuditRecord>,
+    /// Number of records that had no room in `waiting`.
     lost: u64,
+    /// Number of events that the data plane had lost at the last record.
     events_lost: u64,
+    /// The counters at the last record of verdicts.
     verdicts: Counters,
+    /// When the next record of verdicts is due, monotonic clock.
     verdicts_due_ns: Option<u64>,
 }
 
@@ -69,9 +76,9 @@ impl AuditBuffer {
         self.push(event);
     }
 
-    /// Records events that the data plane has lost since the previous call. Once a minute, or at once if `end`, also
-    /// records the numbers of verdicts since the previous record of verdicts.
-    pub(crate) fn record_counters(&mut self, counters: &Counters, end: bool) {
+    /// Records events that the data plane has lost since the previous call. Every minute, or at once if `is_final`,
+    /// also records the numbers of verdicts since the previous record of verdicts.
+    pub(crate) fn record_counters(&mut self, counters: &Counters, is_final: bool) {
         if !self.is_on() {
             self.events_lost = counters.events_lost;
             self.verdicts = counters.clone();
@@ -86,7 +93,7 @@ impl AuditBuffer {
         let due_ns = *self
             .verdicts_due_ns
             .get_or_insert(now_ns.saturating_add(VERDICTS_NS));
-        if due_ns > now_ns && !end {
+        if due_ns > now_ns && !is_final {
             return;
         }
         self.verdicts_due_ns = Some(now_ns.saturating_add(VERDICTS_NS));
@@ -112,9 +119,9 @@ impl AuditBuffer {
         }
     }
 
-    /// Takes the records, oldest first; with `end`, also the counts of records that are suppressed in this second.
-    pub(crate) fn take(&mut self, end: bool) -> Vec<AuditRecord> {
-        if end {
+    /// Takes the records, oldest first; if `is_final`, also the counts of events without a record in this second.
+    pub(crate) fn take(&mut self, is_final: bool) -> Vec<AuditRecord> {
+        if is_final {
             for (of, count) in std::mem::take(&mut self.suppressed).into_iter().flatten() {
                 self.push(AuditEvent::Suppressed { of, count });
             }
@@ -162,7 +169,7 @@ mod tests {
     }
 
     fn revoked(device: u64) -> AuditEvent {
-        AuditEvent::Revoked {
+        AuditEvent::Blocked {
             device: DeviceId(device),
             was_installed: true,
         }

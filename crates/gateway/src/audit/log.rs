@@ -50,6 +50,7 @@ pub struct AuditState {
 pub struct AuditLog {
     sender: Option<SyncSender<AuditRecord>>,
     shared: Arc<Shared>,
+    /// Disconnected when the thread has ended.
     ended: Receiver<()>,
 }
 
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_loses_records_and_records_their_number_when_there_is_room() {
+    fn a_full_file_keeps_its_limit_and_lost_records_are_counted() {
         let directory = tempfile::tempdir().unwrap();
         let options = AuditOptions {
             path: directory.path().join("audit.jsonl"),
@@ -349,7 +350,7 @@ mod tests {
         }
         let revoked = |device| AuditRecord {
             boot_ns: Clock::now().boot_ns,
-            event: AuditEvent::Revoked {
+            event: AuditEvent::Blocked {
                 device: DeviceId(device),
                 was_installed: true,
             },

@@ -56,7 +56,7 @@ pub enum AuditEvent {
     /// The gateway was stopped.
     Stopped {
         /// Whether the controller has recorded the unused rows.
-        marks_committed: bool,
+        unused_rows_reported: bool,
     },
     /// Another process has registered as this gateway: this process sends no replies.
     Replaced,
@@ -77,7 +77,7 @@ pub enum AuditEvent {
     },
     /// A new configuration was applied.
     Reloaded,
-    /// A new configuration was rejected; the previous one stays.
+    /// A new configuration was rejected; the previous configuration stays.
     ReloadRefused {
         /// The errors, with file, line and field.
         errors: Vec<String>,
@@ -99,7 +99,7 @@ pub enum AuditEvent {
         address: IpAddr,
         /// Index of the receiving interface.
         ingress: u32,
-        /// The binding, unless the session has changed since.
+        /// The binding, unless the session has changed after the event.
         #[serde(flatten, skip_serializing_if = "Option::is_none")]
         binding: Option<Binding>,
     },
@@ -164,8 +164,8 @@ pub enum AuditEvent {
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
     },
-    /// A device was revoked.
-    Revoked {
+    /// A device was revoked or quarantined, or its record is damaged.
+    Blocked {
         /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
@@ -177,7 +177,7 @@ pub enum AuditEvent {
         /// The device.
         #[serde(serialize_with = "as_text")]
         device: DeviceId,
-        /// The number of replacements.
+        /// The epoch of the new credentials.
         epoch: u32,
     },
     /// A device missed too many proofs and was quarantined.
@@ -224,7 +224,7 @@ pub enum AuditEvent {
         /// Devices without a proof.
         missed: u64,
         /// Time from the start of the round to the last proof, ms.
-        last_verdict_ms: u32,
+        last_proof_ms: u32,
     },
     /// Devices could not be challenged in a round, because nothing can be sent to them. Recorded the first time, and
     /// hourly.
@@ -238,7 +238,8 @@ pub enum AuditEvent {
         /// The last error of the kernel.
         error: String,
     },
-    /// No device of a group sent a proof, and its devices were compliant before: the round counts for no quarantine.
+    /// No device of a group sent a proof, and the devices were compliant before: the round does not count towards
+    /// quarantine.
     GroupOutage {
         /// The round number of this gateway.
         round: u32,
@@ -327,7 +328,7 @@ impl AuditEvent {
             ok: count(|observed| matches!(observed, ProofOutcome::Ok(_))),
             late: count(|observed| matches!(observed, ProofOutcome::Late(_))),
             missed: count(|observed| *observed == ProofOutcome::Missed),
-            last_verdict_ms: outcome.last_verdict_ms,
+            last_proof_ms: outcome.last_proof_ms,
         }
     }
 
@@ -339,7 +340,7 @@ impl AuditEvent {
             Self::Admitted { .. } => (2, "admitted"),
             Self::Evicted { .. } => (3, "evicted"),
             Self::Exhausted { .. } => (4, "exhausted"),
-            Self::Revoked { .. } => (5, "revoked"),
+            Self::Blocked { .. } => (5, "blocked"),
             Self::CredentialsReplaced { .. } => (6, "credentials_replaced"),
             Self::ReloadRefused { .. } => (7, "reload_refused"),
             Self::OfflineLimitReached => (8, "offline_limit_reached"),
@@ -388,7 +389,7 @@ impl AuditEvent {
             | Self::Quarantined { .. }
             | Self::Remediated { .. }
             | Self::Released { .. }
-            | Self::Revoked { .. } => true,
+            | Self::Blocked { .. } => true,
             Self::Session { .. }
             | Self::SessionClosed { .. }
             | Self::WrongTag { .. }

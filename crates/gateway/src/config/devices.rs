@@ -16,8 +16,9 @@ use crate::addresses::{self, InterfaceAddress, InterfaceError};
 pub(super) struct Addresses {
     /// Addresses to which devices send.
     pub(super) local: Vec<IpAddr>,
+    /// Prefixes of the devices' addresses.
     pub(super) devices: Vec<Prefix>,
-    /// Whether the prefixes are subnets of the interfaces.
+    /// Whether `devices` contains the subnets of the interfaces, because `device_prefixes` is not set.
     pub(super) follows_interfaces: bool,
     /// The machine's addresses that a device could claim.
     pub(super) others: Vec<OwnAddress>,
@@ -110,7 +111,7 @@ impl GatewaySection {
             )
         };
         let follows_interfaces = self.device_prefixes.is_none();
-        let subnets = merged(addresses::subnets_of(&devices));
+        let subnets = without_contained(addresses::subnets_of(&devices));
         Ok(Addresses {
             upper_subnets: self.upper_subnets(&devices, &subnets),
             devices: self.device_prefixes.clone().unwrap_or(subnets),
@@ -122,8 +123,8 @@ impl GatewaySection {
     }
 
     /// Returns the addresses to which devices may send, and the subset whose subnets contain devices. The subset omits
-    /// subnets on the services' side, such as those of a bridge with ports on both sides. `behind` returns the
-    /// addresses of the stack that handles an interface's frames.
+    /// addresses that are also on the services' side, such as addresses of a bridge with ports on both sides. `behind`
+    /// returns the addresses of the stack that handles an interface's frames.
     fn addresses_by_side(
         &self,
         behind: impl Fn(&str) -> Vec<InterfaceAddress>,
@@ -133,8 +134,8 @@ impl GatewaySection {
         let (mut device_side, mut devices) = (Vec::new(), Vec::new());
         for name in &self.interfaces {
             let stack_addresses = behind(name);
-            let is_devices = |address: &&InterfaceAddress| !services.contains(address);
-            let of_devices: Vec<_> = stack_addresses.iter().filter(is_devices).cloned().collect();
+            let has_no_services = |address: &&InterfaceAddress| !services.contains(address);
+            let of_devices: Vec<_> = stack_addresses.iter().filter(has_no_services).cloned().collect();
             let family = addresses::without_subnet(&of_devices).filter(|_| self.device_prefixes.is_none());
             without_subnet.extend(family.map(|family| self.missing_subnet(name, family)));
             device_side.extend(stack_addresses);
@@ -155,7 +156,7 @@ impl GatewaySection {
     }
 
     /// Returns a warning about device subnets that belong to a VLAN, bridge, bond or macvlan on an interface instead
-    /// of the interface: these may contain services.
+    /// of the interface: these subnets may contain services.
     fn upper_subnets(&self, devices: &[InterfaceAddress], subnets: &[Prefix]) -> Option<FieldError> {
         let is_upper = |address: &&InterfaceAddress| !self.interfaces.contains(&address.interface);
         let upper: BTreeSet<String> = devices
@@ -182,8 +183,8 @@ impl GatewaySection {
         Some(FieldError::new(&["gateway"], problem))
     }
 
-    /// Returns the machine's addresses on the interfaces that have the addresses to which devices send, for a
-    /// configuration without interfaces.
+    /// Returns the machine's addresses on the interfaces whose subnets contain an address to which devices send
+    /// (`local`). For a configuration without interfaces.
     fn addresses_around(
         &self,
         own: &[InterfaceAddress],
@@ -234,7 +235,7 @@ fn missing_prefixes(reason: &str) -> FieldError {
     FieldError::new(&["gateway"], problem)
 }
 
-/// Returns at most [`PREFIXES_MAX`] prefixes, preferably those of `current`.
+/// Returns at most [`PREFIXES_MAX`] of the prefixes, preferably prefixes that are in `current`.
 fn within_room(mut prefixes: Vec<Prefix>, current: &[Prefix]) -> Vec<Prefix> {
     if prefixes.len() > PREFIXES_MAX {
         prefixes.sort_by_key(|prefix| !current.contains(prefix));
@@ -245,7 +246,7 @@ fn within_room(mut prefixes: Vec<Prefix>, current: &[Prefix]) -> Vec<Prefix> {
 }
 
 /// Removes prefixes that are contained in other prefixes.
-fn merged(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
+fn without_contained(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
     prefixes.sort_by_key(Prefix::bits);
     let mut remaining: Vec<Prefix> = Vec::new();
     for prefix in prefixes {
@@ -260,7 +261,7 @@ fn merged(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
 #[cfg(test)]
 mod tests {
     use super::super::GatewayConfig;
-    use super::{InterfaceAddress, OwnAddress, Prefix, addresses, merged, within_room};
+    use super::{InterfaceAddress, OwnAddress, Prefix, addresses, within_room, without_contained};
 
     const REGISTRY: &str = "[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
 
@@ -284,7 +285,10 @@ mod tests {
             "10.9.0.0/16",
         ];
         let prefixes: Vec<Prefix> = prefixes.map(|text| text.parse().unwrap()).into();
-        let remaining: Vec<String> = merged(prefixes).iter().map(ToString::to_string).collect();
+        let remaining: Vec<String> = without_contained(prefixes)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(remaining, ["10.9.0.0/16", "10.10.0.0/16", "fe80::/10"]);
     }
 
@@ -329,7 +333,7 @@ mod tests {
             let mut missing = Vec::new();
             let (device_side, devices) = section.addresses_by_side(behind, &mut missing);
             assert_eq!((device_side.len(), missing), (3, Vec::new()));
-            let subnets = merged(addresses::subnets_of(&devices));
+            let subnets = without_contained(addresses::subnets_of(&devices));
             let texts: Vec<String> = subnets.iter().map(ToString::to_string).collect();
             let warning = section.upper_subnets(&devices, &subnets);
             (texts.join(" "), warning.map(|warning| warning.problem))

@@ -53,7 +53,7 @@ pub struct BridgeSection {
     pub mac: Mac,
     /// The port.
     pub port: u16,
-    /// Whether devices are behind the port: frames from the port are checked.
+    /// The side of the port. Frames from a port on the devices' side are checked.
     #[serde(default)]
     pub side: Side,
 }
@@ -155,7 +155,7 @@ impl P4Section {
 }
 
 impl GatewayConfig {
-    /// Fields that are inconsistent with a switch, or without a switch.
+    /// Returns errors of fields that a gateway with a switch cannot use or lacks, and of `[p4]` without a switch.
     pub(super) fn p4_contradictions(&self) -> Vec<FieldError> {
         let section = &self.gateway;
         let mut errors = Vec::new();

@@ -206,7 +206,7 @@ impl GatewayConfig {
                 .map_or(0, |attest| attest.provers(section.dataplane)),
             classic,
             p4dra,
-            // Evidence without a gate, or in copies, is reported below.
+            // `evidence_contradictions` has reported evidence without a gate, and evidence in copies of frames.
             inband_evidence: self.evidence.as_ref().and_then(|evidence| match section.gate {
                 Gate::Off => None,
                 Gate::Bound | Gate::Sealed => evidence.content_format(),
@@ -555,7 +555,7 @@ impl GatewaySection {
     }
 }
 
-/// Problems of evidence in packets.
+/// Passes contradictions in the settings of evidence in packets to `refuse`.
 fn in_packets_contradictions(
     evidence: &EvidenceSection,
     gate: Gate,
@@ -596,9 +596,10 @@ fn in_packets_contradictions(
 fn first_duplicate<T: PartialEq + ToString>(names: &[T]) -> Option<String> {
     let mut names = names.iter().enumerate();
     let all_names = names.clone();
-    let is_before = |at: usize, name: &T| all_names.clone().take(at).any(|(_, earlier)| earlier == name);
+    let is_before =
+        |index: usize, name: &T| all_names.clone().take(index).any(|(_, earlier)| earlier == name);
     names
-        .find(|(at, name)| is_before(*at, name))
+        .find(|(index, name)| is_before(*index, name))
         .map(|(_, name)| name.to_string())
 }
 

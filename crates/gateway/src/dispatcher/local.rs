@@ -154,7 +154,8 @@ impl LocalController {
     }
 
     /// Returns the boot-time clock as a timestamp. Gateway and controller have the same clock, so ages are exact.
-    /// `None` if the boot id is unknown: sessions cannot be compared with sessions at other gateways without it.
+    /// `None` if the boot id is unknown: without the boot id, sessions cannot be compared with sessions at other
+    /// gateways.
     fn boot_timestamp(&self, boot_ns: u64) -> Option<BootTimestamp> {
         Some(BootTimestamp {
             boot_id: self.boot?,
@@ -204,7 +205,8 @@ impl LocalController {
         Ok(verifier)
     }
 
-    /// Registers this process with the first request only: a second registration would invalidate the first.
+    /// Returns the registration. Only the first call registers this process: another registration would invalidate the
+    /// fencing token.
     async fn link(&self) -> Result<Link, RegistryError> {
         let mut link = self.link.lock().await;
         match &*link {
@@ -250,6 +252,7 @@ impl LocalController {
         }
     }
 
+    /// Stores the new registration if the controller has revoked this gateway's leases.
     async fn adopt_trust(
         &self,
         TrustOutcome {
@@ -263,8 +266,8 @@ impl LocalController {
         trust_status
     }
 
-    /// Converts an error. A stale token means that another process has registered, unless this process has lost its
-    /// leases.
+    /// Converts an error. A stale fencing token means that another process has registered, unless the controller has
+    /// replaced the token because this gateway became untrusted.
     fn link_error(&self, error: impl Into<Denial>) -> LinkError {
         let denial = error.into();
         match &denial {

@@ -1,6 +1,6 @@
 //! Sends requests to the controller and returns the responses, on a thread of its own.
 //!
-//! Six tasks serve six queues, so that slow requests do not delay urgent ones: a revocation does not wait while the
+//! Six tasks serve six queues, so that slow requests do not delay urgent requests: a revocation does not wait while the
 //! leases of a fleet are resumed, an authentication waits for neither, and neither a revocation nor an authentication
 //! waits for session reports, attestation or slow signatures.
 

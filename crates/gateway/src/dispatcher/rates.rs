@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(rates.update(&sample(1, 500, None)), Rates::default());
         let current = rates.update(&sample(3, 700, None));
         assert_eq!(current.authentications_per_s, Some(100.0));
-        assert_eq!(current.latency_us_p50, None, "it is not measured");
+        assert_eq!(current.latency_us_p50, None, "not measured");
         let current = rates.update(&sample(4, 0, None));
         assert_eq!(current.authentications_per_s, Some(0.0), "counters that restart");
     }
@@ -127,7 +127,7 @@ mod tests {
                 .is_some()
         );
         let current = rates.update(&sample(91, 0, Some(handling.clone())));
-        assert_eq!(current.latency_us_p50, None, "a minute without any");
+        assert_eq!(current.latency_us_p50, None, "a minute without RESPONSEs");
         for at_s in 92..1000 {
             rates.update(&sample(at_s, 0, Some(handling.clone())));
         }

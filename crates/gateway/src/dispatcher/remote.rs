@@ -212,7 +212,8 @@ impl RemoteController {
         }
     }
 
-    /// Registers this process with the first request only: a second registration would invalidate the first.
+    /// Returns the fencing token. Only the first call registers this process: another registration would invalidate the
+    /// fencing token.
     async fn fencing_token(&self) -> Result<u64, LinkError> {
         let mut fencing_token = self.fencing_token.lock().await;
         match *fencing_token {

@@ -38,7 +38,7 @@ pub(super) fn serve(listener: &UnixListener, stop: &OwnedFd, mut respond: impl F
 
 #[derive(Default)]
 struct Connections {
-    /// In the order in which they were accepted.
+    /// The connections, in the order in which they were accepted.
     open: Vec<Connection>,
     /// Time before which no connection is accepted.
     accept_after: Option<Instant>,
@@ -48,7 +48,7 @@ struct Connection {
     stream: UnixStream,
     /// The peer process; 0 if it is in another PID namespace.
     process: i32,
-    /// The client's deadline. It does not apply to a complete request.
+    /// The client's deadline. A complete request has no deadline until its response is set.
     deadline: Instant,
     state: State,
 }
@@ -116,7 +116,7 @@ impl Connections {
                 {
                     continue;
                 }
-                // The connection stays in the backlog; polling would return at once.
+                // The connection stays in the backlog, so polling the listener would return at once.
                 Err(_) => {
                     self.accept_after = Some(now + ACCEPT_RETRY);
                     return;
@@ -130,7 +130,8 @@ impl Connections {
                 state: State::ReadingNonce([0; NONCE_BYTES], 0),
             };
             let accepted = connection.stream.set_nonblocking(true);
-            // A client sends its request at once, so it is read before later connections can displace it.
+            // A client sends its request at once. The request is read here, because a connection without a complete
+            // request may be closed in favor of later connections.
             if accepted.and_then(|()| connection.advance()).is_ok() {
                 self.close_excess(process);
                 self.open.push(connection);
@@ -160,8 +161,8 @@ impl Connections {
         let connections = self.open.iter().enumerate();
         let connections = connections.filter(|(_, connection)| Some(connection.process) == process_to_limit);
         let victim = connections.min_by_key(|(_, connection)| connection.nonce().is_some());
-        if let Some((at, _)) = victim {
-            self.open.remove(at);
+        if let Some((index, _)) = victim {
+            self.open.remove(index);
         }
     }
 
@@ -189,7 +190,7 @@ impl Connections {
 }
 
 impl Connection {
-    /// The request, once it is complete.
+    /// The request, if it is complete.
     fn nonce(&self) -> Option<Nonce> {
         match self.state {
             State::ReadingNonce(nonce, NONCE_BYTES) => Some(Nonce(nonce)),
@@ -204,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// Reads or writes until it would block, or the request is complete.
+    /// Reads or writes until the operation would block, or the request is complete.
     ///
     /// # Errors
     /// The connection is broken or done.
@@ -347,7 +348,7 @@ mod tests {
 
     /// A connection without a request is closed first.
     #[test]
-    fn the_process_with_most_connections_loses_one() {
+    fn the_process_with_most_connections_loses_a_connection() {
         let connection = |process, bytes_read| Connection {
             stream: UnixStream::pair().unwrap().0,
             process,

@@ -13,7 +13,7 @@ use linewarden_protocol::wire::message_type;
 
 /// Maximum number of waiting REQUESTs, and of waiting RESPONSEs.
 const WAITING_MAX: usize = 1024;
-/// Maximum number of messages in a request.
+/// Maximum number of messages in a request to the controller.
 const PER_REQUEST: usize = 128;
 
 /// Whether the message is a RESPONSE; else it is a REQUEST.
@@ -38,7 +38,8 @@ pub(super) struct AdmissionQueue {
     /// Keys of all messages in `responses`, `requests` and `in_flight`.
     keys: HashSet<MessageKey>,
     hasher: RandomState,
-    queued: u64,
+    /// Number of replaced messages: the input of the random selection.
+    replacements: u64,
 }
 
 impl AdmissionQueue {
@@ -56,8 +57,8 @@ impl AdmissionQueue {
             queue.push_back(miss);
             return None;
         }
-        self.queued += 1;
-        let index = self.hasher.hash_one(self.queued) as usize % queue.len();
+        self.replacements += 1;
+        let index = self.hasher.hash_one(self.replacements) as usize % queue.len();
         let replaced = queue.get_mut(index).map(|entry| std::mem::replace(entry, miss))?;
         self.keys.remove(&message_key(&replaced));
         Some(replaced)
@@ -67,9 +68,9 @@ impl AdmissionQueue {
         self.responses.is_empty() && self.requests.is_empty()
     }
 
-    /// Returns the next messages to send. Messages of devices for which `is_installed` returns `true` are dropped,
-    /// because an earlier message has caused the admission of the device. If such a RESPONSE were sent after an
-    /// eviction of the device, it could restore the row that it has spent.
+    /// Marks the next messages as in flight, and returns them. Messages of devices for which `is_installed` returns
+    /// `true` are dropped, because an earlier message has caused the admission of the device. If a dropped RESPONSE
+    /// were sent after an eviction of the device, the controller could lease the spent row of the RESPONSE again.
     pub(super) fn next_requests(&mut self, is_installed: impl Fn(DeviceId) -> bool) -> Vec<AdmissionRequest> {
         for queue in [&mut self.responses, &mut self.requests] {
             queue.retain(|miss| {
@@ -128,10 +129,10 @@ mod tests {
         }
         assert_eq!(queue.next_requests(|_| false).len(), 1);
         assert!(queue.push(request(1)).is_none());
-        assert!(queue.is_empty(), "it is in flight");
+        assert!(queue.is_empty(), "the request is in flight");
         assert_eq!(queue.take_in_flight().len(), 1);
         assert!(queue.push(request(1)).is_none());
-        assert!(!queue.is_empty(), "it is queued again");
+        assert!(!queue.is_empty(), "the request is queued again");
         let other_source = Miss::new(*request(1).message(), [10, 0, 0, 2].into(), [0; 8]);
         assert!(queue.push(other_source).is_none());
         assert_eq!(queue.next_requests(|_| false).len(), 2);

@@ -1,8 +1,9 @@
 //! Continues with the memory that an earlier process of this gateway left in the kernel.
 //!
 //! The data plane has kept running. Rows below the marks of the earlier process may be spent in any case. Rows at or
-//! above the marks may be spent only if no other process has run with this gateway ID in between, because that process
-//! may have spent them. The fencing tokens show this: the new token must be the earlier process's token plus 1.
+//! above the marks may be spent only if no other process has registered with this gateway ID between the earlier process
+//! and this process, because that other process may have spent the rows. The fencing tokens show this: without another
+//! process, the new token is the earlier process's token plus 1.
 
 use linewarden_dataplane::{InheritedDevice, InheritedState};
 use linewarden_protocol::ids::{Mode, RowIndex};
@@ -16,7 +17,7 @@ use super::freshness::Freshness;
 pub(super) struct Adoption {
     /// The fencing token of the process that left the memory.
     owner: u64,
-    /// Start of this process, boot-time clock.
+    /// First tick of this process, boot-time clock; `None` before.
     pub(super) since_ns: Option<u64>,
 }
 
@@ -91,7 +92,7 @@ impl Node {
                     reports_unused_rows: false,
                 }),
             );
-            self.busy.push(inherited.device);
+            self.busy_devices.push(inherited.device);
         }
     }
 
@@ -110,7 +111,7 @@ impl Node {
             tracing::warn!(
                 fencing_token,
                 previous_fencing_token = adoption.owner,
-                "another process has registered with this gateway ID since the previous process; all sessions of this gateway end, and devices authenticate again"
+                "before this process, another process registered with this gateway ID; all sessions of this gateway end, and devices authenticate again"
             );
             self.discard_fresh();
             let devices: Vec<_> = self.devices.keys().copied().collect();

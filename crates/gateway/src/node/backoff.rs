@@ -8,7 +8,9 @@ const MAX_NS: u64 = 5_000_000_000;
 /// The backoff state of one kind of request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backoff {
+    /// Failures since the last success.
     failures: u32,
+    /// No request is sent before this time, monotonic clock.
     until_ns: u64,
 }
 

@@ -1,6 +1,6 @@
-//! Devices that may not authenticate, according to the feed. Each block is reported once. While
-//! decisions are pending, the record of a release is deferred, at most until the next block of the device: if a
-//! decision caused the release, only the decision is recorded.
+//! Devices that may not authenticate, according to the feed. Each block is reported once. While attestation decisions
+//! of the controller are pending, the audit record of a release is deferred, at most until the next block of the
+//! device. If a decision caused the release, only the decision is recorded.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,7 @@ use linewarden_registry::{Change, Revision};
 pub(super) struct BlockedDevices {
     /// Blocked devices; one of the revisions in the range caused the block.
     devices: HashMap<DeviceId, RangeInclusive<u64>>,
-    /// Devices that were released, while the controller may still report an earlier decision.
+    /// Devices whose release is not recorded yet, because the controller may report the decision that caused it.
     released: BTreeMap<DeviceId, Revision>,
 }
 
@@ -26,16 +26,16 @@ impl BlockedDevices {
         previous.is_none_or(|previous| !previous.contains(&at))
     }
 
-    /// Whether the feed has reported a release after this revision.
+    /// Whether the record of a release after this revision is deferred.
     pub(super) fn is_released_after(&self, device: DeviceId, upto: Revision) -> bool {
         self.released
             .get(&device)
             .is_some_and(|released_at| *released_at > upto)
     }
 
-    /// Records a quarantine by this revision or an earlier revision; returns whether the quarantine is new. It is not
-    /// new if the feed has reported a block of the device: this quarantine, or an older block whose end the feed has
-    /// not reported yet. The next part of the feed shows which.
+    /// Records a quarantine that the controller decided at revision `upto` or earlier. Returns `false` if the feed has
+    /// already reported a block of the device. This block is the same quarantine, or an older block whose end the feed
+    /// has not reported yet.
     pub(super) fn quarantine(&mut self, device: DeviceId, upto: Revision) -> bool {
         match self.devices.entry(device) {
             Entry::Occupied(mut revisions) => {
@@ -50,7 +50,7 @@ impl BlockedDevices {
         }
     }
 
-    /// Records that a device may authenticate; returns whether it was blocked.
+    /// Records that a device may authenticate; returns whether the device was blocked.
     pub(super) fn unblock(&mut self, change: &Change) -> bool {
         self.devices.remove(&change.device).is_some()
     }
@@ -60,7 +60,8 @@ impl BlockedDevices {
         self.released.insert(change.device, change.revision);
     }
 
-    /// Handles a decision that reports a release up to this revision: the deferred release is not recorded.
+    /// Handles a decision of the controller that released the device at revision `at`. Removes a block that ended
+    /// before `at`, and discards a deferred release up to `at`, because the decision is recorded instead.
     pub(super) fn confirm_release(&mut self, device: DeviceId, at: Revision) {
         if self
             .devices

@@ -7,6 +7,7 @@ use crate::time::Clock;
 #[derive(Debug, Default)]
 pub(super) struct Channel {
     pub(super) in_flight: bool,
+    /// Whether no further request of this kind is needed.
     pub(super) done: bool,
     /// When the request in flight was sent, boot-time clock.
     pub(super) sent_ns: u64,
@@ -26,13 +27,13 @@ impl Channel {
         self.done = false;
     }
 
-    /// Records a response; returns whether it is valid.
+    /// Records a response; returns whether the response is valid.
     pub(super) fn accept_response(&mut self) -> bool {
         self.in_flight = false;
         !std::mem::take(&mut self.is_void)
     }
 
-    /// Marks a request as sent, and returns `true`, if a request may be sent.
+    /// If a request may be sent, marks a request as sent and returns `true`.
     pub(super) fn try_send(&mut self, clock: Clock) -> bool {
         let is_free = self.is_free(clock.monotonic_ns);
         if is_free {

@@ -13,7 +13,8 @@ use super::eviction::{EvictionHandle, Uses};
 use super::removal::EVICT_BATCH;
 use crate::audit::AuditEvent;
 
-/// If a device's mark moves again within this time, the distance of each further move doubles, ns.
+/// If a device's mark must move again within this time, ns, the distance of the move doubles. Otherwise, the distance
+/// halves.
 const BUSY_DEVICE_NS: u64 = 60_000_000_000;
 
 /// Minimum interval between two log messages about a device without rows, ns.
@@ -43,7 +44,7 @@ impl LogLimiter {
 /// The state of a device; the diagram is in the [parent module](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The gateway has rows of the device, but the data plane had no slot yet.
+    /// The gateway has rows of the device, but the data plane has had no slot yet.
     Waiting,
     /// In the data plane.
     Installed,
@@ -78,12 +79,12 @@ pub(super) struct DeviceEntry {
     pub(super) is_exhausted: bool,
     /// Position in the slot queue.
     slot_queue_number: Option<u64>,
-    /// Distance by which the mark is moved.
-    ahead: u8,
+    /// Number of rows from the current row to the next mark.
+    mark_distance: u8,
     /// The mark: only rows below the mark may be spent.
     mark: RowIndex,
     /// The number after the last row that was received.
-    received: RowIndex,
+    received_end: RowIndex,
     /// Whether the response to the last row request moved the mark.
     mark_moved: bool,
     /// Time of the last row request, monotonic clock, ns.
@@ -98,13 +99,13 @@ pub(super) struct DeviceEntry {
 }
 
 impl DeviceEntry {
-    fn new(provision: Provision, ahead: u32) -> Self {
+    fn new(provision: Provision, mark_distance: u32) -> Self {
         Self {
             mode: provision.mode,
             epoch: provision.epoch,
-            ahead: u8::try_from(ahead).unwrap_or(u8::MAX),
+            mark_distance: u8::try_from(mark_distance).unwrap_or(u8::MAX),
             mark: provision.mark,
-            received: provision.end(),
+            received_end: provision.end(),
             pending: Some(Box::new(provision)),
             ..Self::blank(State::Waiting)
         }
@@ -115,22 +116,22 @@ impl DeviceEntry {
         mode: Mode,
         epoch: u32,
         mark: RowIndex,
-        received: RowIndex,
+        received_end: RowIndex,
         eviction_handle: EvictionHandle,
-        ahead: u32,
+        mark_distance: u32,
     ) -> Self {
         Self {
             mode,
             epoch,
-            ahead: u8::try_from(ahead).unwrap_or(u8::MAX),
+            mark_distance: u8::try_from(mark_distance).unwrap_or(u8::MAX),
             mark,
-            received,
+            received_end,
             eviction_handle: Some(eviction_handle),
             ..Self::blank(State::Installed)
         }
     }
 
-    /// Creates the entry of a device that is to be removed, or is removed.
+    /// Creates an entry without credentials, for a device that is revoked or being removed.
     pub(super) fn blank(state: State) -> Self {
         Self {
             state,
@@ -140,9 +141,9 @@ impl DeviceEntry {
             request_again: false,
             is_exhausted: false,
             slot_queue_number: None,
-            ahead: 0,
+            mark_distance: 0,
             mark: RowIndex(0),
-            received: RowIndex(0),
+            received_end: RowIndex(0),
             mark_moved: false,
             mark_requested_ns: 0,
             eviction_handle: None,
@@ -154,7 +155,7 @@ impl DeviceEntry {
 }
 
 impl Node {
-    /// Adds a new device with leased rows; returns whether it is in the data plane.
+    /// Adds a new device with leased rows; returns whether the device is in the data plane.
     pub(super) fn admit(&mut self, provision: Provision) -> bool {
         let device = provision.device;
         // The rows were leased before the leases were revoked.
@@ -212,18 +213,18 @@ impl Node {
         let line = self.data_plane.status(device)?;
         let from = line.commit.idx();
         let is_low = line.rows_left <= self.settings.low_rows;
-        let allowed = entry.mark.0.saturating_sub(from.0);
-        if !is_low && allowed > low_credit {
+        let rows_allowed = entry.mark.0.saturating_sub(from.0);
+        if !is_low && rows_allowed > low_credit {
             // The line has less credit than the mark allows.
             return self.data_plane.grant(device, entry.mark).err().and(None);
         }
         let block = u8::try_from(self.settings.mark_block).unwrap_or(u8::MAX);
-        // A failed request does not move the mark, so `ahead` stays.
+        // After a failed request, the mark has not moved, so `mark_distance` stays.
         if std::mem::take(&mut entry.mark_moved) {
             let max = u8::try_from(commit::CREDIT_MAX).unwrap_or(u8::MAX);
-            entry.ahead = match now_ns.saturating_sub(entry.mark_requested_ns) < BUSY_DEVICE_NS {
-                true => entry.ahead.saturating_mul(2).min(max),
-                false => (entry.ahead / 2).max(block),
+            entry.mark_distance = match now_ns.saturating_sub(entry.mark_requested_ns) < BUSY_DEVICE_NS {
+                true => entry.mark_distance.saturating_mul(2).min(max),
+                false => (entry.mark_distance / 2).max(block),
             };
         }
         entry.mark_requested_ns = now_ns;
@@ -232,9 +233,9 @@ impl Node {
             device,
             epoch: entry.epoch,
             from,
-            received: entry.received,
+            received: entry.received_end,
             hold_rows: if is_low { capacity } else { line.rows_left },
-            spendable_rows: u32::from(entry.ahead),
+            spendable_rows: u32::from(entry.mark_distance),
         })
     }
 
@@ -257,25 +258,25 @@ impl Node {
         match &mut entry.pending {
             _ if provision.rows.is_empty() => {}
             Some(pending) if pending.end() == provision.first => {
-                entry.received = provision.end();
+                entry.received_end = provision.end();
                 pending.rows.extend(provision.rows);
             }
-            // A gap separates these rows from the pending rows, which are spent first. These rows are dropped here
+            // A gap separates the new rows from the pending rows, which are spent first. The new rows are dropped here
             // and leased again later.
             Some(_) => {}
             None => {
-                entry.received = provision.end();
+                entry.received_end = provision.end();
                 entry.pending = Some(Box::new(provision));
             }
         }
         if let Err(error) = self.data_plane.grant(device, mark) {
             tracing::error!(device_id = %device, %error, action = "restart the gateway if the error persists",
-                "data plane rejects the new mark of a device; the device stops at its current mark");
+                "data plane rejects the new mark of a device; after the rows below the current mark, the device cannot authenticate at this gateway");
         }
         self.install_pending(device);
-        // Rows that the device spent during the request may require another request. This request is sent only if the
-        // response has brought rows or moved the mark, or the device needed more rows meanwhile, because requests would
-        // repeat endlessly otherwise; the device's next RESPONSE causes an event.
+        // The device may have spent rows during the request, so another request may be necessary. To prevent an endless
+        // repetition, another request is sent only if the response has brought rows or moved the mark, or the device
+        // needed more rows meanwhile. In other cases, an event of the device's next RESPONSE causes the request.
         let is_stuck = |line: LineStatus| line.rows_left == 0 || !line.commit.has_credit();
         if is_due && self.data_plane.status(device).is_some_and(is_stuck) {
             self.request_rows(device);
@@ -293,7 +294,7 @@ impl Node {
             RefusalReason::Exhausted => {
                 if !std::mem::replace(&mut entry.is_exhausted, true) {
                     self.status.exhausted += 1;
-                    self.exhausted.push_back(refusal.device);
+                    self.exhausted_devices.push_back(refusal.device);
                     self.audit.record(AuditEvent::Exhausted {
                         device: refusal.device,
                     });
@@ -398,7 +399,7 @@ impl Node {
             }
             Err(StoreError::Busy(_)) => {
                 entry.pending = Some(provision);
-                self.busy.push(device);
+                self.busy_devices.push(device);
             }
             Err(error @ (StoreError::NoFreeSlot(_) | StoreError::IndexFull(_))) => {
                 entry.pending = Some(provision);
@@ -422,7 +423,7 @@ impl Node {
         }
     }
 
-    /// Records that the data plane has accepted rows up to `end`. Further rows stay pending until the line has room.
+    /// Records that the data plane has accepted the rows before `end`. Other rows stay pending until the line has room.
     fn rows_installed(&mut self, device: DeviceId, provision: Provision, end: RowIndex) {
         self.stop_waiting_for_slot(device);
         let Some(entry) = self.devices.get_mut(&device) else {
@@ -485,9 +486,9 @@ impl Node {
     }
 
     pub(super) fn retry_busy(&mut self) {
-        for device in std::mem::take(&mut self.busy) {
+        for device in std::mem::take(&mut self.busy_devices) {
             match self.devices.get(&device).map(|entry| entry.state) {
-                Some(State::Leaving { .. }) => self.leave_data_plane(device),
+                Some(State::Leaving { .. }) => self.remove_from_data_plane(device),
                 Some(_) => self.install_pending(device),
                 None => {}
             }

@@ -19,8 +19,9 @@ use crate::time::Clock;
 pub(super) struct EvidenceExchange {
     /// The last nonce.
     nonce: Option<Nonce>,
-    /// The measurement for the nonce, as in [`ControllerRequest::SubmitEvidence`], until the controller has it.
-    measured: Option<Option<Box<Measurement>>>,
+    /// The measurement for the nonce, until the controller has received the evidence. `Some(None)`: the data plane
+    /// signs its own measurement.
+    measurement: Option<Option<Box<Measurement>>>,
     channel: Channel,
     /// Whether all devices are revoked until the gateway is trusted.
     is_closed: bool,
@@ -47,20 +48,20 @@ impl Node {
         self.set_trust_state(state);
         if nonce.is_none() {
             // The controller has the evidence; its response was lost.
-            self.evidence.measured = None;
+            self.evidence.measurement = None;
         }
         let Some(nonce) = nonce.filter(|nonce| self.evidence.nonce != Some(*nonce)) else {
             return;
         };
         self.evidence.nonce = Some(nonce);
-        self.evidence.measured = match self.data_plane.measure() {
+        self.evidence.measurement = match self.data_plane.measure() {
             Ok(MeasurementSource::Kernel(measurement)) => Some(Some(measurement)),
             Ok(MeasurementSource::SelfSigned) => Some(None),
             Ok(MeasurementSource::Unavailable) => {
                 let data_plane = self.data_plane.name();
                 tracing::error!(
                     data_plane,
-                    action = "use `dataplane = \"xdp\"`, or \"p4\" with a switch that measures itself; or remove [trust] for this gateway",
+                    action = "use `dataplane = \"xdp\"`, or \"p4\" with a switch that measures itself; or remove [trust.N] of this gateway from the controller's configuration ([trust] of a gateway with its own registry)",
                     "controller requests evidence, but this data plane cannot be measured; the gateway gets no rows"
                 );
                 None
@@ -74,14 +75,14 @@ impl Node {
                 None
             }
         };
-        if self.evidence.measured.is_none() {
+        if self.evidence.measurement.is_none() {
             self.status.measurements_failed += 1;
         }
     }
 
     pub(super) fn evidence_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
         let nonce = self.evidence.nonce?;
-        let measurement = self.evidence.measured.clone()?;
+        let measurement = self.evidence.measurement.clone()?;
         self.evidence
             .channel
             .try_send(clock)
@@ -93,7 +94,7 @@ impl Node {
             &mut node.evidence.channel
         });
         if let Some(trust_status) = trust_status {
-            self.evidence.measured = None;
+            self.evidence.measurement = None;
             self.handle_trust_status(Some(trust_status));
         }
     }
@@ -113,8 +114,8 @@ impl Node {
             TrustState::Trusted => {
                 tracing::info!("gateway is trusted by the controller");
                 self.audit.record(AuditEvent::Trusted);
-                // The previous state may be `Unproven`, at another controller, so only `is_closed` shows the
-                // revocations.
+                // The previous trust state does not show whether all devices were revoked, because another controller
+                // may have reported `Unproven` meanwhile. Only `is_closed` shows this.
                 let was_closed = std::mem::take(&mut self.evidence.is_closed);
                 if was_closed && !self.stopping && !self.status.replaced {
                     self.data_plane.set_stopping(false);
@@ -137,7 +138,7 @@ impl Node {
     }
 
     /// Drops all leases: all devices are revoked, and no unused rows are reported, because the controller would
-    /// reject the report. When the gateway is trusted again, it starts like a new process.
+    /// reject the report. Afterwards, the gateway registers and resumes leases like a new process.
     pub(super) fn drop_leases(&mut self) {
         // The fresh value is cleared before all other changes: from here on, the data plane sends no reply. By the time
         // a fresh value is set again, all devices are revoked.
@@ -166,7 +167,7 @@ impl Node {
                 entry.state = State::Leaving {
                     reports_unused_rows: false,
                 };
-                self.leave_data_plane(device);
+                self.remove_from_data_plane(device);
             }
             State::ReportingUnusedRows => {
                 self.devices.remove(&device);

@@ -26,9 +26,9 @@ impl Freshness {
 
     /// Returns how many values to draw now: two at the start and after a suspend, so that no earlier value is
     /// accepted; one at the end of an interval.
-    pub(crate) fn due(&mut self, clock: Clock) -> usize {
+    pub(crate) fn draws_due(&mut self, clock: Clock) -> usize {
         let woke_up = self.has_woken(clock);
-        // Keeps the smallest value: a larger one may arise only because the two clocks are not read at the same time.
+        // Keeps the smallest value: a larger value may arise only because the two clocks are not read at the same time.
         if !woke_up {
             self.suspended_ns = self.suspended_ns.min(clock.suspended_ns());
         }
@@ -43,8 +43,8 @@ impl Freshness {
         }
     }
 
-    /// Discards the schedule of a gateway that must not draw values; returns whether values were drawn before. The
-    /// next draw is of two values.
+    /// Discards the schedule of a gateway that must not draw values; returns whether values were drawn before.
+    /// Afterwards, two values are due.
     pub(crate) fn forget(&mut self) -> bool {
         std::mem::take(self).due_ns.is_some()
     }
@@ -76,29 +76,29 @@ mod tests {
     #[test]
     fn two_values_are_drawn_at_the_start_then_one_every_eight_seconds() {
         let mut freshness = Freshness::default();
-        assert_eq!(freshness.due(at(5, 0)), 2);
-        assert_eq!(freshness.due(at(6, 0)), 2, "until they were drawn");
+        assert_eq!(freshness.draws_due(at(5, 0)), 2);
+        assert_eq!(freshness.draws_due(at(6, 0)), 2, "until they were drawn");
         freshness.record_draw(at(6, 0));
-        assert_eq!(freshness.due(at(INTERVAL_NS + 5, 0)), 0);
-        assert_eq!(freshness.due(at(INTERVAL_NS + 6, 0)), 1);
+        assert_eq!(freshness.draws_due(at(INTERVAL_NS + 5, 0)), 0);
+        assert_eq!(freshness.draws_due(at(INTERVAL_NS + 6, 0)), 1);
     }
 
     #[test]
     fn two_values_are_drawn_after_a_long_pause() {
         let mut freshness = Freshness::default();
         freshness.record_draw(at(0, 0));
-        assert_eq!(freshness.due(at(2 * INTERVAL_NS, 0)), 1);
-        assert_eq!(freshness.due(at(2 * INTERVAL_NS + 1, 0)), 2);
+        assert_eq!(freshness.draws_due(at(2 * INTERVAL_NS, 0)), 1);
+        assert_eq!(freshness.draws_due(at(2 * INTERVAL_NS + 1, 0)), 2);
     }
 
     #[test]
     fn two_values_are_drawn_after_a_suspend_but_not_after_clock_jitter() {
         let mut freshness = Freshness::default();
         freshness.record_draw(at(0, 40));
-        assert_eq!(freshness.due(at(1, 40 + SUSPEND_NS)), 0);
-        assert_eq!(freshness.due(at(2, 41 + SUSPEND_NS)), 2);
+        assert_eq!(freshness.draws_due(at(1, 40 + SUSPEND_NS)), 0);
+        assert_eq!(freshness.draws_due(at(2, 41 + SUSPEND_NS)), 2);
         freshness.record_draw(at(3, 60 * SECOND_NS));
-        assert_eq!(freshness.due(at(4, 60 * SECOND_NS)), 0);
+        assert_eq!(freshness.draws_due(at(4, 60 * SECOND_NS)), 0);
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
         freshness.record_draw(at(0, 0));
         assert!(freshness.forget());
         assert!(!freshness.forget());
-        assert_eq!(freshness.due(at(1, 0)), 2);
+        assert_eq!(freshness.draws_due(at(1, 0)), 2);
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
         let mut freshness = Freshness::default();
         freshness.record_draw(at(0, 0));
         for step in 1..1000 {
-            assert_eq!(freshness.due(at(step, SUSPEND_NS * (step % 2))), 0);
+            assert_eq!(freshness.draws_due(at(step, SUSPEND_NS * (step % 2))), 0);
         }
     }
 }

@@ -115,8 +115,8 @@ impl Node {
         }
         requests.extend(self.resume_request(clock));
         requests.extend(self.unused_rows_request(clock));
-        requests.extend(self.report_request(clock));
-        requests.extend(self.rows_request(clock));
+        requests.extend(self.session_report_request(clock));
+        requests.extend(self.extend_leases_request(clock));
         requests.extend(self.admission_request(clock));
         requests.extend(self.attestation_requests(clock));
         requests.extend(self.prover_ids_request(clock));
@@ -163,12 +163,12 @@ impl Node {
             .then(|| ControllerRequest::ReportUnusedRows(self.unused_rows_in_flight.clone()))
     }
 
-    fn report_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
+    fn session_report_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
         (!self.session_reports.is_empty() && self.report_channel.try_send(clock))
             .then(|| ControllerRequest::ReportSessions(self.session_reports.next_request()))
     }
 
-    fn rows_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
+    fn extend_leases_request(&mut self, clock: Clock) -> Option<ControllerRequest> {
         if !self.lease_channel.is_free(clock.monotonic_ns) {
             return None;
         }
@@ -307,7 +307,7 @@ impl Node {
                         request,
                         error,
                         action = "check the controller or registry that the error names, and the network",
-                        "request failed; retrying; the gateway continues with its leases and sessions"
+                        "request failed; retrying; the gateway uses its leases and sessions until the offline limit"
                     );
                 }
                 self.status.link = LinkState::Lost { error };
@@ -356,7 +356,7 @@ impl Node {
             error,
             count = self.status.devices,
             action = "repeat all revocations, quarantines and deletions of pairs since the backup",
-            "registry restored; devices must authenticate again"
+            "registry was restored to an earlier state; devices must authenticate again"
         );
         self.audit.record(AuditEvent::RegistryRestored);
         self.drop_leases();
@@ -378,8 +378,8 @@ impl Node {
         self.link_ok_ns = None;
     }
 
-    /// Whether a request in flight may return devices. Such requests are sent only after the first complete read of the
-    /// feed.
+    /// Whether a response that is still to come may contain rows of new devices. The requests for such rows are sent
+    /// only after the first complete read of the feed.
     pub(super) fn may_receive_devices(&self) -> bool {
         self.admission_channel.in_flight || self.has_read_feed() && !self.resume_channel.done
     }

@@ -82,12 +82,14 @@ pub struct Node {
     /// Devices in the request for rows that is in flight.
     rows_in_flight: Vec<DeviceId>,
     /// Devices whose line was busy; retried at each tick.
-    busy: Vec<DeviceId>,
-    /// Devices that wait for a slot, in order of arrival.
+    busy_devices: Vec<DeviceId>,
+    /// Devices that wait for a slot, by their number in the order of arrival.
     slot_queue: BTreeMap<u64, DeviceId>,
+    /// The number of the next device that must wait for a slot.
     slot_queue_next: u64,
-    /// Devices for which the controller had no rows, in the order of the refusals. Some may have received rows since.
-    exhausted: VecDeque<DeviceId>,
+    /// Devices for which the controller had no rows, in the order of the refusals. Some devices may have received rows
+    /// after their refusal.
+    exhausted_devices: VecDeque<DeviceId>,
     /// Recent log messages about devices without rows.
     unserved_log: devices::LogLimiter,
     /// Recent log messages about devices whose REQUESTs stated that the device has used all remaining rows.
@@ -96,7 +98,7 @@ pub struct Node {
     eviction: Box<dyn Policy>,
     /// Unused rows of removed devices, not reported yet.
     unused_rows_pending: Vec<UnusedRows>,
-    /// Unused rows in the report in flight.
+    /// Unused rows in the report that is in flight.
     unused_rows_in_flight: Vec<UnusedRows>,
     /// Messages of devices that are not in the data plane.
     admission_queue: AdmissionQueue,
@@ -105,8 +107,10 @@ pub struct Node {
     /// Epochs that the feed has reported while a response that may contain the rows of devices was in flight.
     epochs_reported_meanwhile: HashMap<DeviceId, u32>,
     freshness: Freshness,
+    /// The current fresh value; `None` until a value is drawn.
     fresh: Option<[u8; 8]>,
-    /// State of an earlier process, until the registration shows whether another process ran in between.
+    /// Adoption of an earlier process's state, until the registration shows whether another process has run after that
+    /// process.
     inherited: Option<Adoption>,
     register_channel: Channel,
     resume_channel: Channel,
@@ -120,7 +124,7 @@ pub struct Node {
     can_attest: bool,
     attestation: Attestation,
     unattested: UnattestedProvers,
-    /// `None` if the profile is disabled.
+    /// Rounds of `p4dra-classic`; `None` if disabled.
     p4dra: Option<P4draRounds>,
     feed_revision: Revision,
     blocked: BlockedDevices,
@@ -128,14 +132,15 @@ pub struct Node {
     /// Time of the last complete read of the feed, boot-time clock: all earlier revocations are applied.
     link_ok_ns: Option<u64>,
     housekeeping_due_ns: Option<u64>,
-    /// The time of the last tick.
+    /// The time of the last tick, monotonic clock.
     now_ns: u64,
+    /// When [`Node::find_slots`] must look for free slots again, monotonic clock.
     reclaim_due_ns: Option<u64>,
     /// Whether devices wait for a slot, and no device could be evicted for them at the last attempt.
     is_full: bool,
     events_lost: u64,
     kernel_drops: u64,
-    /// Numbers of devices without rows and without a slot in the last log message.
+    /// Number of exhausted devices, and number of devices that wait for a slot, at the last check for log messages.
     shortages_logged: (u64, u64),
     /// Audit records that the caller has not taken yet.
     audit: AuditBuffer,
@@ -156,10 +161,10 @@ impl Node {
             devices: HashMap::new(),
             row_queue: VecDeque::new(),
             rows_in_flight: Vec::new(),
-            busy: Vec::new(),
+            busy_devices: Vec::new(),
             slot_queue: BTreeMap::new(),
             slot_queue_next: 0,
-            exhausted: VecDeque::new(),
+            exhausted_devices: VecDeque::new(),
             unserved_log: devices::LogLimiter::default(),
             stated_exhausted_log: devices::LogLimiter::default(),
             eviction: settings.eviction.policy(),
@@ -214,7 +219,7 @@ impl Node {
         &*self.data_plane
     }
 
-    /// The data plane. A caller that changes it must keep the node's assumptions.
+    /// The data plane. A caller that changes the data plane must keep the node's assumptions.
     pub fn data_plane_mut(&mut self) -> &mut dyn DataPlane {
         &mut *self.data_plane
     }
@@ -226,7 +231,7 @@ impl Node {
     }
 
     /// Does the work that is due at `clock`, and returns the requests to the controller. `random` returns 8 random
-    /// bytes, or `None` if the source fails; it is called only when a freshness value or a round is due.
+    /// bytes, or `None` if the source fails; `random` is called only when a freshness value or a round is due.
     pub fn tick(
         &mut self,
         clock: Clock,
@@ -249,7 +254,7 @@ impl Node {
         self.next_requests(clock)
     }
 
-    /// Returns when [`Node::tick`] is due without an event, monotonic clock.
+    /// Returns the time of the next [`Node::tick`] if no event or response arrives before, monotonic clock.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> u64 {
         let reads_feed = self.register_channel.done
@@ -257,7 +262,7 @@ impl Node {
             && !self.stopping
             && !self.status.replaced;
         let feed = reads_feed.then_some(self.feed_channel.backoff.due_ns(self.feed_due_ns));
-        let must_retry = !self.busy.is_empty() || self.status.link != LinkState::Reachable;
+        let must_retry = !self.busy_devices.is_empty() || self.status.link != LinkState::Reachable;
         [
             feed,
             self.housekeeping_due_ns,
@@ -280,7 +285,8 @@ impl Node {
         self.data_plane.set_stopping(true);
     }
 
-    /// Whether the data plane keeps its state when this process ends; if not, the node must be [closed](Node::close).
+    /// Whether the data plane keeps its state when this process ends. Otherwise, the caller must
+    /// [close](Node::close) the node before the process ends.
     #[must_use]
     pub fn outlives_process(&self) -> bool {
         self.data_plane.outlives_process()
@@ -348,15 +354,16 @@ impl Node {
         self.audit.set_rate(per_s);
     }
 
-    /// Takes the audit records since the previous call. With `end`, also takes all deferred records.
-    pub fn take_audit_records(&mut self, end: bool) -> Vec<AuditRecord> {
-        if end && let Ok(counters) = self.data_plane.counters() {
+    /// Takes the audit records since the previous call. If this is the final call (`is_final`), also takes all deferred
+    /// records.
+    pub fn take_audit_records(&mut self, is_final: bool) -> Vec<AuditRecord> {
+        if is_final && let Ok(counters) = self.data_plane.counters() {
             self.audit.record_counters(&counters, true);
         }
-        if end {
+        if is_final {
             self.record_released(None);
         }
-        self.audit.take(end)
+        self.audit.take(is_final)
     }
 
     /// Stores the state of the audit file.
@@ -387,7 +394,7 @@ impl Node {
             }
             return;
         }
-        let count = self.freshness.due(clock);
+        let count = self.freshness.draws_due(clock);
         for _ in 0..count {
             // Without random numbers, the old value expires, and the data plane stops without a command
             // (LAP/1 1.4.1). Zero means no value, so the next tick draws another value.

@@ -1,4 +1,4 @@
-//! Rounds of `p4dra-classic` (LAP/1 3.1) at a fixed interval. They are for comparison only and affect no device.
+//! Rounds of `p4dra-classic` (LAP/1 3.1) at a fixed interval. These rounds are for comparison only and affect no device.
 
 use linewarden_protocol::classic::p4dra::Round;
 
@@ -7,7 +7,7 @@ use super::backoff::Backoff;
 use crate::audit::AuditEvent;
 use crate::time::Clock;
 
-/// Maximum number of provers without a proof in a log message.
+/// Maximum number of provers without a proof that a log message lists.
 const MISSED_IDS_MAX: usize = 16;
 
 /// State of `p4dra-classic`.

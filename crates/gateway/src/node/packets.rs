@@ -120,7 +120,7 @@ impl Node {
         }
     }
 
-    /// Drops a message; its device retries it.
+    /// Drops a message; the device retries the message.
     pub(super) fn drop_miss(&mut self, miss: &Miss) {
         self.status.admissions_dropped += 1;
         if admission_queue::is_response(miss) {

@@ -48,9 +48,9 @@ impl Node {
         }
     }
 
-    /// Records a revocation; `was_installed` is whether the device was in the data plane.
-    pub(super) fn record_revoked(&mut self, device: DeviceId, was_installed: bool) {
-        self.audit.record(AuditEvent::Revoked {
+    /// Records that a device is blocked; `was_installed` is whether the device was in the data plane.
+    pub(super) fn record_blocked(&mut self, device: DeviceId, was_installed: bool) {
+        self.audit.record(AuditEvent::Blocked {
             device,
             was_installed,
         });

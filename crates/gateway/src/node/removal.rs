@@ -14,13 +14,13 @@ use crate::time::Clock;
 pub(super) const EVICT_BATCH: usize = 64;
 
 impl Node {
-    /// Evicts devices to free slots for waiting devices. Returns how many slots become free, including those of earlier
+    /// Evicts devices to free slots for waiting devices. Returns how many slots become free, including slots of earlier
     /// evictions.
     pub(super) fn evict(&mut self, clock: Clock) -> usize {
         let spare_live = self.settings.spare_live_sessions;
         let now_s = clock.boot_ns / 1_000_000_000;
-        let leaving = self.slots_freed_soon();
-        let slots_needed = self.slot_queue.len().saturating_sub(leaving).min(EVICT_BATCH);
+        let freed_soon = self.slots_freed_soon();
+        let slots_needed = self.slot_queue.len().saturating_sub(freed_soon).min(EVICT_BATCH);
         for evicted in 0..slots_needed {
             let (data_plane, devices) = (&self.data_plane, &self.devices);
             let victim = self.eviction.victim(&|device| {
@@ -33,13 +33,13 @@ impl Node {
                 (!is_needed).then(|| uses(&line))
             });
             let Some(victim) = victim else {
-                return leaving + evicted;
+                return freed_soon + evicted;
             };
             self.status.evicted += 1;
             self.audit.record(AuditEvent::Evicted { device: victim });
             self.remove_device(victim, true);
         }
-        leaving + slots_needed
+        freed_soon + slots_needed
     }
 
     /// Begins to remove a device that is installed or waits for a slot. Its unused rows are reported if
@@ -52,7 +52,7 @@ impl Node {
             State::Installed => {
                 entry.state = State::Leaving { reports_unused_rows };
                 self.status.devices -= 1;
-                self.leave_data_plane(device);
+                self.remove_from_data_plane(device);
             }
             State::Waiting => {
                 let first = entry.pending.take().map(|pending| pending.first);
@@ -62,7 +62,9 @@ impl Node {
         }
     }
 
-    pub(super) fn leave_data_plane(&mut self, device: DeviceId) {
+    /// Revokes and wipes a device in the state [`State::Leaving`]. If the counter of a key-mode device must be
+    /// reported, the device is wiped after the report.
+    pub(super) fn remove_from_data_plane(&mut self, device: DeviceId) {
         let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
@@ -84,12 +86,13 @@ impl Node {
             return self.finish_removal(device, unused_from);
         }
         match self.data_plane.wipe(device) {
-            Err(StoreError::Busy(_)) => self.busy.push(device),
+            Err(StoreError::Busy(_)) => self.busy_devices.push(device),
             _ => self.finish_removal(device, unused_from),
         }
     }
 
-    /// Completes the removal of a device from the data plane. Its entry stays until its unused rows are reported.
+    /// Completes the removal of a device from the data plane. With `unused_from`, the entry of the device stays until
+    /// the unused rows are reported.
     pub(super) fn finish_removal(&mut self, device: DeviceId, unused_from: Option<RowIndex>) {
         self.unqueue(device);
         let Some(entry) = self.devices.get_mut(&device) else {
@@ -132,7 +135,7 @@ impl Node {
                     entry.state = State::Leaving {
                         reports_unused_rows: false,
                     };
-                    self.leave_data_plane(device);
+                    self.remove_from_data_plane(device);
                 }
                 Some(entry) if entry.state == State::ReportingUnusedRows => {
                     self.devices.remove(&device);
@@ -143,7 +146,7 @@ impl Node {
         }
     }
 
-    /// Number of devices whose slots become free once the controller has recorded their unused rows.
+    /// Number of devices whose slots become free when the controller has recorded their unused rows.
     fn slots_freed_soon(&self) -> usize {
         let unused_rows = self.unused_rows_pending.iter().chain(&self.unused_rows_in_flight);
         let entries = unused_rows.filter_map(|unused| self.devices.get(&unused.device));
@@ -158,7 +161,7 @@ impl Node {
             // Revocations before the start of the gateway are not counted.
             if self.has_read_feed() {
                 self.status.revoked += 1;
-                self.record_revoked(device, false);
+                self.record_blocked(device, false);
             }
             if self.may_receive_devices() {
                 // A response in flight may still contain rows of the device.
@@ -186,11 +189,11 @@ impl Node {
         entry.pending = None;
         entry.state = State::Revoked { at_ns: now_ns };
         self.status.revoked += 1;
-        self.record_revoked(device, was_installed);
-        tracing::info!(device_id = %device, "device revoked");
+        self.record_blocked(device, was_installed);
+        tracing::info!(device_id = %device, "device blocked: revoked, quarantined, or its record is damaged");
     }
 
-    /// Releases a device: its rows return, and it starts like a new device.
+    /// Releases a device: its unused rows are reported, and the device starts like a new device.
     pub(super) fn release(&mut self, device: DeviceId) {
         let Some(entry) = self.devices.get_mut(&device) else {
             return;
@@ -200,20 +203,20 @@ impl Node {
         }
         let mut unreported = self.unused_rows_pending.iter().chain(&self.unused_rows_in_flight);
         if unreported.any(|unused| unused.device == device) {
-            // The device had left before it was revoked: it may return once the controller has recorded its unused
-            // rows.
+            // The device was removed before its revocation. The device may return when the controller has recorded its
+            // unused rows.
             entry.state = State::ReportingUnusedRows;
             return;
         }
         entry.state = State::Leaving {
             reports_unused_rows: true,
         };
-        self.leave_data_plane(device);
+        self.remove_from_data_plane(device);
     }
 
-    /// Wipes the keys of devices that were revoked `wipe_after_ms` ago or earlier. An entry is removed once no response
-    /// in flight may contain rows of the device and its unused rows are recorded: a released device must not get rows
-    /// that it has spent.
+    /// Wipes the keys of devices that were revoked `wipe_after_ms` ago or earlier. The entry of a device is removed
+    /// after the report of its unused rows, and only while no response in flight may contain rows of the device.
+    /// Otherwise, a released device could get rows that it has spent.
     pub(super) fn wipe_revoked(&mut self, now_ns: u64) {
         let may_receive = self.may_receive_devices();
         let wipe_after_ns = self.settings.wipe_after_ms.saturating_mul(1_000_000);
@@ -271,12 +274,13 @@ impl Node {
         unused_rows
     }
 
-    /// Requests rows again for some of the devices without a row: other gateways may have returned rows. Devices
-    /// without a row and without a live session are removed, so the slow path handles their next message.
+    /// Requests rows again for some exhausted devices: other gateways may have returned rows. An exhausted device
+    /// without a row in the data plane and without a live session is removed, so the slow path handles its next
+    /// message.
     pub(super) fn retry_exhausted(&mut self, clock: Clock) {
         let now_s = clock.boot_ns / 1_000_000_000;
-        let count = self.exhausted.len().min(DEVICES_PER_REQUEST);
-        let batch: Vec<DeviceId> = self.exhausted.drain(..count).collect();
+        let count = self.exhausted_devices.len().min(DEVICES_PER_REQUEST);
+        let batch: Vec<DeviceId> = self.exhausted_devices.drain(..count).collect();
         for device in batch {
             if !self.devices.get(&device).is_some_and(|entry| entry.is_exhausted) {
                 continue;

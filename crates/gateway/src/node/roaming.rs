@@ -45,7 +45,7 @@ impl SessionReports {
         self.waiting.is_empty()
     }
 
-    /// Returns the next request.
+    /// Moves waiting reports into the next request; returns the reports of this request.
     pub(super) fn next_request(&mut self) -> Vec<SessionOpening> {
         while self.in_flight.len() < REPORTS_PER_REQUEST
             && let Some(device) = self.order.pop_front()
@@ -81,7 +81,8 @@ impl Node {
         }
     }
 
-    /// Handles the results of reports; `None` after a failure. `at_ns` is the origin of the ages, boot-time clock.
+    /// Handles the results of reports; `None` after a failure. The ages in the results end at `at_ns` of the boot-time
+    /// clock.
     pub(super) fn handle_report_results(&mut self, results: Option<Vec<SessionReportResult>>, at_ns: u64) {
         let Some(results) = results else {
             self.session_reports.requeue();
@@ -115,26 +116,26 @@ impl Node {
     /// Handles a session that the device has opened at another gateway, `age_ns` before `at_ns` of the boot-time clock.
     /// Closes an older session at this gateway.
     pub(super) fn handle_newer_session(&mut self, newer: &NewerSession, at_ns: u64) {
-        let began_ns = at_ns.saturating_sub(newer.age_ns);
+        let opened_elsewhere_ns = at_ns.saturating_sub(newer.age_ns);
         let device = newer.device;
         let Some(view) = self.data_plane.session(device) else {
             return self.stop_attesting(device);
         };
         let opened = self.devices.get(&device).and_then(|entry| entry.last_session);
-        let here_ns = match opened {
-            Some((session, here_ns)) if session == view.id => here_ns,
+        let opened_here_ns = match opened {
+            Some((session, opened_here_ns)) if session == view.id => opened_here_ns,
             // The session was renewed, or opened before this process started: its expiry shows its start, to the
             // second.
             _ => view.proven_before_ns,
         };
-        if is_superseded(here_ns, began_ns) {
+        if is_superseded(opened_here_ns, opened_elsewhere_ns) {
             self.stop_attesting(device);
             self.close_session(device, view.id, newer.gateway);
         }
     }
 
     fn close_session(&mut self, device: DeviceId, session: SessionId, newer_gateway: GatewayId) {
-        // A session that was renewed or replaced in between stays.
+        // A session that was renewed or replaced meanwhile stays.
         if self.data_plane.close_session(device, session) != Ok(true) {
             return;
         }
@@ -150,8 +151,8 @@ impl Node {
 
 /// Whether a session at this gateway is superseded by a session at another gateway. Of two sessions with the same
 /// start, the session that the controller has recorded stays: the controller notifies only the other gateway.
-fn is_superseded(here_ns: u64, other_ns: u64) -> bool {
-    here_ns <= other_ns
+fn is_superseded(opened_here_ns: u64, opened_elsewhere_ns: u64) -> bool {
+    opened_here_ns <= opened_elsewhere_ns
 }
 
 #[cfg(test)]

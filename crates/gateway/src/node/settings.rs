@@ -26,7 +26,7 @@ pub struct Settings {
     pub mark_block: u32,
     /// The mark is moved when it allows spending at most this number of rows; less than `mark_block`.
     pub low_credit: u32,
-    /// Rows of a device in the data plane after the current row.
+    /// Maximum number of rows of a device in the data plane after the current row.
     pub ring: u32,
     /// More rows are requested when at most this number of rows is left; less than `ring`.
     pub low_rows: u32,
@@ -34,7 +34,7 @@ pub struct Settings {
     pub feed_poll_ms: u64,
     /// How long the node continues without a response of the controller, s. Then it sends no more replies.
     pub offline_limit_s: u32,
-    /// Devices with a live session are not evicted, because a gate would block them.
+    /// Whether devices with a live session are never evicted, because a gate would block their frames after an eviction.
     pub spare_live_sessions: bool,
     /// How long a revoked device stays in the data plane, so that its packets get the right verdict, ms.
     pub wipe_after_ms: u64,

@@ -99,7 +99,7 @@ pub struct PacketEvidenceStatus {
 pub struct Status {
     /// Whether all leases of the previous process have been resumed.
     pub loaded: bool,
-    /// Progress of resuming: entries done, and entries in total.
+    /// Progress of resuming: the registry revision reached, and the revision at which resuming ends.
     pub resumed: (u64, u64),
     /// Whether the node is stopping.
     pub stopping: bool,
@@ -121,13 +121,15 @@ pub struct Status {
     pub evicted: u64,
     /// Rows that were returned to their pools.
     pub rows_returned: u64,
-    /// The registration is no longer valid: another process has registered as this gateway, or the gateway was revoked.
+    /// Whether the registration is no longer valid: another process has registered as this gateway, or the gateway was
+    /// revoked.
     pub replaced: bool,
-    /// The gateway sends no replies: it was replaced, or the controller has not responded for too long.
+    /// Whether the gateway sends no replies, because it was replaced or the controller has not responded for too long.
     pub offline_limit_reached: bool,
     /// Devices for which the registry has no more rows; they spend the last rows in the data plane.
     pub exhausted: u64,
-    /// REQUESTs that got a NAK: the device is not in the data plane, and the registry has no row left.
+    /// REQUESTs of devices outside the data plane that got a NAK: the registry has no row left, or the REQUEST states
+    /// that the device has used all remaining rows.
     pub unserved: u64,
     /// Damaged records of the registry.
     pub damaged: u64,
@@ -139,9 +141,9 @@ pub struct Status {
     pub reports_dropped: u64,
     /// Session reports that the controller rejected.
     pub reports_refused: u64,
-    /// Reported wrong tags (rate-limited; the counters contain all of them).
+    /// Reported wrong tags (rate-limited; the counters of the data plane contain all wrong tags).
     pub wrong_tags: u64,
-    /// Reported wrong proofs (rate-limited; the counters contain all of them).
+    /// Reported wrong proofs (rate-limited; the counters of the data plane contain all wrong proofs).
     pub wrong_proofs: u64,
     /// Rows installed in the data plane.
     pub rows_installed: u64,
@@ -173,11 +175,11 @@ pub struct Status {
     /// Evidence in packets; `None` if disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet_evidence: Option<PacketEvidenceStatus>,
-    /// Frames other than IP that the gate has dropped, by the name of their Ethernet type or its number; types
-    /// without a counter are `other`. Empty without a gate, or if the data plane does not count them.
+    /// Frames other than IP that the gate has dropped, by name or number of their Ethernet type. Types without a
+    /// counter are `other`. Empty without a gate, or if the data plane does not count these frames.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub dropped_types: BTreeMap<String, u64>,
-    /// Tickets by result; `None` if the relay is disabled or has received none.
+    /// Tickets by result; `None` if the relay is disabled or has received no ticket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tickets: Option<TicketCounts>,
     /// The link to the controller.

@@ -24,7 +24,9 @@ const DEVICES_MAX: usize = 8_192;
 #[derive(Debug, Default)]
 pub(super) struct RateLimiter {
     second: u64,
+    /// Number of tickets relayed in this second.
     relayed: u32,
+    /// Number of tickets relayed in this second for devices above their share.
     over_share: u32,
     devices: HashMap<DeviceId, DeviceUsage>,
 }
@@ -81,7 +83,8 @@ impl RateLimiter {
     /// Decides about a valid ticket. `recorded_serial` is the newest serial number in the data plane, 0 for none.
     /// Devices above their share use at most half of the relayed tickets, however many devices these are; the other
     /// half is for devices within their share. A ticket that is older than another ticket of its session is refused,
-    /// because the device has completed or abandoned it. Copies of the newest ticket do not use the device's share.
+    /// because the device has completed or abandoned the older ticket. Copies of the newest ticket do not use the
+    /// device's share.
     pub(super) fn admit(
         &mut self,
         device: DeviceId,

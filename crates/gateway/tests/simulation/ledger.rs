@@ -16,7 +16,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Records that a RESPONSE has opened a session.
-    pub fn accepted(&mut self, device: DeviceId, mode: Mode, idx: u32, tag: [u8; 16], process: u64) {
+    pub fn record_accepted(&mut self, device: DeviceId, mode: Mode, idx: u32, tag: [u8; 16], process: u64) {
         if mode == Mode::Key {
             if let Some(previous) = self.proven.insert((device, tag), process) {
                 self.problem.get_or_insert(format!(
@@ -32,13 +32,15 @@ impl Ledger {
         }
     }
 
-    pub fn spent_by(&self, device: DeviceId) -> u32 {
+    /// Returns the number of rows that the device has spent.
+    pub fn spent_count(&self, device: DeviceId) -> u32 {
         self.spent
             .keys()
-            .filter(|(spender, _)| *spender == device)
+            .filter(|(row_device, _)| *row_device == device)
             .count() as u32
     }
 
+    /// Returns the process that accepted the row; `None` if the row is unspent.
     pub fn spender(&self, device: DeviceId, idx: u32) -> Option<u64> {
         self.spent.get(&(device, idx)).copied()
     }

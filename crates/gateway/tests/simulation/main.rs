@@ -1,19 +1,19 @@
 //! Simulation of whole gateways, their controller and registry, devices and a network, driven by one seed.
 //!
 //! Node, line store, verifier, controller, registry, SQLite and devices are the real ones. Time, network, disk, crashes
-//! and the link are simulated. Gateway processes are killed, stopped, reloaded, or replaced while the old process keeps
-//! running, which may be restarted on its memory. Hosts are suspended, and the wall clock jumps. Requests and responses
-//! on the link are lost. Messages are lost, repeated and delayed, and an attacker replays recorded messages from
-//! another address. Forged copies precede each CHALLENGE, even without other faults. The controller is stopped, or
-//! killed in the middle of a system call; its host loses power; its disk is full or fails. The registry is restored to
-//! an earlier state, from its own backup or from a copied file, without notice to any gateway or device.
+//! and the link are simulated. Gateway processes are killed, stopped, reloaded or replaced. A replaced process keeps
+//! running, and may be restarted on its memory. Hosts are suspended, and the wall clock jumps. Requests and responses
+//! on the link are lost. Messages are lost, repeated and delayed. An attacker replays recorded messages from the sender's
+//! address or from other addresses. Forged copies precede each CHALLENGE, even without other faults. The controller is
+//! stopped, or killed in the middle of a system call; its host loses power; its disk is full or fails. The registry is
+//! restored to an earlier state, from its own backup or from a copied file, without notice to any gateway or device.
 //!
 //! Invariants of every run: no row is accepted twice, by any process. The memory of a data plane contains only keys of
 //! unspent rows of its devices. A loss of memory costs a device at most a block. No session ends when its gateway is
-//! reloaded or its memory adopted, and none outlives its lifetime. The registry is consistent after every fault, and
-//! contains all marks, fencing tokens and revocations that it has confirmed. No session is closed for an older one.
-//! After the faults end, every device with rows that was not revoked authenticates at every gateway, and has a session
-//! at the last one only.
+//! reloaded or its memory adopted, and no session outlives its lifetime. The registry is consistent after every fault,
+//! and contains all marks, fencing tokens and revocations that it has confirmed. No session is closed for an older
+//! session. After the faults end, every device that has rows and was not revoked authenticates at every gateway, and has
+//! a session only at the last of these gateways.
 //!
 //! In some runs the devices are also provers: devices are changed and remediated, reference values are rolled out,
 //! proofs are lost and late, and an attacker sends forged and recorded proofs. An outcome is ok only if the device has
@@ -21,8 +21,9 @@
 //! quarantined without enough missed proofs. After the faults end, compliant devices are shown as compliant, changed
 //! devices are quarantined, and remediated devices are released.
 //!
-//! `LINEWARDEN_SEEDS` sets the number of seeds; `LINEWARDEN_SEED` replays one. Each safety mechanism is removed in
-//! turn, and the run must detect this within 1,000 seeds. A known late seed is tried first.
+//! `LINEWARDEN_SEEDS` sets the number of seeds; `LINEWARDEN_SEED` replays one seed. One test per safety mechanism removes
+//! the mechanism. The runs must detect the removal within 1,000 seeds, or within 200 seeds in runs with provers. If early
+//! seeds do not detect the removal, the test tries a seed first that is known to detect it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -41,7 +42,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use simulation::{FleetTally, Mechanism, Simulation, Tally};
 
-fn number(variable: &str) -> Option<u64> {
+fn environment_number(variable: &str) -> Option<u64> {
     std::env::var(variable)
         .ok()
         .map(|value| value.parse().expect(variable))
@@ -58,9 +59,11 @@ impl Drop for SeedReporter {
     }
 }
 
+/// The seed of a failed run, and the violated invariant.
 type Failure = (u64, String);
 
-/// Runs seeds on two threads until one fails; returns the first failure in the order of seeds, and the coverage.
+/// Runs seeds on two threads until a run fails. Returns the failure with the lowest seed, and the coverage of all runs
+/// without a failure.
 fn run(
     count: u64,
     make_simulation: impl Fn(u64) -> Simulation + Sync,
@@ -97,19 +100,23 @@ fn add(tally: &mut (Tally, FleetTally), coverage: &(Tally, FleetTally)) {
     tally.1.add(&coverage.1);
 }
 
-/// Runs `count` seeds, or the seed of the environment; returns the coverage of more than one.
+/// Runs `LINEWARDEN_SEEDS` or else `count` seeds, and returns their coverage. If `LINEWARDEN_SEED` is set, runs only this
+/// seed, and returns `None`. Panics if a run fails.
 fn run_or_panic(
     count: u64,
     make_simulation: impl Fn(u64) -> Simulation + Sync,
 ) -> Option<(Tally, FleetTally)> {
-    if let Some(seed) = number("LINEWARDEN_SEED") {
+    if let Some(seed) = environment_number("LINEWARDEN_SEED") {
         let tally = make_simulation(seed)
             .run()
             .unwrap_or_else(|problem| panic!("{problem}"));
         println!("{tally:?}");
         return None;
     }
-    let (failure, tally) = run(number("LINEWARDEN_SEEDS").unwrap_or(count), make_simulation);
+    let (failure, tally) = run(
+        environment_number("LINEWARDEN_SEEDS").unwrap_or(count),
+        make_simulation,
+    );
     if let Some((seed, problem)) = failure {
         panic!("{problem}\nLINEWARDEN_SEED={seed} reproduces the failure");
     }
@@ -140,29 +147,33 @@ fn without_the_controllers_disk_devices_authenticate_below_their_marks() {
     }
 }
 
-fn is_detected(rule: Mechanism) {
-    is_detected_by(0, rule);
+fn is_detected(mechanism: Mechanism) {
+    is_detected_by(0, mechanism);
 }
 
-/// `first` is a seed that has detected the removal, or 0 if early seeds detect it. If seed `first` no longer detects
-/// the removal, another seed must.
-fn is_detected_by(first: u64, rule: Mechanism) {
-    detects(first, 1000, rule, |seed| Simulation::new(seed, Some(rule)));
+/// `first` is a seed that is known to detect the removal, or 0 if early seeds detect the removal. If seed `first` no
+/// longer detects the removal, another seed must detect it.
+fn is_detected_by(first: u64, mechanism: Mechanism) {
+    detects(first, 1000, mechanism, |seed| {
+        Simulation::new(seed, Some(mechanism))
+    });
 }
 
-fn is_detected_among_provers(rule: Mechanism) {
-    detects(0, 200, rule, |seed| Simulation::with_provers(seed, Some(rule)));
+fn is_detected_among_provers(mechanism: Mechanism) {
+    detects(0, 200, mechanism, |seed| {
+        Simulation::with_provers(seed, Some(mechanism))
+    });
 }
 
-fn detects(first: u64, count: u64, rule: Mechanism, make_simulation: impl Fn(u64) -> Simulation + Sync) {
+fn detects(first: u64, count: u64, mechanism: Mechanism, make_simulation: impl Fn(u64) -> Simulation + Sync) {
     let first_failure = {
         let _running = SeedReporter(first);
         make_simulation(first).run().err().map(|problem| (first, problem))
     };
     let (seed, problem) = first_failure
         .or_else(|| run(count, make_simulation).0)
-        .unwrap_or_else(|| panic!("no seed detects that {rule:?} is removed"));
-    println!("without {rule:?}: seed {seed}: {problem}");
+        .unwrap_or_else(|| panic!("no seed detects that {mechanism:?} is removed"));
+    println!("without {mechanism:?}: seed {seed}: {problem}");
 }
 
 #[test]

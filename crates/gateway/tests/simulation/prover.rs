@@ -1,4 +1,4 @@
-//! A device's prover: the protocol crate's, with a key in software.
+//! A device's prover: the prover of the protocol crate with a key in software.
 
 use linewarden_protocol::attest::prover::{ProofOutcome, Prover, RequestTagKey};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodKey, PeriodStart, Round};
@@ -16,7 +16,7 @@ pub struct RecordedProof {
 pub struct SimulatedProver {
     id: DeviceId,
     key: AttestationKey,
-    /// The current configuration of the device; it is measured once in a period.
+    /// The current configuration of the device; the prover measures it once in a period.
     pub configuration: ConfigurationHash,
     prover: Prover,
     measurements: Vec<(PeriodStart, ConfigurationHash, PeriodKey)>,
@@ -33,7 +33,7 @@ impl SimulatedProver {
         }
     }
 
-    /// The attestation key, which the controller has too.
+    /// The attestation key, which is also in the registry.
     pub fn key(id: DeviceId) -> AttestationKey {
         let mut key = [0xa7; 32];
         key[..8].copy_from_slice(&id.0.to_be_bytes());
@@ -46,7 +46,8 @@ impl SimulatedProver {
         self.measurements.clear();
     }
 
-    /// Handles a datagram at the attestation port, with the session key or the request key.
+    /// Handles a datagram at the attestation port. Returns a proof if the datagram is a new challenge that verifies under
+    /// the session key or the request key.
     pub fn receive(&mut self, payload: &[u8], session: Option<&Session>) -> Option<RecordedProof> {
         let Ok(Message::AttestRequest(request)) = wire::parse(payload) else {
             return None;

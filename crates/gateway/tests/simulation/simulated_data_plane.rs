@@ -27,14 +27,16 @@ pub struct Reply {
     pub payload: [u8; 64],
 }
 
+/// The state of a [`SimulatedDataPlane`].
 pub struct Inner {
     pub host: Host,
     engine: Arc<Engine>,
     thread: ThreadState,
     now: Timestamps,
-    /// The boot-time clock, independent of the data plane's clock.
+    /// The true boot-time clock, s; `now` is wrong in runs without [`Mechanism::BootClock`].
     boot_s: u32,
     misses: Vec<Miss>,
+    /// Sender of each message that went to the slow path.
     origins: HashMap<[u8; 64], Meta>,
     pub replies: Vec<Reply>,
     /// Rows accepted since the last read: device, row, tag.
@@ -42,7 +44,7 @@ pub struct Inner {
     pub verdicts: Vec<Verdict>,
     /// Sessions closed since the last read.
     pub closed: Vec<(DeviceId, SessionId)>,
-    /// By device and row of the RESPONSE: the session's expiry on the boot-time clock, and its lifetime.
+    /// By device and row of the RESPONSE: the session's expiry on the boot-time clock, and its lifetime, both in s.
     session_lifetimes: HashMap<(DeviceId, u32), (u32, u32)>,
     /// Suspended time of the host, ms.
     suspended_ms: u64,
@@ -50,17 +52,17 @@ pub struct Inner {
     noticed_ms: u64,
     /// Suspended time at the draw of each fresh value, ms.
     drawn_ms: HashMap<[u8; 8], u64>,
-    /// A violation: an ACK of an expired session was repeated, or an ACK with a longer lifetime, or a session was
-    /// opened with a fresh value from before a suspend.
+    /// A violation that the data plane has detected, such as a repeated ACK of an expired session, or a session on
+    /// a fresh value from before a suspend.
     pub violation: Option<String>,
     /// Whether marks do not limit rows.
     pub no_marks: bool,
-    /// Whether wiped lines stay.
+    /// Whether the data plane ignores requests to wipe or revoke a device.
     pub no_wiping: bool,
-    /// Whether the memory contains state of an earlier process.
-    has_adoptable: bool,
-    /// The node's last check of MAC addresses, monotonic clock, ms.
-    followed_ms: Option<u64>,
+    /// Whether the memory contains state of an earlier process that the node has not taken.
+    has_inherited_state: bool,
+    /// Time of the node's last call of `refresh_links()`, monotonic clock, ms.
+    links_refreshed_ms: Option<u64>,
 }
 
 /// The data plane, shared by the node and the network.
@@ -83,7 +85,7 @@ impl SimulatedDataPlane {
         );
         {
             let mut adopted_inner = data_plane.0.lock().unwrap();
-            adopted_inner.has_adoptable = true;
+            adopted_inner.has_inherited_state = true;
             adopted_inner.drawn_ms = inner.drawn_ms.clone();
         }
         data_plane
@@ -114,13 +116,13 @@ impl SimulatedDataPlane {
             violation: None,
             no_marks: false,
             no_wiping: false,
-            has_adoptable: false,
-            followed_ms: None,
+            has_inherited_state: false,
+            links_refreshed_ms: None,
         };
         Self(Arc::new(Mutex::new(inner)), None)
     }
 
-    /// Creates the node's part, with the provers: on the memory of the data plane.
+    /// Creates the node's handle of this data plane, with the set of provers in the same memory.
     pub fn of_node(&self, config: &Config) -> Self {
         let mut inner = self.0.lock().unwrap();
         let regions = inner
@@ -148,19 +150,19 @@ impl SimulatedDataPlane {
         inner.noticed_ms = inner.suspended_ms;
     }
 
-    /// The live sessions of these devices.
-    pub fn sessions(&self, stations: &[SimulatedDevice]) -> Vec<Option<SessionView>> {
+    /// Returns the live session of each device, in the order of `devices`.
+    pub fn sessions(&self, devices: &[SimulatedDevice]) -> Vec<Option<SessionView>> {
         let inner = self.0.lock().unwrap();
-        // The time of the last proof depends on the settings; it is no part of the session.
-        let session = |station: &SimulatedDevice| {
-            let view = inner.host.session(station.id)?;
+        // Callers compare sessions before and after a change of settings, and this time depends on the settings.
+        let session = |simulated: &SimulatedDevice| {
+            let view = inner.host.session(simulated.id)?;
             Some(SessionView {
                 proven_before_ns: 0,
                 ..view
             })
         };
         let is_live = |view: &SessionView| view.session_until_s > inner.boot_s;
-        stations
+        devices
             .iter()
             .map(session)
             .map(|view| view.filter(is_live))
@@ -215,10 +217,10 @@ impl Inner {
     /// Checks the fresh value of an accepted RESPONSE.
     fn check_fresh(&mut self, device: DeviceId, fresh: [u8; 8]) {
         let drawn_ms = self.drawn_ms.get(&fresh).copied().unwrap_or_default();
-        // The difference between two clock readings is no suspend.
+        // A shorter difference comes from reading two clocks, not from a suspend.
         if drawn_ms + 100 < self.noticed_ms {
             self.violation = Some(format!(
-                "device {device} opened a session on a value from before a suspend of {} ms",
+                "device {device} opened a session on a fresh value from before a suspend of {} ms",
                 self.noticed_ms - drawn_ms
             ));
         }
@@ -295,7 +297,7 @@ impl DataPlane for SimulatedDataPlane {
 
     fn take_inherited_state(&mut self) -> Option<InheritedState> {
         let mut inner = self.0.lock().unwrap();
-        std::mem::take(&mut inner.has_adoptable).then(|| inner.host.store().inherited_state())
+        std::mem::take(&mut inner.has_inherited_state).then(|| inner.host.store().inherited_state())
     }
 
     fn set_owner(&mut self, owner: u64) {
@@ -414,7 +416,7 @@ impl DataPlane for SimulatedDataPlane {
             },
             payload: request.as_bytes().try_into().unwrap(),
         };
-        // The node's order is that of a hash table, which differs each time.
+        // The node's order comes from a hash table, and differs in each run.
         let mut replies: Vec<Reply> = requests.iter().map(reply).collect();
         replies.sort_unstable_by_key(|request| request.payload);
         self.0.lock().unwrap().replies.extend(replies);
@@ -436,7 +438,7 @@ impl DataPlane for SimulatedDataPlane {
         let mut inner = self.0.lock().unwrap();
         let now_ms = inner.now.monotonic_ns / 1_000_000;
         let is_soon = |before_ms: u64| now_ms.saturating_sub(before_ms) < 5_000;
-        if inner.followed_ms.replace(now_ms).is_some_and(is_soon) {
+        if inner.links_refreshed_ms.replace(now_ms).is_some_and(is_soon) {
             inner.violation = Some("interfaces were listed twice in 5 s".to_owned());
         }
     }

@@ -16,7 +16,7 @@ pub struct SimulatedDevice {
     pub mode: Mode,
     pub rows: u32,
     pub revoked: bool,
-    pub attester: SimulatedProver,
+    pub prover: SimulatedProver,
     device: Device,
     /// Spent rows, on the device's disk.
     spent: SpentRows,
@@ -24,6 +24,7 @@ pub struct SimulatedDevice {
     nonces: u8,
     /// The gateway to which the device sends.
     pub gateway: usize,
+    /// Number of sessions that the device has opened.
     pub sessions: u32,
 }
 
@@ -41,7 +42,7 @@ impl SimulatedDevice {
             mode,
             rows,
             revoked: false,
-            attester: SimulatedProver::new(id, configuration),
+            prover: SimulatedProver::new(id, configuration),
             device: Self::booted(id, mode),
             spent: SpentRows::default(),
             without,
@@ -112,7 +113,8 @@ impl SimulatedDevice {
         }
     }
 
-    /// Starts a handshake at a gateway. A device that may not start one yet is restarted.
+    /// Starts a handshake at a gateway, and returns the messages to send. A device that must still wait before a handshake
+    /// is restarted.
     pub fn begin(&mut self, gateway: usize, now_ms: u64) -> Vec<[u8; 64]> {
         self.gateway = gateway;
         self.nonces = self.nonces.wrapping_add(1).max(1);
@@ -170,7 +172,7 @@ impl SimulatedDevice {
 
     /// Handles a datagram at the attestation port.
     pub fn prove(&mut self, payload: &[u8]) -> Option<RecordedProof> {
-        self.attester.receive(payload, self.device.session())
+        self.prover.receive(payload, self.device.session())
     }
 
     fn handle_output(&mut self, mut output: Output, now_ms: u64) -> Vec<[u8; 64]> {

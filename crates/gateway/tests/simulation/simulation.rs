@@ -44,8 +44,8 @@ const POLICY: Policy = Policy {
     lease_rows: RING + 1,
     mark_block: MARK_BLOCK,
 };
-/// Maximum number of rows that a loss of memory costs a device: its credit, and a handshake whose row was spent and
-/// whose ACK was lost.
+/// Maximum number of rows that a device loses when a gateway loses its memory: 14 rows of credit, and one row of a
+/// handshake with a lost ACK.
 const LOSS_MAX: u32 = 15;
 
 /// A safety mechanism that a run can remove, to check that the removal is detected.
@@ -57,7 +57,7 @@ pub enum Mechanism {
     Mark,
     /// Devices that leave the data plane are wiped.
     Wiping,
-    /// A device that has left is admitted only after its unused rows are reported.
+    /// After a device has left a data plane, the device is admitted only when its unused rows are reported.
     UnusedRows,
     /// Only the next process of the gateway adopts memory.
     Owner,
@@ -67,7 +67,7 @@ pub enum Mechanism {
     BootClock,
     /// Opened sessions are reported.
     Report,
-    /// A device remembers the rows that it has used across restarts.
+    /// A device remembers its used rows across restarts.
     Memory,
     /// A device states the rows that it has used.
     Statement,
@@ -83,13 +83,13 @@ pub enum Mechanism {
     Decision,
     /// A quarantined device that proves itself is released.
     Release,
-    /// A round has its true age.
+    /// The controller appraises a round with the round's true age.
     RoundAge,
 }
 
 pub struct Simulation {
     rng: ChaCha8Rng,
-    /// For forged CHALLENGEs.
+    /// Random numbers for forged CHALLENGEs and row statements.
     attacker_rng: ChaCha8Rng,
     without: Option<Mechanism>,
     runtime: Runtime,
@@ -100,19 +100,21 @@ pub struct Simulation {
     processes: Vec<Process>,
     processes_started: u64,
     devices: Vec<SimulatedDevice>,
+    /// Messages in flight: delivery time in ms, sequence number, message.
     network: BinaryHeap<Reverse<(u64, u64, Packet)>>,
+    /// The newest sequence number in `network`.
     packets: u64,
-    /// Messages that an eavesdropper has recorded.
+    /// Messages that an eavesdropper has recorded, with the number of the process that received each message.
     recorded: Vec<(u64, [u8; 64])>,
     ledger: Ledger,
     session_locations: SessionLocations,
-    /// Losses of memory with a device's rows.
+    /// Number of times that a gateway has lost its memory, or a report of unused rows was lost.
     losses: u32,
-    /// By device: rows at a gateway when their lease moved to another one, or leased by a lost response. Rows that
-    /// are unused when the device leaves or the process ends stay spent.
+    /// By device: maximum number of rows that no process has spent and no process can spend any more. Examples are
+    /// rows in a lost response, and rows at a gateway when the device's lease moves to another gateway.
     stranded_rows: BTreeMap<DeviceId, u32>,
     is_calm: bool,
-    /// A device without a session authenticates again, as agents do.
+    /// If true, a device without a session authenticates again, as agents do.
     keeps_sessions: bool,
     tally: Tally,
     /// Whether the devices are provers.
@@ -138,25 +140,31 @@ impl Simulation {
             .build()
             .unwrap();
         let controller_host = ControllerHost::new(&runtime, seed, without);
-        let stations: Vec<SimulatedDevice> = (1..=rng.random_range(3..=6))
+        let devices: Vec<SimulatedDevice> = (1..=rng.random_range(3..=6))
             .map(|number| {
                 let mode = if rng.random_ratio(3, 4) {
                     Mode::Pool
                 } else {
                     Mode::Key
                 };
-                SimulatedDevice::new(number, mode, rng.random_range(20..90), Fleet::first(), without)
+                SimulatedDevice::new(
+                    number,
+                    mode,
+                    rng.random_range(20..90),
+                    Fleet::initial_configuration(),
+                    without,
+                )
             })
             .collect();
-        for station in &stations {
+        for simulated in &devices {
             runtime
-                .block_on(controller_host.registry().enroll(station.record()))
+                .block_on(controller_host.registry().enroll(simulated.record()))
                 .unwrap();
         }
         let mut fleet_rng = ChaCha8Rng::seed_from_u64(!seed);
         let fleet = Fleet::new(&mut fleet_rng);
         if attests {
-            runtime.block_on(fleet.enroll(controller_host.registry(), &stations, &mut fleet_rng));
+            runtime.block_on(fleet.enroll(controller_host.registry(), &devices, &mut fleet_rng));
         }
         let mut simulation = Self {
             rng,
@@ -168,7 +176,7 @@ impl Simulation {
             wall_ahead_s: 1_790_000_000,
             processes: Vec::new(),
             processes_started: 0,
-            devices: stations,
+            devices,
             network: BinaryHeap::new(),
             packets: 0,
             recorded: Vec::new(),
@@ -207,12 +215,12 @@ impl Simulation {
         if self.attests {
             self.expect_true_states()?;
             self.keeps_sessions = false;
-            // Until the longest session has expired.
+            // Wait until the longest session has expired.
             self.steps(2 * SESSION_LIFETIME_S * 1000 / STEP_MS as u32 + 100)?;
         }
-        for station in 0..self.devices.len() {
+        for device_index in 0..self.devices.len() {
             for gateway in 0..GATEWAYS {
-                self.expect_service(station, gateway)?;
+                self.expect_service(device_index, gateway)?;
             }
         }
         self.expect_one_session_each()?;
@@ -236,7 +244,7 @@ impl Simulation {
             self.remediate_all();
             self.keeps_sessions = true;
         }
-        // A replaced process ends, if another one runs in its place.
+        // All replaced processes end. A gateway without another process gets a new process.
         self.processes.retain(|process| !process.is_replaced);
         for gateway in 0..GATEWAYS {
             if !self.processes.iter().any(|process| process.gateway == gateway) {
@@ -244,14 +252,14 @@ impl Simulation {
             }
         }
         self.steps(100)?;
-        // An earlier process may have registered later, and so have replaced it.
-        while let Some(at) = self
+        // An earlier process may have registered after the remaining process, and so have replaced this process.
+        while let Some(process_index) = self
             .processes
             .iter()
             .position(|process| process.node.status().replaced)
         {
             self.losses += 1;
-            let gateway = self.remove_process(at).gateway;
+            let gateway = self.remove_process(process_index).gateway;
             self.start(gateway);
         }
         Ok(())
@@ -271,25 +279,25 @@ impl Simulation {
             }
         }
         self.deliver();
-        for station in 0..self.devices.len() {
-            let sent = self.devices[station].poll(self.now_ms);
-            self.transmit(station, sent);
+        for device_index in 0..self.devices.len() {
+            let sent = self.devices[device_index].poll(self.now_ms);
+            self.transmit(device_index, sent);
             if !self.is_calm && self.rng.random_ratio(1, 60) {
-                self.begin(station, None);
+                self.begin(device_index, None);
             }
             if self.keeps_sessions
                 && self.now_ms.is_multiple_of(1_000)
-                && !self.devices[station].has_session()
+                && !self.devices[device_index].has_session()
             {
-                let gateway = self.devices[station].gateway;
-                self.begin(station, Some(gateway));
+                let gateway = self.devices[device_index].gateway;
+                self.begin(device_index, Some(gateway));
             }
         }
         if !self.is_calm && self.rng.random_ratio(1, 8) {
             self.attack();
         }
-        for at in 0..self.processes.len() {
-            self.tick(at)?;
+        for process_index in 0..self.processes.len() {
+            self.tick(process_index)?;
         }
         if self.attests && self.now_ms.is_multiple_of(500) && self.controller_host.is_healthy() {
             self.check_registry_states()?;
@@ -300,9 +308,9 @@ impl Simulation {
         }
     }
 
-    fn begin(&mut self, station: usize, gateway: Option<usize>) {
+    fn begin(&mut self, device_index: usize, gateway: Option<usize>) {
         let gateway = gateway.unwrap_or_else(|| self.rng.random_range(0..GATEWAYS));
-        let sent = self.devices[station].begin(gateway, self.now_ms);
-        self.transmit(station, sent);
+        let sent = self.devices[device_index].begin(gateway, self.now_ms);
+        self.transmit(device_index, sent);
     }
 }

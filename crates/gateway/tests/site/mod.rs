@@ -15,7 +15,7 @@ use linewarden_protocol::keys::{RowKey, SessionKey};
 use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry};
 
 pub const GATEWAY: GatewayId = GatewayId(3);
-pub const LONG: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub fn config() -> Config {
     let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -74,7 +74,7 @@ pub fn pool(device: DeviceId, rows: u32) -> Credentials {
     Credentials::pool((0..rows).map(row).collect())
 }
 
-/// A device on its own socket. The test advances its clock, so that it never has to wait.
+/// A device on its own socket. The test advances the device's clock, so the test never waits for the device's timers.
 pub struct TestDevice {
     pub device: Device,
     pub socket: UdpSocket,
@@ -85,7 +85,7 @@ pub struct TestDevice {
 
 impl TestDevice {
     pub fn new(device: DeviceId, mode: Mode, gateway: SocketAddr) -> Self {
-        // Each device has its own address, because no two live sessions may share one.
+        // Each device has its own address, because two live sessions must not have the same address.
         let address = Ipv4Addr::new(127, 0, 1, device.0.to_be_bytes()[7]);
         let socket = UdpSocket::bind((address, 0)).unwrap();
         socket.connect(gateway).unwrap();
@@ -109,7 +109,7 @@ impl TestDevice {
         self.device.session().map(|session| session.key().clone())
     }
 
-    /// Authenticates; returns the row, or `None` without a reply in `timeout` of real time.
+    /// Authenticates; returns the row of the session, or `None` if no session opens within `timeout` of real time.
     pub fn authenticate(&mut self, timeout: Duration) -> Option<RowIndex> {
         self.now_ms += 3_600_000;
         // A nonce of zeros is not used.
@@ -141,7 +141,8 @@ impl TestDevice {
                         .handle(&buffer[..length], &local, self.now_ms)
                         .unwrap_or(Output::None),
                     Err(_) => {
-                        // Enough for the next copy; the machine's clock determines when it is sent.
+                        // The device's clock advances far enough for the next copy. The socket's read timeout separates
+                        // the copies in real time.
                         self.now_ms += 50;
                         self.device.poll(self.now_ms)
                     }
@@ -198,7 +199,7 @@ impl Site {
         };
         let controller = configure(Controller::new(self.registry.clone(), policy));
         let gateway = Gateway::start(Box::new(host), controller, GATEWAY, settings).unwrap();
-        assert!(gateway.wait_until(LONG, |status| status.loaded));
+        assert!(gateway.wait_until(TIMEOUT, |status| status.loaded));
         gateway
     }
 
@@ -215,7 +216,8 @@ impl Site {
     }
 }
 
-/// Ends a gateway without a shutdown, as if its process had been killed.
+/// Abandons a gateway without a shutdown, so the gateway sends no last report, like a killed process. Its threads keep
+/// running. Returns the site with another port and a newly opened registry.
 pub fn kill(gateway: Gateway, site: Site) -> Site {
     std::mem::forget(gateway);
     Site {

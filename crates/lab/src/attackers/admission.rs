@@ -60,8 +60,8 @@ pub fn session_at_foreign_address(context: &mut AttackContext<'_>) -> Result<Att
     Ok(counts)
 }
 
-/// Sends REQUESTs for known devices to MAC addresses of stations that send nothing. A reply from such a MAC address
-/// would make switches forward that station's frames to the gateway.
+/// Sends REQUESTs for known devices to MAC addresses of stations that send nothing. A reply with such a source
+/// MAC address would make switches forward the station's frames to the gateway.
 ///
 /// # Errors
 /// See [`AttackError`].

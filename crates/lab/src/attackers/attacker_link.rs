@@ -16,8 +16,8 @@ use crate::fleet::neighbor_reply;
 use crate::packet_socket::{Options, PacketSocket, PacketSocketError, TxBatch};
 use crate::topology::Lab;
 
-/// How long a probe is retried before the attack returns [`AttackError::NoChallenge`].
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a datagram is retried before the attack fails.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between two retries of a datagram.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -104,11 +104,11 @@ impl AttackerLink {
         payload: &[u8; MESSAGE_BYTES],
     ) -> Result<[u8; MESSAGE_BYTES], AttackError> {
         let start = Instant::now();
-        while start.elapsed() < PROBE_TIMEOUT {
+        while start.elapsed() < RETRY_TIMEOUT {
             self.send_to_devices(from, to, payload)?;
             let mut arrived = None;
-            let sent = Instant::now();
-            while arrived.is_none() && sent.elapsed() < RETRY_INTERVAL {
+            let send_time = Instant::now();
+            while arrived.is_none() && send_time.elapsed() < RETRY_INTERVAL {
                 self.receive(&mut |received| {
                     if received.from == *from && received.to == *to && received.payload == payload {
                         arrived = received.payload.try_into().ok();
@@ -117,7 +117,7 @@ impl AttackerLink {
                 })?;
                 if arrived.is_none() {
                     self.to_gateway
-                        .wait(RETRY_INTERVAL.saturating_sub(sent.elapsed()))?;
+                        .wait(RETRY_INTERVAL.saturating_sub(send_time.elapsed()))?;
                 }
             }
             if let Some(payload) = arrived {
@@ -130,7 +130,7 @@ impl AttackerLink {
     }
 
     /// Sends all queued frames and then probes from several ports. Passes received datagrams to `on_datagram` until the
-    /// gateway has replied to all probes, and so each gateway thread has processed its queue.
+    /// gateway has replied to all probes. By then, each gateway thread has processed its queue.
     pub(super) fn wait_processed(
         &mut self,
         mut on_datagram: impl FnMut(&ReceivedDatagram<'_>),
@@ -167,16 +167,16 @@ impl AttackerLink {
         mut is_response: impl FnMut(&ReceivedDatagram<'_>) -> bool,
     ) -> Result<bool, AttackError> {
         let start = Instant::now();
-        while start.elapsed() < PROBE_TIMEOUT {
+        while start.elapsed() < RETRY_TIMEOUT {
             self.send(from, to, payload)?;
             self.flush()?;
-            let sent = Instant::now();
-            while sent.elapsed() < RETRY_INTERVAL {
+            let send_time = Instant::now();
+            while send_time.elapsed() < RETRY_INTERVAL {
                 if self.receive(&mut is_response)? {
                     return Ok(true);
                 }
                 self.to_gateway
-                    .wait(RETRY_INTERVAL.saturating_sub(sent.elapsed()))?;
+                    .wait(RETRY_INTERVAL.saturating_sub(send_time.elapsed()))?;
             }
         }
         Ok(false)

@@ -17,7 +17,7 @@ use crate::topology::Lab;
 /// Longest wait for a frame between two checks of the stop flag.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The captured frames of one device's last handshake.
+/// The captured frames of one device's latest handshake.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CapturedHandshake {
     /// REQUEST.
@@ -114,11 +114,11 @@ fn record_frame(captured: &mut CapturedHandshakes, frame: &[u8], devices_max: us
         return;
     }
     let handshake = captured.entry(device).or_default();
-    let slot = match message {
+    let captured_frame = match message {
         Message::Request(_) => &mut handshake.request,
         Message::Challenge(_) => &mut handshake.challenge,
         Message::Response(_) => &mut handshake.response,
         _ => &mut handshake.ack,
     };
-    *slot = Some(frame.to_vec());
+    *captured_frame = Some(frame.to_vec());
 }

@@ -92,7 +92,7 @@ impl ClassicProbe {
         };
         context.link.wait_processed(&mut on_datagram)?;
         if !self.extra_wait.is_zero() {
-            // Bounded, because other traffic may never stop.
+            // The wait has a limit, because other traffic may never stop.
             let deadline = Instant::now() + 5 * self.extra_wait;
             while Instant::now() < deadline && context.link.wait(self.extra_wait)? {
                 context.link.receive(&mut |received| {
@@ -158,7 +158,7 @@ fn exchanges(context: &mut AttackContext<'_>) -> Vec<ClassicExchange> {
         .collect()
 }
 
-/// Replays a RESP that was valid once. An ACK is a success.
+/// Replays captured RESPs. An ACK is a success.
 ///
 /// # Errors
 /// See [`AttackError`].

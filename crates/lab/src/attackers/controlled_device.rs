@@ -1,4 +1,4 @@
-//! A legitimate device whose messages all pass through the attack: the attack decides which ones are delivered.
+//! A legitimate device. All its messages pass through the attack, which decides which messages are delivered.
 
 use linewarden_protocol::device::{Device, IgnoredReason, Output, READING_INTERVAL_MS, READINGS_AT_ONCE};
 use linewarden_protocol::frame::ip_bytes;
@@ -209,8 +209,8 @@ pub(super) struct Reaction {
 }
 
 impl Reaction {
-    /// The device reacted to the message.
-    pub(super) fn is_some(&self) -> bool {
+    /// Whether the device reacted to the message.
+    pub(super) fn has_effect(&self) -> bool {
         *self != Self::default()
     }
 }

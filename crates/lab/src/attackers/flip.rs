@@ -73,13 +73,21 @@ pub fn to_device(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
         let received = context
             .link
             .deliver_to_device(&from, &to, &flipped(&original, bit))?;
-        counts.record(device.receive(&received).is_ok_and(|reaction| reaction.is_some()));
+        counts.record(
+            device
+                .receive(&received)
+                .is_ok_and(|reaction| reaction.has_effect()),
+        );
     }
     let response = device.respond(&original)?;
     let ack = device.deliver(&mut context.link, &response)?;
     for bit in 0..BITS {
         let received = context.link.deliver_to_device(&from, &to, &flipped(&ack, bit))?;
-        counts.record(device.receive(&received).is_ok_and(|reaction| reaction.is_some()));
+        counts.record(
+            device
+                .receive(&received)
+                .is_ok_and(|reaction| reaction.has_effect()),
+        );
     }
     match device.receive(&ack) {
         Ok(reaction) if reaction.authenticated => Ok(counts),

@@ -46,8 +46,8 @@ pub fn requests(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackE
     Ok(counts)
 }
 
-/// Sends spoofed RESPONSEs with random tags and an accepted `fresh`, which every CHALLENGE carries; every fifth is for
-/// the previous row, the others for the current row. No line may change.
+/// Sends spoofed RESPONSEs with random tags and an accepted `fresh`, which every CHALLENGE contains. Every fifth RESPONSE
+/// is for the previous row, the others are for the current row. No line may change.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -90,7 +90,7 @@ pub fn responses(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
     Ok(counts)
 }
 
-/// Requests a CHALLENGE for up to 32 devices, as any station may.
+/// Requests a CHALLENGE for each of up to 32 devices, as any station may.
 pub(super) fn current_challenges(
     context: &mut AttackContext<'_>,
     devices: &[DeviceId],

@@ -61,7 +61,11 @@ fn deliver_and_record(
         context
             .link
             .deliver_to_device(&gateway_endpoint(Family::V4), &device.lap_endpoint(), forged)?;
-    counts.record(device.receive(&received).is_ok_and(|reaction| reaction.is_some()));
+    counts.record(
+        device
+            .receive(&received)
+            .is_ok_and(|reaction| reaction.has_effect()),
+    );
     Ok(())
 }
 
@@ -101,7 +105,7 @@ fn forged_ack(
     let mut tag = [0u8; 16];
     match kind {
         0 => {}                  // all zero
-        1 => tag = response.tag, // the tag of the last message on the wire
+        1 => tag = response.tag, // the tag of the previous message on the link
         _ => context.rng.fill_bytes(&mut tag),
     }
     Ok(bytes(&wire::Ack {

@@ -26,8 +26,8 @@ pub const FORGED_PROOFS: &str = "forged PROOF messages in other devices' names";
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Random PROOFs for each overheard request.
 const RANDOM_PROOFS: usize = 12;
-/// Most devices whose last PROOF is remembered.
-const REMEMBERED_PROOFS_MAX: usize = 4_096;
+/// Maximum number of devices whose latest PROOF is stored.
+const STORED_PROOFS_MAX: usize = 4_096;
 
 /// Overheard requests and sent PROOFs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,8 +42,8 @@ pub struct ForgedProofCounts {
 #[derive(Debug)]
 pub(crate) struct ProofForger {
     rng: ChaCha20Rng,
-    /// The last valid PROOF of each device.
-    last_proofs: HashMap<DeviceId, Proof>,
+    /// The latest valid PROOF of each device.
+    latest_proofs: HashMap<DeviceId, Proof>,
     /// Device of the previous request.
     previous_device: Option<DeviceId>,
     pub(crate) counts: ForgedProofCounts,
@@ -53,7 +53,7 @@ impl ProofForger {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             rng: ChaCha20Rng::seed_from_u64(seed),
-            last_proofs: HashMap::new(),
+            latest_proofs: HashMap::new(),
             previous_device: None,
             counts: ForgedProofCounts::default(),
         }
@@ -62,14 +62,14 @@ impl ProofForger {
     /// Stores a valid PROOF that is sent to the gateway.
     pub(crate) fn overhear(&mut self, proof: &Proof) {
         let device = proof.header.device();
-        if self.last_proofs.len() < REMEMBERED_PROOFS_MAX || self.last_proofs.contains_key(&device) {
-            self.last_proofs.insert(device, *proof);
+        if self.latest_proofs.len() < STORED_PROOFS_MAX || self.latest_proofs.contains_key(&device) {
+            self.latest_proofs.insert(device, *proof);
         }
     }
 
     /// The forged PROOFs for a request: random PROOFs with the right round and nonce, in the name of the requested
-    /// device and of another device; a PROOF of the next round; the device's last valid PROOF, unchanged and under the
-    /// new round.
+    /// device and of another device; a PROOF of the next round; the device's latest valid PROOF of an earlier round,
+    /// unchanged and with the new round.
     pub(crate) fn forge(&mut self, request: &AttestRequest) -> Vec<Proof> {
         let (round, device) = (Round::from(request), request.header.device());
         let next = Round {
@@ -84,8 +84,8 @@ impl ProofForger {
         if let Some(neighbor) = self.previous_device.replace(device) {
             proofs.push(round.proof_message(neighbor, self.random_proof()));
         }
-        // A PROOF of the current round is valid, so it is not a replay.
-        let previous_proof = self.last_proofs.get(&device);
+        // A PROOF of the current round is still valid, so it is not replayed.
+        let previous_proof = self.latest_proofs.get(&device);
         if let Some(previous_proof) =
             previous_proof.filter(|previous_proof| previous_proof.round.get() < round.number.0)
         {

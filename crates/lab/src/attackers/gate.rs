@@ -23,8 +23,8 @@ pub(super) fn service(context: &AttackContext<'_>, port: Option<u16>) -> Result<
     })
 }
 
-/// Datagrams from [`ATTACK_PORT`] that reached the service so far.
-fn delivered(context: &AttackContext<'_>) -> u64 {
+/// Number of datagrams from [`ATTACK_PORT`] that have reached the service.
+fn count_delivered(context: &AttackContext<'_>) -> u64 {
     context.service.map_or(0, |(service, ..)| {
         service.traffic().ports.get(&ATTACK_PORT).copied().unwrap_or(0)
     })
@@ -43,7 +43,7 @@ pub fn without_session(context: &mut AttackContext<'_>) -> Result<AttackCounts, 
         .filter_map(|device| context.captured_handshakes.get(device)?.response.as_deref())
         .find_map(|frame| Some(super::attacker_link::datagram(frame)?.from.ip))
         .filter(std::net::IpAddr::is_ipv4);
-    let before = delivered(context);
+    let before = count_delivered(context);
     let mut counts = AttackCounts::default();
     for number in 0..context.messages_per_attack.min(1_000) {
         let own_endpoint = attacker_endpoint(number, ATTACK_PORT);
@@ -69,7 +69,7 @@ pub fn without_session(context: &mut AttackContext<'_>) -> Result<AttackCounts, 
         }
     }
     context.link.wait_processed(|_| {})?;
-    counts.successes = delivered_after_drain(context)? - before;
+    counts.successes = drain_and_count_delivered(context)? - before;
     Ok(counts)
 }
 
@@ -111,13 +111,14 @@ pub fn as_exempt_traffic(context: &mut AttackContext<'_>) -> Result<AttackCounts
         }
     }
     context.link.wait_processed(|_| {})?;
-    delivered_after_drain(context)?;
+    drain_and_count_delivered(context)?;
     counts.successes = count_attack_messages(context)?;
     Ok(counts)
 }
 
-/// A device with a session acts as a server: it sends DHCP server replies and router advertisements. First an ordinary datagram of
-/// the same device must be forwarded. Every reply or advertisement that reaches the service's sockets is a success.
+/// A device with a session acts as a server: it sends DHCP server replies and router advertisements. First an ordinary
+/// datagram of the same device must be forwarded. Every reply or advertisement that reaches the service's sockets is a
+/// success.
 ///
 /// # Errors
 /// See [`AttackError`].
@@ -154,7 +155,7 @@ pub fn as_server(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
         counts.attempts += 3;
     }
     context.link.wait_processed(|_| {})?;
-    delivered_after_drain(context)?;
+    drain_and_count_delivered(context)?;
     counts.successes = count_attack_messages(context)?;
     check_forwarded(
         context,
@@ -203,7 +204,7 @@ pub fn other_vlan(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
         &device,
         "the gate does not forward an authenticated device",
     )?;
-    let before = delivered(context);
+    let before = count_delivered(context);
     let mut counts = AttackCounts::default();
     let from = device.endpoint(ATTACK_PORT);
     let customer = ETHER_VLAN;
@@ -226,7 +227,7 @@ pub fn other_vlan(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
         }
     }
     context.link.wait_processed(|_| {})?;
-    counts.successes = delivered_after_drain(context)? - before;
+    counts.successes = drain_and_count_delivered(context)? - before;
     check_forwarded(
         context,
         &device,
@@ -237,7 +238,7 @@ pub fn other_vlan(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attac
 
 /// Number of datagrams from [`ATTACK_PORT`] after the service has emptied its queue. The caller has waited until the
 /// gateway has processed all earlier frames ([`super::AttackerLink::wait_processed`]).
-fn delivered_after_drain(context: &AttackContext<'_>) -> Result<u64, AttackError> {
+fn drain_and_count_delivered(context: &AttackContext<'_>) -> Result<u64, AttackError> {
     let (service, ..) = context
         .service
         .ok_or(AttackError::MissingInput("the service behind the gate"))?;
@@ -246,5 +247,5 @@ fn delivered_after_drain(context: &AttackContext<'_>) -> Result<u64, AttackError
             "no echo from the service behind the gate",
         ));
     }
-    Ok(delivered(context))
+    Ok(count_delivered(context))
 }

@@ -54,7 +54,7 @@ impl fmt::Display for LineChange {
 
 /// Reads the gateway's lines, which attackers cannot see.
 pub trait GatewayLines {
-    /// The line of a device, `None` if it has none.
+    /// The line of a device; `None` if the device has no line.
     fn line(&self, device: DeviceId) -> Option<LineState>;
 }
 

@@ -86,7 +86,7 @@ pub struct AttackReport {
     pub successes: u64,
     /// One changed line, if changed lines decide about success.
     pub line_change: Option<LineChange>,
-    /// Why the attack was skipped, if it was.
+    /// Why the attack was skipped; `None` if the attack ran.
     pub skipped: Option<&'static str>,
 }
 
@@ -124,7 +124,7 @@ pub struct AttackContext<'a> {
     /// The gateway under attack.
     pub gateway: GatewayId,
     /// Enrolled devices with rows at the gateway that send nothing: their lines must never change.
-    pub absent: Vec<DeviceId>,
+    pub absent_devices: Vec<DeviceId>,
     /// Enrolled devices that have a live session and send nothing: their lines must never change either.
     pub victims: Vec<DeviceId>,
     /// Captured handshakes of victims and other devices.
@@ -158,7 +158,7 @@ impl AttackContext<'_> {
 
     /// All devices whose lines must not change.
     fn protected_devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
-        self.absent.iter().chain(&self.victims).copied()
+        self.absent_devices.iter().chain(&self.victims).copied()
     }
 }
 
@@ -229,7 +229,7 @@ pub const CONTROLLED_DEVICES: u32 = 11;
 /// Index of the first controlled device: after the addresses that attackers use themselves.
 pub const FIRST_CONTROLLED_DEVICE: u32 = crate::address::FIRST_ATTACKER + 900;
 
-/// All attacks, ordered so that none disturbs a later one.
+/// All attacks, ordered so that no attack disturbs a later attack.
 pub const ATTACKS: &[Attack] = &[
     Attack::new(
         "cloned device with a different PUF",

@@ -2,7 +2,7 @@
 //!
 //! That verifier kept one expected hash per device, computed with a 32-bit CRC, zero at first and never cleared. Any
 //! REQ overwrote the hash. The verifier reflected requests for unknown devices, dropped every UDP packet shorter than
-//! its header on any port, and claimed every packet that begins with 0 or 2.
+//! its header on any port, and processed every packet that begins with byte 0 or 2 as its own.
 
 use std::time::{Duration, Instant};
 
@@ -165,7 +165,7 @@ fn xor(a: [u8; 16], b: [u8; 16]) -> [u8; 16] {
 /// # Errors
 /// See [`AttackError`].
 pub fn guessed_tags(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
-    let devices: Vec<_> = context.absent.iter().copied().take(1).collect();
+    let devices: Vec<_> = context.absent_devices.iter().copied().take(1).collect();
     let before = LineSnapshot::of(context.lines, devices.iter().copied());
     let challenges = current_challenges(context, &devices)?;
     let challenge = challenges
@@ -198,10 +198,10 @@ pub fn guessed_tags(context: &mut AttackContext<'_>) -> Result<AttackCounts, Att
 pub fn overwriting_request(context: &mut AttackContext<'_>) -> Result<AttackCounts, AttackError> {
     let mut victim = context.take_controlled_device()?;
     let response = victim.withheld_response(&mut context.link, &mut context.rng)?;
-    let withheld = Instant::now();
+    let withheld_since = Instant::now();
     let mut counts = AttackCounts::default();
     for number in 0..context.messages_per_attack.min(1_000) {
-        if withheld.elapsed() > WITHHOLD_MAX {
+        if withheld_since.elapsed() > WITHHOLD_MAX {
             break;
         }
         let mut nonce = [0u8; 16];
@@ -286,7 +286,7 @@ pub fn leading_bytes(context: &mut AttackContext<'_>) -> Result<AttackCounts, At
             payloads.push(payload);
         }
     }
-    let device = context.absent.first().copied().unwrap_or(DeviceId(1));
+    let device = context.absent_devices.first().copied().unwrap_or(DeviceId(1));
     payloads.push(request(device, [9; 16]).to_vec());
     legitimate_datagrams(context, payloads)
 }
@@ -311,8 +311,8 @@ fn legitimate_datagrams(
             context.link.send(&source, &to, payload)?;
         }
         context.link.flush()?;
-        let sent = Instant::now();
-        while !missing.is_empty() && sent.elapsed() < ECHO_TIMEOUT {
+        let send_time = Instant::now();
+        while !missing.is_empty() && send_time.elapsed() < ECHO_TIMEOUT {
             context.link.receive(&mut |received| {
                 if received.to == source {
                     missing.retain(|payload| payload != received.payload);

@@ -72,7 +72,11 @@ pub fn to_device(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
         let received = context
             .link
             .deliver_to_device(&from, &device.lap_endpoint(), message)?;
-        counts.record(device.receive(&received).is_ok_and(|reaction| reaction.is_some()));
+        counts.record(
+            device
+                .receive(&received)
+                .is_ok_and(|reaction| reaction.has_effect()),
+        );
     }
     let response = device.respond(&challenge)?;
     let ack = device.deliver(&mut context.link, &response)?;
@@ -80,7 +84,11 @@ pub fn to_device(context: &mut AttackContext<'_>) -> Result<AttackCounts, Attack
         let received = context
             .link
             .deliver_to_device(&from, &device.lap_endpoint(), message)?;
-        counts.record(device.receive(&received).is_ok_and(|reaction| reaction.is_some()));
+        counts.record(
+            device
+                .receive(&received)
+                .is_ok_and(|reaction| reaction.has_effect()),
+        );
     }
     match device.receive(&ack) {
         Ok(reaction) if reaction.authenticated => Ok(counts),

@@ -10,7 +10,7 @@ use crate::fleet::DEVICE_PORT;
 /// several ports. The row must stay unspent, and the gateway must still accept the victim's RESPONSE afterwards.
 ///
 /// The victim's IP address is used only if the data plane sees MAC addresses ([`AttackContext::data_plane_sees_macs`]).
-/// A UDP socket cannot distinguish that datagram from the victim's, and the session and the ACK belong to the victim.
+/// A UDP socket cannot distinguish this datagram from the victim's datagram; the victim then gets the session and the ACK.
 ///
 /// # Errors
 /// See [`AttackError`].

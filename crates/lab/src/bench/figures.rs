@@ -1,4 +1,4 @@
-//! Figures 9 to 11 of the IoT paper and Figure 9 of the UAV paper, with the published and the measured values. SVG.
+//! Figures 9 to 11 of the IoT paper and Figure 9 of the UAV paper, with the published and the measured values, as SVG files.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::latency::Series;
 use super::{BenchError, Report};
 
 /// A published value, drawn as a dashed line with its label: values of a paper's switch are blue like xdp, values of
-/// its host are red like host.
+/// a paper's host are red like host.
 struct Published {
     text: &'static str,
     value: f64,
@@ -24,7 +24,7 @@ pub(super) const COLORS: [RGBColor; 6] = [
     RGBColor(150, 30, 20),
 ];
 
-/// Draws all charts into the existing `directory` and returns their paths.
+/// Draws all charts into the existing `directory`; returns the charts' paths.
 ///
 /// # Errors
 /// A chart cannot be drawn or written.
@@ -81,7 +81,7 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
     let file = |name: &str| directory.join(name);
     add(
         "iot-fig9a.svg",
-        cdf(
+        draw_cdf(
             &file("iot-fig9a.svg"),
             "Latency of a complete authentication (IoT paper, Fig. 9a)",
             &series_of("iot-fig9a"),
@@ -90,19 +90,22 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
     )?;
     add(
         "uav-fig9.svg",
-        cdf(
+        draw_cdf(
             &file("uav-fig9.svg"),
             "100 sequential authentications, 5 CRPs, 2 challenges (UAV paper, Fig. 9)",
             &series_of("uav-fig9"),
             &uav,
         ),
     )?;
-    add("iot-fig9bc-10.svg", costs(&file("iot-fig9bc-10.svg"), report))?;
-    add("iot-fig11.svg", rates(&file("iot-fig11.svg"), report))?;
+    add(
+        "iot-fig9bc-10.svg",
+        draw_costs(&file("iot-fig9bc-10.svg"), report),
+    )?;
+    add("iot-fig11.svg", draw_rates(&file("iot-fig11.svg"), report))?;
     Ok(drawn)
 }
 
-pub(super) fn text<E: std::fmt::Display>(error: E) -> String {
+pub(super) fn error_text<E: std::fmt::Display>(error: E) -> String {
     error.to_string()
 }
 
@@ -118,7 +121,12 @@ pub(super) fn round_to_integer(number: f64) -> String {
     groups.join(",")
 }
 
-fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) -> Result<PathBuf, String> {
+fn draw_cdf(
+    path: &Path,
+    title: &str,
+    series: &[&Series],
+    published: &[Published],
+) -> Result<PathBuf, String> {
     let p9995_us = |series: &Series| series.latency_ns.value_at_quantile(0.9995) as f64 / 1000.0;
     let x_max = series
         .iter()
@@ -133,20 +141,20 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
         .max(0.5)
         * 0.8;
     let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
-    root.fill(&WHITE).map_err(text)?;
+    root.fill(&WHITE).map_err(error_text)?;
     let mut chart = ChartBuilder::on(&root)
         .caption(title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(52)
         .build_cartesian_2d((x_min..x_max).log_scale(), 0.0..1.0)
-        .map_err(text)?;
+        .map_err(error_text)?;
     chart
         .configure_mesh()
         .x_desc("latency, us (log)")
         .y_desc("share of authentications")
         .draw()
-        .map_err(text)?;
+        .map_err(error_text)?;
     for (series, color) in series.iter().zip(COLORS.iter().cycle()) {
         let total = series.latency_ns.len().max(1) as f64;
         let mut count = 0;
@@ -161,7 +169,7 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
         let p99 = series.latency_ns.value_at_quantile(0.99) as f64 / 1000.0;
         chart
             .draw_series(LineSeries::new(points, color.stroke_width(2)))
-            .map_err(text)?
+            .map_err(error_text)?
             .label(format!("{}: p99 {p99:.1} us", series.name))
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
@@ -174,7 +182,7 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
                 4,
                 published.color.stroke_width(1),
             ))
-            .map_err(text)?
+            .map_err(error_text)?
             .label(published.text)
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(1)));
     }
@@ -184,12 +192,12 @@ fn cdf(path: &Path, title: &str, series: &[&Series], published: &[Published]) ->
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()
-        .map_err(text)?;
-    root.present().map_err(text)?;
+        .map_err(error_text)?;
+    root.present().map_err(error_text)?;
     Ok(path.to_owned())
 }
 
-/// Groups of bars over a logarithmic axis.
+/// Draws groups of bars over a logarithmic axis.
 pub(super) fn bars(
     path: &Path,
     title: &str,
@@ -204,7 +212,7 @@ pub(super) fn bars(
     let y_max = values.clone().fold(1.0, f64::max) * 12.0;
     let y_min = values.fold(y_max, f64::min) / 3.0;
     let root = SVGBackend::new(path, (900, 480 + 20 * remarks.len() as u32)).into_drawing_area();
-    root.fill(&WHITE).map_err(text)?;
+    root.fill(&WHITE).map_err(error_text)?;
     let (upper, lower) = root.split_vertically(470);
     let group_count = groups.len() as f64;
     let mut chart = ChartBuilder::on(&upper)
@@ -213,7 +221,7 @@ pub(super) fn bars(
         .x_label_area_size(30)
         .y_label_area_size(70)
         .build_cartesian_2d(0.0..group_count, (y_min..y_max).log_scale())
-        .map_err(text)?;
+        .map_err(error_text)?;
     let name = |x: &f64| {
         groups
             .get(*x as usize)
@@ -232,13 +240,13 @@ pub(super) fn bars(
         })
         .y_desc(unit)
         .draw()
-        .map_err(text)?;
+        .map_err(error_text)?;
     for (position, (_, bars)) in groups.iter().enumerate() {
         let width = 0.7 / bars.len().max(1) as f64;
         for (number, ((label, value), color)) in bars.iter().zip(COLORS.iter().cycle()).enumerate() {
             let left = position as f64 + 0.15 + number as f64 * width;
             let bar = Rectangle::new([(left, y_min), (left + width * 0.92, *value)], color.filled());
-            let drawn = chart.draw_series([bar]).map_err(text)?;
+            let drawn = chart.draw_series([bar]).map_err(error_text)?;
             if position == 0 {
                 drawn
                     .label(*label)
@@ -253,7 +261,7 @@ pub(super) fn bars(
             };
             chart
                 .draw_series([Text::new(value_text, (left, *value * 1.25), ("sans-serif", 13))])
-                .map_err(text)?;
+                .map_err(error_text)?;
         }
     }
     chart
@@ -262,7 +270,7 @@ pub(super) fn bars(
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()
-        .map_err(text)?;
+        .map_err(error_text)?;
     for (line, remark) in remarks.iter().enumerate() {
         lower
             .draw(&Text::new(
@@ -270,13 +278,13 @@ pub(super) fn bars(
                 (70, 2 + 20 * line as i32),
                 ("sans-serif", 14),
             ))
-            .map_err(text)?;
+            .map_err(error_text)?;
     }
-    root.present().map_err(text)?;
+    root.present().map_err(error_text)?;
     Ok(path.to_owned())
 }
 
-fn costs(path: &Path, report: &Report) -> Result<PathBuf, String> {
+fn draw_costs(path: &Path, report: &Report) -> Result<PathBuf, String> {
     let value = |name: String| report.value(&name).unwrap_or(f64::NAN);
     let sizes = [64, 128, 256];
     let groups: Vec<(String, Vec<(&str, f64)>)> = sizes
@@ -324,7 +332,7 @@ fn costs(path: &Path, report: &Report) -> Result<PathBuf, String> {
     )
 }
 
-fn rates(path: &Path, report: &Report) -> Result<PathBuf, String> {
+fn draw_rates(path: &Path, report: &Report) -> Result<PathBuf, String> {
     let value = |name: &str| report.value(name).unwrap_or(f64::NAN);
     let mut groups = vec![(
         "LAP/1".to_owned(),

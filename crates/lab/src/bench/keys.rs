@@ -121,7 +121,7 @@ pub fn response_frame(device: u32, mode: Mode, idx: RowIndex, bound: bool) -> Ve
     frame(device, LAP_PORT, response(device, mode, idx, bound).as_bytes())
 }
 
-/// The configuration of a gateway for `slots` devices with `ring` rows each.
+/// The configuration of a gateway for `slots` devices, each with `ring` rows in addition to the row in the line.
 #[must_use]
 pub fn config(slots: u32, ring: u32) -> Config {
     Config {
@@ -156,7 +156,7 @@ pub fn config(slots: u32, ring: u32) -> Config {
 /// The port of the classic profile.
 pub const CLASSIC_PORT: u16 = linewarden_protocol::classic::CLASSIC_PORT;
 
-/// Response `row` of an identifier: `bytes` long, full width.
+/// The response of an identifier's row `row`, `bytes` bytes long.
 #[must_use]
 pub fn classic_response(identifier: u32, row: u32, bytes: usize) -> Vec<u8> {
     let mut state = u64::from(identifier) << 32 | u64::from(row);

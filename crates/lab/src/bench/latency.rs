@@ -1,5 +1,6 @@
-//! Latency of complete authentications in sequence, from REQUEST to verified ACK, of an ordinary UDP client that polls,
-//! through `xdp` and `host` on the same kind of veth. The classic profile is measured in the same way, at 64 and 256 bits.
+//! Latency of complete authentications in sequence, from REQUEST to verified ACK. An ordinary UDP client, which polls its socket,
+//! authenticates through `xdp` and through `host` on the same kind of veth. The classic profile is measured in the same
+//! way, at 64 and 256 bits.
 //!
 //! Client and verifier have one CPU each. The threads of `host` sleep until a datagram arrives, as in production.
 
@@ -136,25 +137,25 @@ fn unexpected_reply(expected: &str) -> BenchError {
     BenchError::InvalidMeasurement(format!("the gateway's reply is not a {expected}"))
 }
 
-/// One complete authentication in key mode, the ACK's tag verified.
+/// One complete authentication in key mode, including the verification of the ACK's tag.
 fn handshake(socket: &UdpSocket, idx: RowIndex) -> Result<(), BenchError> {
     let mut buffer = [0u8; 128];
     let reply = exchange(socket, keys::request(DEVICE).as_bytes(), &mut buffer)?;
     let Ok(Message::Challenge(challenge)) = wire::parse(reply) else {
         return Err(unexpected_reply("CHALLENGE"));
     };
-    let offered = RowIndex(challenge.idx.get());
-    if offered != idx {
+    let offered_row = RowIndex(challenge.idx.get());
+    if offered_row != idx {
         return Err(BenchError::InvalidMeasurement(format!(
-            "the gateway offered row {offered} instead of {idx}"
+            "the gateway offered row {offered_row} instead of {idx}"
         )));
     }
-    let response = keys::response(DEVICE, Mode::Key, offered, false);
+    let response = keys::response(DEVICE, Mode::Key, offered_row, false);
     let reply = exchange(socket, response.as_bytes(), &mut buffer)?;
     let Ok(Message::Ack(ack)) = wire::parse(reply) else {
         return Err(unexpected_reply("ACK"));
     };
-    let key = keys::auth_key(DEVICE, Mode::Key, offered);
+    let key = keys::auth_key(DEVICE, Mode::Key, offered_row);
     let session_key = SessionKey::derive(&key, Suite::SipHash128, &response.tag);
     tag::verify(&tag::ack(&session_key, ack), &ack.tag)
         .map(|_| ())
@@ -171,13 +172,13 @@ fn lap_latency(xdp: bool, count: u32, runs: u32) -> Result<Histogram<u64>, Bench
         .install(device_id(DEVICE), Mode::Key, RowIndex(0), &rows, None)
         .map_err(DataPlaneError::from)?;
     let store = verifier.store();
-    let mut next = 0..;
+    let mut row_indices = 0..;
     let mut best: Option<Histogram<u64>> = None;
     for _ in 0..runs {
         let mut latency_ns = histogram();
         lab.devices.run(|| -> Result<(), BenchError> {
             let socket = client(LAP_PORT)?;
-            for (number, idx) in (0..count).zip(next.by_ref()) {
+            for (number, idx) in (0..count).zip(row_indices.by_ref()) {
                 if number % 1000 == 0 {
                     freshness::refresh(store);
                 }
@@ -257,7 +258,8 @@ struct ClassicRun {
     profile: ClassicProfile,
     bits: ResponseBits,
     count: u32,
-    /// CRPs of a device: 500 in the IoT paper, 5 (of which two halves of 2 are used) in the UAV paper.
+    /// CRPs of a device: 500 in the IoT paper, 5 in the UAV paper. `classic-uav` draws one CRP from each of two halves; the
+    /// fifth CRP is not used.
     rows: u32,
 }
 
@@ -302,7 +304,7 @@ fn classic_latency(run: ClassicRun, xdp: bool, runs: u32) -> Result<Histogram<u6
 pub fn classic_costs(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     for bits in [ResponseBits::B64, ResponseBits::B128, ResponseBits::B256] {
         let count = scale.handshakes * 4;
-        // At least one burst of identifiers, each with one outstanding challenge.
+        // At least 64 identifiers, one for each exchange of a burst: an identifier has only one outstanding challenge.
         let crps = (count / 64).clamp(2, 500);
         let run = ClassicRun {
             profile: ClassicProfile::Iot,
@@ -340,7 +342,7 @@ fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
     let _verifier = Verifier::start(&lab, &run.config(), xdp, CLIENT_CPU)?;
     let gateway_napi = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
     gateway_napi.pin(&[CLIENT_CPU])?;
-    // The client side needs its own thread, too; otherwise its work would be counted in the verifier's thread.
+    // The client side needs its own receive thread; otherwise its work would be counted in the verifier's thread.
     NapiThreads::enable(&lab.devices, &lab.devices_end.name)?.pin(&[CLIENT_CPU])?;
     let threads = if xdp {
         Vec::new()
@@ -355,8 +357,8 @@ fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
         Ok(sum)
     };
     let before = verifier_cpu_time()?;
-    let done = lab.devices.run(|| classic_bursts(run))??;
-    Ok((verifier_cpu_time()? - before).as_nanos() as f64 / f64::from(done.max(1)))
+    let completed = lab.devices.run(|| classic_bursts(run))??;
+    Ok((verifier_cpu_time()? - before).as_nanos() as f64 / f64::from(completed.max(1)))
 }
 
 /// Exchanges in bursts: 64 REQs, then the responses to the challenges. Returns the number of accepted exchanges.
@@ -377,7 +379,7 @@ fn classic_bursts(run: ClassicRun) -> Result<u32, BenchError> {
     let identifiers = run.count.div_ceil(run.rows).max(1);
     let mut buffer = [0u8; 128];
     for burst in 0..run.count / BURST {
-        // Different identifiers in a burst, because each has one outstanding challenge.
+        // Different identifiers in a burst, because an identifier has only one outstanding challenge.
         let ids: Vec<u32> = (0..BURST.min(identifiers))
             .map(|offset| (burst * BURST + offset) % identifiers + 1)
             .collect();
@@ -389,7 +391,7 @@ fn classic_bursts(run: ClassicRun) -> Result<u32, BenchError> {
                 socket.send(&payload).map_err(io("send a message"))?;
             }
         }
-        // Challenges and ACKs arrive in any order; a lost one ends the burst.
+        // Challenges and ACKs arrive in any order; a lost message ends the burst.
         let mut accepted = 0;
         while accepted < ids.len() {
             let Ok(length) = socket.recv(&mut buffer) else {
@@ -412,7 +414,7 @@ fn classic_bursts(run: ClassicRun) -> Result<u32, BenchError> {
     Ok(done)
 }
 
-/// The rows and series of this part.
+/// Adds the rows and series of this part.
 ///
 /// # Errors
 /// The lab or a data plane could not be set up.
@@ -438,8 +440,8 @@ pub fn rows(scale: &Scale, report: &mut Report) -> Result<(), BenchError> {
         "ratio",
         Some(2.0),
     ));
-    series(report, "LAP/1, xdp", "iot-fig9a", xdp);
-    series(report, "LAP/1, host", "iot-fig9a", host);
+    push_series(report, "LAP/1, xdp", "iot-fig9a", xdp);
+    push_series(report, "LAP/1, host", "iot-fig9a", host);
     for bits in [ResponseBits::B64, ResponseBits::B256] {
         let run = ClassicRun {
             profile: ClassicProfile::Iot,
@@ -453,8 +455,8 @@ pub fn rows(scale: &Scale, report: &mut Report) -> Result<(), BenchError> {
         );
         let size = bits.bytes() * 8;
         push_pair(report, &format!("classic_iot_{size}"), &xdp, &host);
-        series(report, &format!("classic {size} bit, xdp"), "iot-fig9a", xdp);
-        series(report, &format!("classic {size} bit, host"), "iot-fig9a", host);
+        push_series(report, &format!("classic {size} bit, xdp"), "iot-fig9a", xdp);
+        push_series(report, &format!("classic {size} bit, host"), "iot-fig9a", host);
     }
     let run = ClassicRun {
         profile: ClassicProfile::Uav,
@@ -467,8 +469,8 @@ pub fn rows(scale: &Scale, report: &mut Report) -> Result<(), BenchError> {
         classic_latency(run, false, runs)?,
     );
     push_pair(report, "classic_uav_64", &xdp, &host);
-    series(report, "classic-uav, xdp", "uav-fig9", xdp);
-    series(report, "classic-uav, host", "uav-fig9", host);
+    push_series(report, "classic-uav, xdp", "uav-fig9", xdp);
+    push_series(report, "classic-uav, host", "uav-fig9", host);
     Ok(())
 }
 
@@ -486,7 +488,7 @@ fn push_pair(report: &mut Report, name: &str, xdp: &Histogram<u64>, host: &Histo
     }
 }
 
-fn series(report: &mut Report, name: &str, picture: &'static str, latency_ns: Histogram<u64>) {
+fn push_series(report: &mut Report, name: &str, picture: &'static str, latency_ns: Histogram<u64>) {
     report.latencies.push(Series {
         name: name.into(),
         picture,

@@ -1,4 +1,4 @@
-//! The benchmarks. `docs/experiments.md` names the papers that they cite: the *IoT paper*, the *UAV paper*, the *P4DRA
+//! The benchmarks. `docs/experiments.md` names the papers that the benchmarks cite: the *IoT paper*, the *UAV paper*, the *P4DRA
 //! paper*, the *HAA thesis*, and the paper on the *attesting BMv2*.
 //!
 //! `linewarden bench auth` measures the cost of authentication in one run on one machine and compares it with the figures
@@ -262,7 +262,7 @@ impl Pending {
 /// The size of a benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
-    /// Runs of which the minimum counts.
+    /// Runs; the minimum of all runs is the result.
     pub runs: u32,
     /// Packets of a run.
     pub repeat: u32,
@@ -306,7 +306,7 @@ pub struct Report {
     pub gpu: Option<String>,
 }
 
-/// All rows in one list, pending ones last.
+/// All rows in one list, pending values last.
 impl Serialize for Report {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
@@ -341,7 +341,7 @@ impl Report {
 /// Runs all parts of `linewarden bench auth`. `progress` receives the name of each part at its start.
 ///
 /// # Errors
-/// The first part that could not be run.
+/// The error of the first part that fails.
 pub fn auth(scale: &Scale, progress: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
     let mut report = Report::default();
     progress("memory latency");

@@ -22,6 +22,7 @@ use crate::topology::{Lab, Topology};
 /// CPU of all threads of a saturated run.
 const CPU: usize = 0;
 const DEVICES: u32 = 2_000;
+/// Concurrent handshakes.
 const WINDOW: u32 = 128;
 
 /// The result of a saturated run.
@@ -140,7 +141,7 @@ impl<'a> Saturation<'a> {
         ))
     }
 
-    /// Lets all handshakes end and returns the number of completed ones.
+    /// Lets all handshakes end; returns the number of completed handshakes.
     fn finish(mut self) -> Result<u64, BenchError> {
         Ok(self.generator.finish(Duration::from_secs(10))?.completed)
     }
@@ -194,7 +195,7 @@ fn rows_per_device(length: Duration) -> u32 {
         .max(64)
 }
 
-/// Runs `job` on the `xdp` data plane saturated over one veth, for at most `length`.
+/// Runs `job` while the `xdp` data plane is saturated over a veth. The devices have rows for a job of at most `length`.
 pub(super) fn xdp_while<T>(
     length: Duration,
     job: impl FnOnce(&mut Saturation<'_>) -> Result<T, BenchError>,
@@ -249,7 +250,7 @@ pub(super) fn threads_named(prefix: &str) -> Result<Vec<libc::pid_t>, BenchError
         .collect())
 }
 
-/// The rows of this part.
+/// Adds the rows of this part.
 ///
 /// # Errors
 /// The lab or a data plane could not be set up.

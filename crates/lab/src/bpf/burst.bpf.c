@@ -14,7 +14,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 struct burst_frame {
 	__u64 word[FRAME_WORDS];
-	__u16 rest;
+	__u16 last_bytes; /* after the words */
 	__u16 pad[3];
 };
 
@@ -35,7 +35,7 @@ struct {
 
 /* Set by user space before a run. */
 __u32 interface = 0; /* output interface of the frames */
-__u32 next = 0;
+__u32 next = 0; /* index of the next frame to send */
 
 SEC("xdp")
 int burst_send(struct xdp_md *ctx)
@@ -55,7 +55,7 @@ int burst_send(struct xdp_md *ctx)
 #pragma unroll
 	for (int i = 0; i < FRAME_WORDS; i++)
 		word[i] = frame->word[i];
-	*(__u16 *)(word + FRAME_WORDS) = frame->rest;
+	*(__u16 *)(word + FRAME_WORDS) = frame->last_bytes;
 	next = index + 1;
 	return bpf_redirect(interface, 0);
 }

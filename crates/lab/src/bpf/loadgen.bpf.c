@@ -5,7 +5,7 @@
  * `loadgen_generate` is attached to the devices' end of a veth and simulates `window` devices at once. The program
  * turns each CHALLENGE into the RESPONSE whose tag user space has computed before, and each ACK into the REQUEST of
  * the next device, in the same packet buffer. The verifier always has work, no packet is allocated or freed, and no
- * frame is lost, so the rate is the verifier's. Token w simulates the devices w, w + window, w + 2 window, ... and
+ * frame is lost, so the measured rate is the verifier's rate. Token w simulates the devices w, w + window, w + 2 window, ... and
  * starts over, so two tokens never use the same device and share no state.
  *
  * `loadgen_reflect` on the gateway's end replies with minimal work. The rate against it is the generator's own rate,

@@ -5,7 +5,7 @@
 
 #include <linux/types.h>
 
-/* Most concurrent handshakes; a veth's ring holds at most 256 frames. */
+/* Maximum number of concurrent handshakes; a veth's ring holds at most 256 frames. */
 #define LOADGEN_WINDOW_MAX 192
 
 /* Set before loading; multi-byte fields marked be are in network byte order. */
@@ -45,8 +45,8 @@ struct loadgen_counters {
 	__u64 completed;  /* ACKs received: complete authentications */
 	__u64 naks;
 	__u64 exhausted;  /* CHALLENGE for a row without a tag */
-	__u64 stale;      /* CHALLENGE with another freshness value than that of the tags */
-	__u64 unexpected; /* unexpected for its token, such as a duplicate */
+	__u64 stale;      /* CHALLENGE with another freshness value than the tags have */
+	__u64 unexpected; /* message that is unexpected for its token, such as a duplicate */
 	__u64 ended;      /* tokens that ended */
 };
 

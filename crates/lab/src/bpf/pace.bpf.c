@@ -16,7 +16,7 @@ __u32 interface = 0; /* output interface of the frames */
 __u64 next_ps = 0; /* when the next frame is due, by CLOCK_MONOTONIC */
 __u64 interval_ps = 0;
 __u64 end_ns = 0;
-/* Sent frames, including lost ones. */
+/* Sent frames, including frames that were lost later. */
 __u64 sent = 0;
 
 struct {

@@ -19,7 +19,7 @@ use crate::service::EchoService;
 pub(super) struct AttackSuite<'a> {
     pub(super) link: AttackerLink,
     pub(super) captured_handshakes: CapturedHandshakes,
-    pub(super) absent: Vec<DeviceId>,
+    pub(super) absent_devices: Vec<DeviceId>,
     pub(super) victims: Vec<DeviceId>,
     pub(super) controlled_devices: Vec<ControlledDevice>,
     pub(super) clones: Vec<Member>,
@@ -45,7 +45,7 @@ impl AttackSuite<'_> {
             link: self.link,
             lines: &lines,
             gateway: GATEWAY_ID,
-            absent: self.absent,
+            absent_devices: self.absent_devices,
             victims: self.victims,
             captured_handshakes: self.captured_handshakes,
             controlled_devices: self.controlled_devices,

@@ -1,4 +1,4 @@
-//! The legitimate devices on the link, by group, and the endpoint of the service as they see it.
+//! The legitimate devices on the link, by group, and the endpoint of the service as the devices see it.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::topology::Lab;
 
 /// The echo service's port.
 pub(super) const ECHO_PORT: u16 = 7007;
-/// IP versions of the devices that are not captured, in turn.
+/// IP versions of the devices that are not captured, by index modulo 4.
 const FAMILIES: [Family; 4] = [Family::V4, Family::V4, Family::V4, Family::V6];
 
 /// The legitimate devices, by group.
@@ -21,6 +21,7 @@ pub(super) struct Fleets {
     pub(super) victims: Fleet,
     pub(super) latency_sample: Fleet,
     pub(super) provers: Fleet,
+    /// All devices that are in no other group.
     pub(super) remaining: Fleet,
 }
 
@@ -57,7 +58,7 @@ impl Fleets {
         })
     }
 
-    pub(super) fn all(&self) -> [&Fleet; 4] {
+    pub(super) fn all_fleets(&self) -> [&Fleet; 4] {
         [
             &self.victims,
             &self.latency_sample,
@@ -69,7 +70,7 @@ impl Fleets {
     /// Every device with the row that opened its session, from the device's own state.
     pub(super) fn sessions(&self) -> Vec<(DeviceId, Option<u32>)> {
         let session_row = |fleet: &Fleet, index| fleet.session(index).map(|session| session.idx.0);
-        self.all()
+        self.all_fleets()
             .into_iter()
             .flat_map(|fleet| {
                 fleet

@@ -36,7 +36,7 @@ pub(super) fn config(
     options: &Options,
     data_plane: DataPlaneKind,
     local: Vec<IpAddr>,
-    records: u32,
+    slots: u32,
 ) -> Result<Config, DemoError> {
     let gate_enabled = data_plane.has_gate() && options.fault != Some(InjectedFault::GateDisabled);
     Ok(Config {
@@ -48,7 +48,7 @@ pub(super) fn config(
             false => address::link_prefixes(),
         },
         follows_interfaces: false,
-        other_addresses: address::other_addresses(),
+        other_addresses: address::gateway_addresses(),
         fragments: false,
         local,
         gate: if gate_enabled { Gate::Bound } else { Gate::Off },
@@ -58,7 +58,7 @@ pub(super) fn config(
         low_rows: 0,
         low_credit: 2,
         geometry: Geometry {
-            slots: records,
+            slots,
             ring: options.rows - 1,
             hash_seed: [getrandom::u64()?, getrandom::u64()?],
         },
@@ -71,7 +71,7 @@ pub(super) fn config(
     })
 }
 
-/// A data plane on the lab's link, with its P4 switch if it uses one.
+/// A data plane on the lab's link, and its P4 switch if the data plane is `p4`.
 pub(super) type AttachedDataPlane = (Box<dyn DataPlane>, Option<DemoSwitch>);
 
 /// Starts the data plane on the gateway's end of the link.

@@ -27,12 +27,12 @@ enum Comparison {
 
 /// Compares a line with its device; `session_idx` is the row that opened the device's session.
 fn compare(line: Option<&LineStatus>, session_idx: Option<u32>) -> Comparison {
-    let spent = line.map_or(0, |line| line.commit.idx().0);
+    let spent_rows = line.map_or(0, |line| line.commit.idx().0);
     let is_open = line.is_some_and(|line| line.has_session);
     let expected_rows = session_idx.map_or(0, |idx| idx.saturating_add(1));
-    if spent > expected_rows || is_open && session_idx.is_none() {
+    if spent_rows > expected_rows || is_open && session_idx.is_none() {
         Comparison::Unexplained
-    } else if session_idx.is_some() && !is_open || spent < expected_rows {
+    } else if session_idx.is_some() && !is_open || spent_rows < expected_rows {
         Comparison::SessionLost
     } else {
         Comparison::Consistent { session: is_open }
@@ -44,10 +44,10 @@ fn compare(line: Option<&LineStatus>, session_idx: Option<u32>) -> Comparison {
 pub(super) fn check_lines(
     demo_gateway: &DemoGateway,
     mut sessions: Vec<(DeviceId, Option<u32>)>,
-    absent: &[DeviceId],
+    absent_devices: &[DeviceId],
 ) -> Result<(LineCheck, u64), DemoError> {
     let legitimate = sessions.len() as u64;
-    sessions.extend(absent.iter().map(|device| (*device, None)));
+    sessions.extend(absent_devices.iter().map(|device| (*device, None)));
     let lines = demo_gateway.lines(sessions.iter().map(|(device, _)| *device).collect())?;
     let mut counts = LineCheck::default();
     let mut authenticated = 0;
@@ -63,8 +63,8 @@ pub(super) fn check_lines(
     Ok((counts, authenticated))
 }
 
-/// Number of unauthorized datagrams at the service: those from addresses of no legitimate device, or those from the
-/// attackers' port, whichever are more.
+/// Number of unauthorized datagrams at the service: the larger of the number of datagrams from unknown addresses and the
+/// number of datagrams from the attackers' port.
 pub(super) fn unauthorized_datagrams(traffic: &ServiceTraffic, legitimate: &HashSet<IpAddr>) -> u64 {
     let from_unknown: u64 = traffic
         .sources
@@ -76,12 +76,12 @@ pub(super) fn unauthorized_datagrams(traffic: &ServiceTraffic, legitimate: &Hash
     from_unknown.max(from_attackers)
 }
 
-/// Addresses of legitimate datagrams: those of the fleet and of the controlled devices.
+/// Addresses of legitimate datagrams: the addresses of the fleet and of the controlled devices.
 pub(super) fn legitimate_addresses(fleets: &Fleets) -> HashSet<IpAddr> {
     let controlled = FIRST_CONTROLLED_DEVICE..FIRST_CONTROLLED_DEVICE + CONTROLLED_DEVICES;
     let controlled = controlled.map(|index| DeviceAddress::new(index).endpoint(Family::V4, 0).ip);
     fleets
-        .all()
+        .all_fleets()
         .into_iter()
         .flat_map(|fleet| fleet.indices())
         .map(|index| fleets.ip(index))

@@ -55,15 +55,15 @@ use crate::topology::LabError;
 
 /// Devices whose handshakes are captured, and which are then attacked; one of them is revoked at the end.
 pub const VICTIMS: u32 = 8;
-/// Fewest devices of a demonstration.
+/// Minimum number of devices of a demonstration.
 pub const DEVICES_MIN: u32 = 2 * VICTIMS;
-/// Most devices: the following addresses are used by absent devices and attackers.
+/// Maximum number of devices: absent devices and attackers use the following addresses.
 pub const DEVICES_MAX: u32 = 60_000;
 
-/// Fewest rows of a device: a device of the latency comparison authenticates four times, twice at each of the two
+/// Minimum number of rows of a device: a device of the latency comparison authenticates four times, twice at each of the two
 /// gateways.
 pub const ROWS_MIN: u32 = 4;
-/// Most rows.
+/// Maximum number of rows of a device.
 pub const ROWS_MAX: u32 = 64;
 
 /// The data plane that verifies devices.
@@ -121,9 +121,9 @@ pub struct Options {
     pub bit_error_rate: f64,
     /// Concurrent handshakes of each worker.
     pub window: usize,
-    /// Messages of an attack that sends many.
+    /// Number of messages of an attack that sends many messages.
     pub messages_per_attack: u32,
-    /// Devices of the latency comparison, at most a quarter of all.
+    /// Devices of the latency comparison; at most a quarter of all devices takes part.
     pub latency_devices: u32,
     /// A device without a session after this time counts as refused.
     pub timeout: Duration,
@@ -225,7 +225,8 @@ pub enum Event {
     Attack(AttackOutcome),
 }
 
-/// Why a demonstration could not be carried out. The [`Report`] lists attacks that succeed: they are no error.
+/// Why a demonstration could not be carried out. A successful attack is not an error: the [`Report`] lists
+/// successful attacks.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// Too few or too many devices.
@@ -364,7 +365,7 @@ impl RunControl<'_> {
 }
 
 /// Runs the demonstration in an isolated network of namespaces. Without the privileges for such a network, the `host`
-/// data plane runs on the loopback interface with fewer checks; [`Report::skipped_checks`] lists the skipped ones.
+/// data plane runs on the loopback interface with fewer checks; [`Report::skipped_checks`] lists the skipped checks.
 ///
 /// # Errors
 /// Why the demonstration could not be carried out; [`DemoError::Interrupted`] if `stop` was set;

@@ -102,6 +102,7 @@ struct NetworkRun<'a> {
     options: &'a Options,
     lab: &'a Lab,
     store: &'a RegistryStore,
+    /// Number of devices in the registry, including revoked devices.
     enrolled: u32,
     fleets: Fleets,
     report: Report,
@@ -143,7 +144,7 @@ impl NetworkRun<'_> {
         }
     }
 
-    /// All steps on the data plane of the main run except the latency measurement without attackers.
+    /// Runs all steps on the data plane of the main run except the latency measurement without attackers.
     fn run_scenario(
         &mut self,
         demo_gateway: &DemoGateway,
@@ -161,7 +162,7 @@ impl NetworkRun<'_> {
         if self.options.fault == Some(InjectedFault::RevokeBeforeAuthentication) {
             self.revoke(demo_gateway, self.options.devices - 1)?;
         }
-        let absent = participants.absent.clone();
+        let absent = participants.absent_devices.clone();
         self.authenticate_under_attack(demo_gateway, &echo, participants, captured, control)?;
         let (line_counts, authenticated) =
             line_check::check_lines(demo_gateway, self.fleets.sessions(), &absent)?;
@@ -229,11 +230,15 @@ impl NetworkRun<'_> {
         captured: CapturedHandshakes,
         control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
-        let probe = participants.absent.first().copied().unwrap_or(DeviceId(1));
+        let probe = participants
+            .absent_devices
+            .first()
+            .copied()
+            .unwrap_or(DeviceId(1));
         let suite = AttackSuite {
             link: AttackerLink::new(self.lab, probe)?,
             captured_handshakes: captured,
-            absent: participants.absent,
+            absent_devices: participants.absent_devices,
             victims: self.fleets.victims.indices().map(device_id).collect(),
             controlled_devices: participants
                 .controlled_devices
@@ -375,7 +380,7 @@ impl NetworkRun<'_> {
         control.check_stop()?;
         drain_service_queue(echo)?;
         let traffic = echo.traffic();
-        for fleet in self.fleets.all() {
+        for fleet in self.fleets.all_fleets() {
             for index in fleet.indices().filter(|index| fleet.session(*index).is_some()) {
                 let arrived = traffic.sources.contains_key(&self.fleets.ip(index));
                 if arrived && fleet.received_echo(index) {
@@ -432,8 +437,8 @@ impl NetworkRun<'_> {
         Ok(())
     }
 
-    /// Revokes the first device: its session must end and no new one may open, while the other victims can authenticate
-    /// again.
+    /// Revokes the first device: its session must end and no new session may open, while the other victims can
+    /// authenticate again.
     fn run_revocation(
         &mut self,
         demo_gateway: &DemoGateway,
@@ -619,7 +624,8 @@ impl LinkProvers<'_> {
         Ok(Some(count_arrived()? - before))
     }
 
-    /// Power-cycles the device, which requests a session until the gateway refuses it; returns whether it got one.
+    /// Power-cycles the device, which requests a session until the gateway refuses the request. Returns whether the device
+    /// got a session.
     fn reauthenticate(&mut self, index: u32) -> Result<bool, DemoError> {
         let demo_gateway = self.gateway;
         let refusals = || {
@@ -628,16 +634,16 @@ impl LinkProvers<'_> {
         };
         let before = refusals();
         self.fleet.power_cycle_device(index);
-        let enough = AtomicBool::new(false);
+        let is_refused = AtomicBool::new(false);
         let mut check = |_: Progress| {
             if refusals() > before {
-                enough.store(true, Ordering::Relaxed);
+                is_refused.store(true, Ordering::Relaxed);
             }
         };
-        self.authenticate(&enough, &mut check, index)
+        self.authenticate(&is_refused, &mut check, index)
     }
 
-    /// Every device without a session requests one. Returns whether device `index` has a session afterwards.
+    /// Every device without a session requests a session. Returns whether device `index` has a session afterwards.
     fn authenticate(
         &mut self,
         stop: &AtomicBool,

@@ -9,16 +9,16 @@ use super::{DemoError, Options, RunControl, VICTIMS};
 use crate::attackers::{CONTROLLED_DEVICES, FIRST_CONTROLLED_DEVICE};
 use crate::fleet::{FleetSpec, Member, PufKind, SimulatedDevice, device_id, enroll_fleet};
 
-/// Most attested devices: each has files on disk.
+/// Maximum number of attested devices: each device has files on disk.
 const PROVERS_MAX: u32 = 50;
 /// Devices that are enrolled and never send a message.
 const ABSENT_DEVICES: u32 = 8;
 /// Devices that are enrolled between two checks of the stop flag.
 const ENROLLMENT_CHUNK: u32 = 512;
-/// One device in this many has a weak PUF and uses key mode.
+/// One in `WEAK_PUF_INTERVAL` devices has a weak PUF and uses key mode.
 const WEAK_PUF_INTERVAL: u32 = 10;
 /// A 6-XOR arbiter PUF of 64 stages.
-const STRONG: PufKind = PufKind::XorArbiter {
+const STRONG_PUF: PufKind = PufKind::XorArbiter {
     stages: 64,
     chains: 6,
 };
@@ -28,7 +28,7 @@ fn puf_kind(index: u32) -> PufKind {
     if index % WEAK_PUF_INTERVAL == WEAK_PUF_INTERVAL - 1 {
         PufKind::WEAK
     } else {
-        STRONG
+        STRONG_PUF
     }
 }
 
@@ -78,7 +78,7 @@ impl Groups {
     }
 
     /// Index of the first absent device, chosen so that the eight absent devices include one with a weak PUF, which is
-    /// the last of each ten.
+    /// the last device of each ten.
     fn first_absent(self) -> u32 {
         let devices = self.first_remaining() + self.remaining;
         devices.next_multiple_of(WEAK_PUF_INTERVAL) + WEAK_PUF_INTERVAL / 2
@@ -92,7 +92,7 @@ pub(super) struct Participants {
     pub(super) latency_sample: Vec<Member>,
     pub(super) provers: Vec<Member>,
     pub(super) remaining: Vec<Member>,
-    pub(super) absent: Vec<DeviceId>,
+    pub(super) absent_devices: Vec<DeviceId>,
     /// Ids and helper data of the absent devices with other PUF chips.
     pub(super) clones: Vec<Member>,
     /// Legitimate devices that the attacks control.
@@ -138,7 +138,7 @@ impl Participants {
             latency_sample: members(latency_sample),
             provers: members(provers),
             remaining: members(remaining),
-            absent: absent.iter().map(|device| device_id(device.index)).collect(),
+            absent_devices: absent.iter().map(|device| device_id(device.index)).collect(),
             clones: clones(absent, chips),
             controlled_devices,
             records,
@@ -151,7 +151,9 @@ struct FleetEnroller {
     spec: FleetSpec,
     enrolled_at_s: u64,
     records: Vec<DeviceRecord>,
+    /// Number of enrolled devices, for the progress.
     enrolled: u64,
+    /// Number of devices to enroll.
     total: u64,
 }
 
@@ -245,7 +247,7 @@ mod tests {
             assert!(groups.provers > 0);
             let absent = groups.first_absent()..groups.first_absent() + ABSENT_DEVICES;
             assert!(absent.start >= devices && absent.end <= FIRST_ATTACKER);
-            assert!(absent.clone().any(|index| puf_kind(index) == STRONG));
+            assert!(absent.clone().any(|index| puf_kind(index) == STRONG_PUF));
             assert!(absent.clone().any(|index| puf_kind(index) == PufKind::WEAK));
         }
     }

@@ -90,10 +90,10 @@ pub struct AttackOutcome {
     /// One changed line, if changed lines decide about success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line_change: Option<String>,
-    /// Why the attack was skipped, if it was.
+    /// Why the attack was skipped; `None` if the attack ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// Why the outcome is inconclusive, if it is.
+    /// Why the outcome is inconclusive; `None` if it is conclusive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inconclusive: Option<String>,
 }
@@ -180,7 +180,8 @@ pub struct AttestationReport {
     pub last_proof_median_ms: u32,
     /// Time from the start of a round to its last proof in complete rounds, maximum, ms.
     pub last_proof_max_ms: u32,
-    /// Rounds from the modification to the first round without a valid proof, including those of the current period.
+    /// Rounds from the modification to the first round without a valid proof, including the rounds of the current
+    /// period.
     pub detected_after_rounds: u64,
     /// Whether the modified device was quarantined: must be true.
     pub quarantined: bool,
@@ -206,7 +207,7 @@ pub struct AttestationReport {
     pub forged_proofs_sent: u64,
     /// Accepted PROOFs.
     pub proofs_accepted: u64,
-    /// PROOFs that did not verify, including those of the modified device.
+    /// PROOFs that did not verify, including PROOFs of the modified device.
     pub drop_proof: u64,
     /// PROOFs of another round or with another nonce.
     pub drop_round: u64,
@@ -217,7 +218,7 @@ pub struct AttestationReport {
 }
 
 impl AttestationReport {
-    /// Adds the failed checks to `accepts` and `rejects`.
+    /// Adds each check with its number of failures to `accepts` or `rejects`.
     fn check(&self, accepts: &mut Vec<(u64, String)>, rejects: &mut Vec<(u64, String)>) {
         let detected = self.quarantined;
         for (is_wrong, description) in [
@@ -319,7 +320,7 @@ pub struct Parameters {
     pub bit_error_rate: f64,
     /// Concurrent handshakes of each worker.
     pub window: usize,
-    /// Messages of an attack that sends many.
+    /// Number of messages of an attack that sends many messages.
     pub messages_per_attack: u32,
     /// Worker threads of the fleet.
     pub workers: usize,

@@ -13,14 +13,15 @@ use crate::address::GATEWAY;
 use crate::topology::Lab;
 
 /// The devices' port.
-const DEVICES: SwitchPort = SwitchPort {
+const DEVICES_PORT: SwitchPort = SwitchPort {
     port: 1,
     is_device_port: true,
 };
 /// The port of the gateway's own addresses, and of the service.
-const SERVICE: u16 = 2;
+const SERVICE_PORT: u16 = 2;
 /// The CPU port of `lap`.
-const CPU: u16 = 510;
+const CPU_PORT: u16 = 510;
+/// The switch's device id in P4Runtime.
 const DEVICE_ID: u64 = 1;
 
 /// Why the switch cannot be started or has failed.
@@ -62,10 +63,10 @@ pub(super) fn start(lab: &Lab, config: &Config) -> Result<(Box<dyn DataPlane>, D
         tls: None,
         bridge: vec![BridgeEntry {
             mac: GATEWAY.mac.0,
-            port: SERVICE,
+            port: SERVICE_PORT,
             is_device_port: false,
         }],
-        default_port: Some(DEVICES),
+        default_port: Some(DEVICES_PORT),
     };
     let data_plane = P4Runtime::connect(config, &options)?;
     Ok((Box::new(data_plane), DemoSwitch(switch)))
@@ -74,8 +75,8 @@ pub(super) fn start(lab: &Lab, config: &Config) -> Result<(Box<dyn DataPlane>, D
 fn start_switch(lab: &Lab) -> Result<HostedSwitch, SwitchError> {
     let mut ports = PortSet::new()?;
     let ends = [
-        (DEVICES.port, &lab.gateway_devices_end),
-        (SERVICE, &lab.gateway_service_end),
+        (DEVICES_PORT.port, &lab.gateway_devices_end),
+        (SERVICE_PORT, &lab.gateway_service_end),
     ];
     for (number, end) in ends {
         ports.add(port(number)?, packet::open(&end.name, &PacketOptions::default())?)?;
@@ -83,7 +84,7 @@ fn start_switch(lab: &Lab) -> Result<HostedSwitch, SwitchError> {
     let options = HostOptions {
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         device_id: DEVICE_ID,
-        cpu_port: port(CPU)?,
+        cpu_port: port(CPU_PORT)?,
         evidence: None,
         tls: None,
     };

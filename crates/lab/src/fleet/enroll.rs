@@ -75,7 +75,7 @@ impl PufKind {
 pub struct FleetSpec {
     /// Number of devices.
     pub devices: u32,
-    /// Index of the first device; ids, PUFs and addresses derive from the index and the seed.
+    /// Index of the first device. Ids and addresses are computed from the index, PUFs from id and seed.
     pub first_index: u32,
     /// Rows of each pool-mode device.
     pub rows: u32,
@@ -93,7 +93,7 @@ pub struct FleetSpec {
 }
 
 impl FleetSpec {
-    /// Pool mode with two rows each, 5 % bit errors, bound, all CPUs.
+    /// Pool mode with two rows per device, a bit error rate of 5 %, sessions bound to MAC addresses, one thread per CPU.
     #[must_use]
     pub fn new(devices: u32, seed: u64) -> Self {
         Self {
@@ -129,7 +129,7 @@ pub struct SimulatedDevice {
     pub member: Member,
     /// The device's rows in order, or its single key.
     pub keys: Vec<EnrolledKey>,
-    /// Chips that were rejected before this one because their responses had too little entropy.
+    /// Number of chips that were rejected before this chip, because their responses had too little entropy.
     pub rejected_chips: u32,
 }
 
@@ -141,22 +141,22 @@ pub fn device_id(index: u32) -> DeviceId {
     DeviceId(spread ^ (spread >> 32))
 }
 
-/// Creates and enrolls the devices and returns them in the order of their indices. `progress` receives the number of enrolled
-/// devices ten times a second and at the end, on the calling thread.
+/// Creates and enrolls the devices; returns the devices in the order of their indices. `progress` receives the number of devices
+/// with a started enrollment ten times a second and at the end, on the calling thread.
 ///
 /// # Errors
-/// The first device that could not be enrolled.
+/// A device could not be enrolled.
 pub fn enroll_fleet(
     spec: &FleetSpec,
     progress: &mut dyn FnMut(u32),
 ) -> Result<Vec<SimulatedDevice>, EnrollError> {
-    let next = AtomicU32::new(0);
+    let next_number = AtomicU32::new(0);
     let (sender, receiver) = mpsc::channel::<()>();
     // Every thread holds a sender; the channel closes when all threads have ended.
     let work = |_sender: mpsc::Sender<()>| {
         let mut devices = Vec::new();
         loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
+            let number = next_number.fetch_add(1, Ordering::Relaxed);
             if number >= spec.devices {
                 return Ok(devices);
             }
@@ -172,7 +172,7 @@ pub fn enroll_fleet(
             .collect();
         drop(sender);
         while let Err(RecvTimeoutError::Timeout) = receiver.recv_timeout(Duration::from_millis(100)) {
-            progress(next.load(Ordering::Relaxed).min(spec.devices));
+            progress(next_number.load(Ordering::Relaxed).min(spec.devices));
         }
         let mut fleet = Vec::with_capacity(spec.devices as usize);
         for thread in threads {

@@ -18,7 +18,7 @@ pub struct Exchange {
     pub service: fn(Family) -> Endpoint,
     /// Bytes of payload, 16 to 1,024.
     pub payload_bytes: usize,
-    /// Most attempts of a device.
+    /// Maximum number of attempts per device.
     pub attempts: u8,
     /// Timeout of each attempt.
     pub timeout: Duration,
@@ -46,7 +46,7 @@ pub struct ExchangeReport {
     pub not_echoed: u64,
     /// Datagrams sent.
     pub sent: u64,
-    /// Time from the last attempt to its echo, which is received at the kernel's timestamp; ns.
+    /// Time from the echoed attempt to the kernel's receive timestamp of the echo, ns.
     pub round_trip_ns: Histogram<u64>,
     /// Duration of the exchange.
     pub elapsed: Duration,
@@ -75,7 +75,7 @@ impl ExchangeReport {
     }
 }
 
-/// Writes the payload of an attempt: device's index, attempt, then a pattern.
+/// Writes the payload of an attempt: device index, attempt, then a pattern.
 fn write_payload(out: &mut [u8], index: u32, attempt: u8) {
     for (position, byte) in out.iter_mut().enumerate() {
         *byte = position as u8 ^ 0x5a;
@@ -128,7 +128,7 @@ impl WorkerDevices {
             .arm(slot_index, Some(boot_ms().saturating_add(timeout_ms)));
     }
 
-    pub(super) fn on_echo(&mut self, slot_index: u32, payload: &[u8], at_ns: u64) {
+    pub(super) fn on_echo(&mut self, slot_index: u32, payload: &[u8], received_ns: u64) {
         let Some(slot) = self.slots.get_mut(slot_index as usize) else {
             return;
         };
@@ -138,7 +138,7 @@ impl WorkerDevices {
         }
         slot.echo.in_progress = false;
         slot.echo.echoed = true;
-        let round_trip = at_ns.saturating_sub(slot.echo.sent_ns);
+        let round_trip = received_ns.saturating_sub(slot.echo.sent_ns);
         self.exchange_report
             .round_trip_ns
             .saturating_record(round_trip.max(1));

@@ -26,7 +26,7 @@ impl Member {
     /// Reads the PUF and derives the key for the gateway's CHALLENGE, with the code of the agent on a real device.
     ///
     /// # Errors
-    /// The reading failed its health test, had too many errors, or is of a row that was never enrolled.
+    /// The reading failed its health test, had too many errors, or the row was never enrolled.
     pub fn row_key(&mut self, query: &PufQuery) -> Result<RowKey, PufFailed> {
         let (suite, device) = (self.config.suite, self.config.device);
         self.credential

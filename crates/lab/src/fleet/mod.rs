@@ -66,13 +66,13 @@ pub struct FleetOptions {
     pub workers: usize,
     /// Index of the first device.
     pub first_index: u32,
-    /// IP version of device `i`: `families[i % families.len()]`; IPv4 where the list is empty.
+    /// IP version of device `i`: `families[i % families.len()]`; IPv4 if the list is empty.
     pub families: Vec<Family>,
     /// The gateway's LAP/1 endpoint as the devices see it.
     pub gateway: fn(Family) -> Endpoint,
     /// Bypasses the queueing discipline: faster, but captures do not see the frames ([`Options::bypass_qdisc`]).
     pub bypass_qdisc: bool,
-    /// Seeds the CSPRNG that draws nonces, with the worker's number mixed in.
+    /// Seed of the CSPRNG for nonces; each worker mixes its number into the seed.
     pub nonce_seed: [u8; 32],
     /// Number of the sockets' fanout group, unique among the fleets on one lab; used with several workers.
     pub fanout_group: u16,
@@ -124,7 +124,7 @@ pub struct Progress {
 /// Counters that the workers share with the thread that reports progress.
 #[derive(Debug, Default)]
 struct SharedCounters {
-    /// Workers whose devices are not all done.
+    /// Number of workers with devices that are not done.
     busy_workers: AtomicUsize,
     authenticated: AtomicU64,
     failed: AtomicU64,
@@ -140,7 +140,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Opens the sockets on the devices' end of the lab and places the members, in order, from
+    /// Opens the sockets on the devices' end of the lab and assigns the members, in order, to the indices from
     /// [`FleetOptions::first_index`] on.
     ///
     /// # Errors
@@ -161,11 +161,11 @@ impl Fleet {
             fanout,
             ..Options::default()
         };
-        let past_last = options.first_index.saturating_add(members.len() as u32);
+        let end_index = options.first_index.saturating_add(members.len() as u32);
         let mut workers = Vec::with_capacity(options.workers);
         for number in 0..sockets {
             let socket = PacketSocket::open(&lab.devices, &lab.devices_end, &socket_options)?;
-            workers.push(Worker::new(socket, options, number, past_last));
+            workers.push(Worker::new(socket, options, number, end_index));
         }
         for (index, member) in (options.first_index..).zip(members) {
             // The fanout program distributes frames by the same rule.
@@ -268,7 +268,8 @@ impl Fleet {
             .fold(ExchangeReport::default(), ExchangeReport::merge))
     }
 
-    /// Outcome of a device in the last [`authenticate`](Self::authenticate); `None` if it is not in this fleet.
+    /// Outcome of a device in the last [`authenticate`](Self::authenticate); `None` if the device is not in
+    /// this fleet.
     #[must_use]
     pub fn outcome(&self, index: u32) -> Option<Outcome> {
         self.worker_of(index)?.outcome(index)
@@ -280,7 +281,7 @@ impl Fleet {
         self.worker_of(index)?.session(index)
     }
 
-    /// Whether a device received the echo of its last datagram.
+    /// Whether a device received the echo of its latest datagram.
     #[must_use]
     pub fn received_echo(&self, index: u32) -> bool {
         self.worker_of(index)
@@ -302,7 +303,7 @@ impl Fleet {
         self.workers.get_mut(index as usize % workers)
     }
 
-    /// Runs `work` on every worker in a separate thread and calls `progress` until all have ended.
+    /// Runs `work` on every worker in a separate thread and calls `progress` until all workers have ended.
     fn run_workers<R: Send>(
         &mut self,
         run: &mut RunOptions<'_>,

@@ -18,11 +18,11 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 /// Solicited, Override (RFC 4861 4.4).
 const FLAGS: [u8; 4] = [0x60, 0, 0, 0];
-/// Ethernet, IPv6, advertisement with target link-layer address option.
+/// Bytes of a frame with Ethernet, IPv6, and an advertisement with the target link-layer address option.
 const ADVERTISEMENT_BYTES: usize = 14 + 40 + 32;
 
-/// Writes the reply to a request for the address of a device that `is_simulated` accepts; returns its length, or `None`
-/// if the frame is not such a request.
+/// Writes the reply to a request for the address of a device that `is_simulated` accepts. Returns the length of the
+/// reply, or `None` if the frame is no such request.
 pub(crate) fn reply(
     frame: &[u8],
     is_simulated: impl Fn(DeviceAddress) -> bool,

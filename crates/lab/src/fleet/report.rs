@@ -28,10 +28,11 @@ pub struct Report {
     pub unfinished: u64,
     /// Time from the first REQUEST to the verified ACK, including the device's PUF and this fleet's queue.
     pub latency_ns: Histogram<u64>,
-    /// The part on the network and in the gateway: first REQUEST sent to CHALLENGE received, plus first RESPONSE sent to ACK
-    /// received. Messages are received at the kernel's timestamps. Retransmissions after a loss are included.
+    /// The part of `latency_ns` on the network and in the gateway: first REQUEST sent to CHALLENGE received, plus first
+    /// RESPONSE sent to ACK received. Messages are received at the kernel's timestamps. Retransmissions after a loss
+    /// are included.
     pub network_ns: Histogram<u64>,
-    /// The part for reading the PUF, correcting errors and deriving the key.
+    /// The part of `latency_ns` for reading the PUF, correcting errors and deriving the key.
     pub puf_ns: Histogram<u64>,
     /// Duration of the run.
     pub elapsed: Duration,

@@ -10,21 +10,22 @@ use std::collections::BinaryHeap;
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(u64, u32)>>,
-    armed_ms: Vec<Option<u64>>,
+    /// The active deadline of each device.
+    deadlines_ms: Vec<Option<u64>>,
 }
 
 impl Timers {
     /// Adds a device; its slot index is the number of devices before it.
     pub(super) fn add(&mut self) {
-        self.armed_ms.push(None);
+        self.deadlines_ms.push(None);
         // Four entries per device (two handshake timers, renewal, expiry), so that the heap does not grow during a run.
-        let capacity = 4 * self.armed_ms.len();
+        let capacity = 4 * self.deadlines_ms.len();
         self.heap.reserve(capacity.saturating_sub(self.heap.len()));
     }
 
     /// Sets or clears a device's deadline.
     pub(super) fn arm(&mut self, slot_index: u32, deadline_ms: Option<u64>) {
-        let Some(armed) = self.armed_ms.get_mut(slot_index as usize) else {
+        let Some(armed) = self.deadlines_ms.get_mut(slot_index as usize) else {
             return;
         };
         if *armed == deadline_ms {
@@ -43,7 +44,7 @@ impl Timers {
                 return None;
             }
             self.heap.pop();
-            match self.armed_ms.get_mut(slot_index as usize) {
+            match self.deadlines_ms.get_mut(slot_index as usize) {
                 Some(armed) if *armed == Some(entry_ms) => {
                     *armed = None;
                     return Some(slot_index);
@@ -54,7 +55,7 @@ impl Timers {
         None
     }
 
-    /// A lower bound of the next deadline.
+    /// A lower limit of the next deadline; `None` if there is no deadline.
     pub(super) fn next_ms(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((entry_ms, _))| *entry_ms)
     }

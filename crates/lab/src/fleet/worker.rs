@@ -36,10 +36,10 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(socket: PacketSocket, options: &FleetOptions, number: u32, past_last: u32) -> Self {
+    pub(super) fn new(socket: PacketSocket, options: &FleetOptions, number: u32, end_index: u32) -> Self {
         Self {
             socket,
-            devices: WorkerDevices::new(options, number, past_last),
+            devices: WorkerDevices::new(options, number, end_index),
         }
     }
 
@@ -83,7 +83,8 @@ impl Worker {
         std::mem::take(&mut self.devices.exchange_report)
     }
 
-    /// The loop: start devices while the window has room, process received frames, handle due timers, sleep.
+    /// Runs until the goal of all workers is reached, the run is stopped or the deadline has passed: starts devices while
+    /// the window has room, processes received frames, handles expired timers, sleeps.
     pub(super) fn run(
         &mut self,
         goal: &Goal,
@@ -121,13 +122,13 @@ impl Worker {
                 break;
             }
             if frames == 0 {
-                let due_ms = self
+                let wait_ms = self
                     .devices
                     .timers
                     .next_ms()
                     .map(|at| at.saturating_sub(boot_ms()));
                 self.socket
-                    .wait(due_ms.map_or(SLEEP_MAX, Duration::from_millis).min(SLEEP_MAX))?;
+                    .wait(wait_ms.map_or(SLEEP_MAX, Duration::from_millis).min(SLEEP_MAX))?;
             }
         }
         self.devices

@@ -23,8 +23,8 @@ use crate::address::{DeviceAddress, Family};
 use crate::clock::{boot_ms, real_ns};
 use crate::packet_socket::{FRAME_BYTES_MAX, Received, TxBatch};
 
-/// Maximum number of frames sent by one system call. Small, because on a veth the peer processes frames inside the call while the later
-/// frames wait.
+/// Maximum number of frames sent by one system call. Small, because on a veth the peer processes frames inside the call
+/// while the later frames wait.
 const FRAMES_PER_CALL: usize = 16;
 
 /// One device.
@@ -41,13 +41,14 @@ pub(super) struct DeviceSlot {
     pub(super) attester: Option<Attester>,
 }
 
-/// Times of a device's current handshake, ns of the real-time clock; 0: not reached yet.
+/// Times of a device's current handshake, ns of the real-time clock; 0: not reached.
 #[derive(Debug, Default)]
 pub(super) struct HandshakeTimes {
     pub(super) request_sent: u64,
-    pub(super) challenge_at: u64,
+    pub(super) challenge_received: u64,
     pub(super) response_sent: u64,
-    pub(super) puf: u64,
+    /// Duration of the PUF readings, ns.
+    pub(super) puf_duration: u64,
 }
 
 /// A device's current echo exchange.
@@ -73,12 +74,13 @@ pub(super) enum SendStamp {
 pub(super) struct WorkerDevices {
     pub(super) slots: Vec<DeviceSlot>,
     pub(super) first_index: u32,
-    /// One past the last index of the whole fleet; every worker replies to ARP for all addresses of the fleet.
+    /// The index after the last device of the complete fleet; every worker replies to ARP for all addresses of the fleet.
     pub(super) end_index: u32,
     pub(super) worker_count: u32,
     pub(super) worker_number: u32,
     pub(super) gateway: fn(Family) -> Endpoint,
     pub(super) batch: TxBatch,
+    /// The stamp of each frame in `batch`.
     pub(super) stamps: Vec<SendStamp>,
     pub(super) timers: Timers,
     pub(super) rng: ChaCha20Rng,
@@ -87,18 +89,20 @@ pub(super) struct WorkerDevices {
     pub(super) payload: Vec<u8>,
     /// The first slot that has not been started.
     pub(super) next_slot: usize,
+    /// Number of devices in progress.
     pub(super) in_progress: usize,
+    /// Number of devices that need no more processing in this run.
     pub(super) done: usize,
     /// Devices stop after their first handshake.
     single_attempt: bool,
     /// Only the stop flag or the time limit ends the run.
     runs_until_stopped: bool,
-    /// Devices that stopped without a session, included in `done`.
+    /// Number of devices that stopped without a session, included in `done`.
     abandoned: usize,
 }
 
 impl WorkerDevices {
-    pub(super) fn new(options: &FleetOptions, number: u32, past_last: u32) -> Self {
+    pub(super) fn new(options: &FleetOptions, number: u32, end_index: u32) -> Self {
         let mut seed = options.nonce_seed;
         for (byte, mix) in seed.iter_mut().zip(number.to_be_bytes()) {
             *byte ^= mix;
@@ -106,7 +110,7 @@ impl WorkerDevices {
         Self {
             slots: Vec::new(),
             first_index: options.first_index,
-            end_index: past_last,
+            end_index,
             worker_count: options.workers as u32,
             worker_number: number,
             gateway: options.gateway,
@@ -286,8 +290,8 @@ impl WorkerDevices {
 
     pub(super) fn on_frame(&mut self, received: &Received<'_>, goal: &Goal, shared: &SharedCounters) {
         let frame = received.frame;
-        let (first, past_last) = (self.first_index, self.end_index);
-        let is_own_device = |device: DeviceAddress| (first..past_last).contains(&device.index);
+        let (first_index, end_index) = (self.first_index, self.end_index);
+        let is_fleet_device = |device: DeviceAddress| (first_index..end_index).contains(&device.index);
         if let Some(slot_index) =
             neighbor::destination(frame).and_then(|device| self.slot_index(device.index))
             && self.on_datagram(slot_index, received, goal, shared)
@@ -295,12 +299,14 @@ impl WorkerDevices {
             return;
         }
         // A group address reaches one worker of the fanout group, which replies for all devices.
-        if neighbor::is_group(frame) || neighbor::destination(frame).is_some_and(is_own_device) {
-            self.queue_frame(SendStamp::None, |out| neighbor::reply(frame, is_own_device, out));
+        if neighbor::is_group(frame) || neighbor::destination(frame).is_some_and(is_fleet_device) {
+            self.queue_frame(SendStamp::None, |out| {
+                neighbor::reply(frame, is_fleet_device, out)
+            });
         }
     }
 
-    /// Handles a UDP datagram to a device of this worker; returns false if the frame is not such a datagram.
+    /// Handles a UDP datagram to a device of this worker; returns false if the frame is no UDP datagram to the device.
     fn on_datagram(
         &mut self,
         slot_index: u32,
@@ -353,14 +359,20 @@ impl WorkerDevices {
         }
     }
 
-    /// Applies the device's outputs until there are no more.
-    fn apply_outputs(&mut self, slot_index: u32, mut output: Output, at_ns: u64, shared: &SharedCounters) {
+    /// Applies the device's outputs until there are no more. `received_ns` is the time of the received frame; 0: no frame.
+    fn apply_outputs(
+        &mut self,
+        slot_index: u32,
+        mut output: Output,
+        received_ns: u64,
+        shared: &SharedCounters,
+    ) {
         loop {
             match output {
                 Output::None => break,
                 Output::Transmit(message) => self.transmit(slot_index, &message),
                 Output::EvaluatePuf(query) => {
-                    output = self.evaluate(slot_index, &query, at_ns);
+                    output = self.evaluate(slot_index, &query, received_ns);
                     continue;
                 }
                 Output::NeedNonce => {
@@ -369,7 +381,7 @@ impl WorkerDevices {
                         continue;
                     }
                 }
-                Output::Authenticated(_) => self.on_authenticated(slot_index, at_ns, shared),
+                Output::Authenticated(_) => self.on_authenticated(slot_index, received_ns, shared),
                 Output::Failed { failure, .. } => {
                     *self.report.failures.entry(failure).or_default() += 1;
                     shared.failed.fetch_add(1, Ordering::Relaxed);
@@ -401,16 +413,16 @@ impl WorkerDevices {
         }
     }
 
-    fn evaluate(&mut self, slot_index: u32, query: &PufQuery, at_ns: u64) -> Output {
+    fn evaluate(&mut self, slot_index: u32, query: &PufQuery, received_ns: u64) -> Output {
         let Some(slot) = self.slots.get_mut(slot_index as usize) else {
             return Output::None;
         };
-        if at_ns != 0 {
-            slot.times.challenge_at = at_ns;
+        if received_ns != 0 {
+            slot.times.challenge_received = received_ns;
         }
         let started = real_ns();
         let key = slot.member.row_key(query);
-        slot.times.puf += real_ns().saturating_sub(started);
+        slot.times.puf_duration += real_ns().saturating_sub(started);
         self.report.puf_readings += 1;
         self.report.puf_failures += u64::from(key.is_err());
         slot.device.puf_result(key, boot_ms())
@@ -469,7 +481,7 @@ impl WorkerDevices {
         }
     }
 
-    fn on_authenticated(&mut self, slot_index: u32, ack_at: u64, shared: &SharedCounters) {
+    fn on_authenticated(&mut self, slot_index: u32, ack_received: u64, shared: &SharedCounters) {
         let Some(slot) = self.slots.get_mut(slot_index as usize) else {
             return;
         };
@@ -478,12 +490,12 @@ impl WorkerDevices {
         }
         slot.outcome = Outcome::Authenticated;
         let times = &slot.times;
-        let network = times.challenge_at.saturating_sub(times.request_sent)
-            + ack_at.saturating_sub(times.response_sent);
+        let network = times.challenge_received.saturating_sub(times.request_sent)
+            + ack_received.saturating_sub(times.response_sent);
         let latency = real_ns().saturating_sub(times.request_sent);
         self.report.latency_ns.saturating_record(latency.max(1));
         self.report.network_ns.saturating_record(network.max(1));
-        self.report.puf_ns.saturating_record(times.puf.max(1));
+        self.report.puf_ns.saturating_record(times.puf_duration.max(1));
         self.report.authenticated += 1;
         shared.authenticated.fetch_add(1, Ordering::Relaxed);
         self.in_progress = self.in_progress.saturating_sub(1);

@@ -3,8 +3,8 @@
 //! [`Generator`] simulates [`Plan::window`] devices at once at the devices' end of a lab's veth. The generator turns a
 //! CHALLENGE into the prepared RESPONSE and an ACK into the next device's REQUEST, each in the same packet buffer. The
 //! generator makes no PUF reading and no cryptographic computation during a run (all RESPONSE tags are computed before,
-//! for the benchmark's fixed `fresh`), so it is faster than every verifier; [`Reflector`] in the verifier's place shows
-//! by how much.
+//! for the benchmark's fixed `fresh`), so it is faster than every verifier. A run with
+//! [`Reflector`] instead of a verifier measures the generator's maximum rate.
 //!
 //! Frames are Ethernet II, IPv4 and UDP with valid checksums, from the addresses of [`crate::address`]; every device has
 //! its own address, as LAP/1 1.4.3 requires. The `xdp` data plane needs nothing more. The `host` data plane replies
@@ -41,7 +41,7 @@ use crate::packet_socket::{Options, PacketSocket, PacketSocketError, TxBatch};
 use crate::skeletons::loadgen::{LoadgenSkelBuilder, OpenLoadgenSkel};
 use crate::topology::Lab;
 
-/// Most concurrent handshakes.
+/// Maximum number of concurrent handshakes.
 pub const WINDOW_MAX: u32 = 192;
 
 /// Why the generator could not be set up or read.
@@ -68,14 +68,14 @@ pub enum LoadError {
     #[error("load generator plan invalid: {0}")]
     InvalidPlan(&'static str),
     /// Not all handshakes ended in time.
-    #[error("load generator timeout: only {ended} of {window} handshakes ended within {waited:?}")]
+    #[error("load generator timeout: only {ended} of {window} handshakes ended within {timeout:?}")]
     Timeout {
-        /// Handshakes of the window that ended.
+        /// Number of handshakes that ended.
         ended: u64,
-        /// All handshakes of the window.
+        /// Number of handshakes in the window.
         window: u32,
         /// The timeout.
-        waited: Duration,
+        timeout: Duration,
     },
 }
 
@@ -86,7 +86,7 @@ fn bpf(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> LoadError {
 /// Counters since the generator was attached, summed over all CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// REQUESTs sent by the program, without those that started or restarted a handshake.
+    /// REQUESTs sent by the program, without REQUESTs that started or restarted a handshake.
     pub requests: u64,
     /// CHALLENGEs received and answered.
     pub challenges: u64,
@@ -102,7 +102,7 @@ pub struct Counters {
     pub stale: u64,
     /// Unexpected messages, such as duplicates.
     pub unexpected: u64,
-    /// Handshakes of the window that ended, by a stop or for lack of rows.
+    /// Handshakes of the window that ended: by a stop, by a NAK or by a CHALLENGE that the generator cannot answer.
     pub ended: u64,
 }
 
@@ -115,7 +115,7 @@ pub struct Generator {
     device_ids: MapHandle,
     socket: PacketSocket,
     plan: Plan,
-    /// `steps` of each token at the last check, to detect stalled handshakes.
+    /// `steps` of each token at the previous check, to detect stalled handshakes.
     last_steps: Vec<u64>,
 }
 
@@ -176,7 +176,7 @@ impl Generator {
 
         let tokens = maps::handle(&loaded.maps.tokens).map_err(bpf("tokens"))?;
         for token in 0..plan.window {
-            maps::write(&tokens, token, &Token::at(token).to_bytes()).map_err(bpf("tokens"))?;
+            maps::write(&tokens, token, &Token::new(token).to_bytes()).map_err(bpf("tokens"))?;
         }
         Ok(Self {
             counters: maps::handle(&loaded.maps.counters).map_err(bpf("counters"))?,
@@ -228,7 +228,7 @@ impl Generator {
                 return Err(LoadError::Timeout {
                     ended: counters.ended,
                     window: self.plan.window,
-                    waited: limit,
+                    timeout: limit,
                 });
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -236,7 +236,7 @@ impl Generator {
         }
     }
 
-    /// Resends the REQUEST of each handshake that has made no progress since the last call, because the verifier or a
+    /// Resends the REQUEST of each handshake that has made no progress since the previous call, because the verifier or a
     /// queue dropped its packet. Call it at intervals much longer than a handshake. Returns the number of restarts.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::address::{DeviceAddress, GATEWAY};
 use crate::skeletons::loadgen::types;
 
 /// The devices and messages of a load. The verifier must hold rows `first_idx..first_idx + rows` of each device (in
-/// key mode, its next `idx` must be `first_idx`), and its `fresh` must not change.
+/// key mode, the device's next `idx` must be `first_idx`), and the verifier's `fresh` must not change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Number of devices, with indices from 0 on, which take turns.
@@ -32,21 +32,21 @@ pub struct Plan {
     pub bound: bool,
     /// UDP port of all devices.
     pub source_port: u16,
-    /// How messages leave the generator.
+    /// How the generator sends messages.
     pub transmit: Transmit,
 }
 
-/// How the generator's messages leave.
+/// How the generator sends messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transmit {
     /// `XDP_TX`, which reaches only an end with an XDP program: the `xdp` data plane or the [`super::Reflector`].
     Tx,
-    /// `XDP_REDIRECT` to the same interface, which reaches an end with NAPI (GRO) too: the `host` data plane. A few
-    /// nanoseconds more for the generator.
+    /// `XDP_REDIRECT` to the same interface, which reaches an end with NAPI (GRO) too: the `host` data plane. Each
+    /// message takes the generator a few nanoseconds more.
     Redirect,
 }
 
-/// The constant part of a nonce behind the device's index, as in `loadgen.bpf.c`.
+/// The constant part of a nonce after the device's index, as in `loadgen.bpf.c`.
 const NONCE_REST: &[u8; 12] = b"loadgenerate";
 
 impl Plan {

@@ -16,8 +16,8 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// Token `w` begins with device `w`.
-    pub(super) fn at(token_index: u32) -> Self {
+    /// The first state of a token: the token starts with the device of the same number.
+    pub(super) fn new(token_index: u32) -> Self {
         Self {
             device: token_index,
             phase: PHASE_REQUESTED,

@@ -11,7 +11,8 @@ pub struct TxBatch {
     frames: Box<[[u8; FRAME_BYTES_MAX]]>,
     vectors: Box<[libc::iovec]>,
     messages: Box<[libc::mmsghdr]>,
-    used: usize,
+    /// Number of frames to send: the first frames of `frames`.
+    frame_count: usize,
 }
 
 // SAFETY: the raw pointers in `vectors` and `messages` point into boxes that this value owns and that never move.
@@ -19,7 +20,7 @@ unsafe impl Send for TxBatch {}
 
 impl std::fmt::Debug for TxBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TxBatch({} of {} frames)", self.used, self.frames.len())
+        write!(f, "TxBatch({} of {} frames)", self.frame_count, self.frames.len())
     }
 }
 
@@ -50,40 +51,42 @@ impl TxBatch {
             frames,
             vectors,
             messages,
-            used: 0,
+            frame_count: 0,
         }
     }
 
-    /// Frames waiting to be sent.
+    /// Number of frames in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.used
+        self.frame_count
     }
 
     /// Whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.used == 0
+        self.frame_count == 0
     }
 
     /// Whether the batch is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.used == self.frames.len()
+        self.frame_count == self.frames.len()
     }
 
     /// Appends the frame that `write` puts into the buffer. `write` returns the frame's length, or `None` to append
-    /// nothing; it is not called if the batch is full. Returns whether a frame was appended.
+    /// nothing; `write` is not called if the batch is full. Returns whether a frame was appended.
     pub fn push_with(&mut self, write: impl FnOnce(&mut [u8; FRAME_BYTES_MAX]) -> Option<usize>) -> bool {
-        let (Some(frame), Some(vector)) = (self.frames.get_mut(self.used), self.vectors.get_mut(self.used))
-        else {
+        let (Some(frame), Some(vector)) = (
+            self.frames.get_mut(self.frame_count),
+            self.vectors.get_mut(self.frame_count),
+        ) else {
             return false;
         };
         let Some(length) = write(frame) else {
             return false;
         };
         vector.iov_len = length.min(FRAME_BYTES_MAX);
-        self.used += 1;
+        self.frame_count += 1;
         true
     }
 
@@ -95,16 +98,16 @@ impl TxBatch {
         })
     }
 
-    /// Sends all frames, except those that find the interface's queue full; returns the number of sent frames.
+    /// Sends all frames except frames for which the interface's queue is full; returns the number of sent frames.
     pub(super) fn send(&mut self, fd: &OwnedFd) -> io::Result<usize> {
         let mut sent_frames = 0;
-        let used = std::mem::take(&mut self.used);
-        let mut waiting = self.messages.get_mut(..used).unwrap_or_default();
-        while !waiting.is_empty() {
-            let count = libc::c_uint::try_from(waiting.len()).unwrap_or(libc::c_uint::MAX);
-            // SAFETY: `waiting` are initialized headers whose vectors point at buffers that `self` owns; the kernel
+        let frame_count = std::mem::take(&mut self.frame_count);
+        let mut unsent = self.messages.get_mut(..frame_count).unwrap_or_default();
+        while !unsent.is_empty() {
+            let count = libc::c_uint::try_from(unsent.len()).unwrap_or(libc::c_uint::MAX);
+            // SAFETY: `unsent` are initialized headers whose vectors point at buffers that `self` owns; the kernel
             // reads the first `iov_len` bytes, which is at most the buffer's size.
-            let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), waiting.as_mut_ptr(), count, 0) };
+            let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), unsent.as_mut_ptr(), count, 0) };
             let skip = match usize::try_from(sent) {
                 Ok(sent) => {
                     sent_frames += sent;
@@ -119,7 +122,7 @@ impl TxBatch {
                     }
                 }
             };
-            waiting = waiting.get_mut(skip..).unwrap_or_default();
+            unsent = unsent.get_mut(skip..).unwrap_or_default();
         }
         Ok(sent_frames)
     }

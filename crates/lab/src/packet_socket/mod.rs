@@ -43,7 +43,7 @@ pub enum PacketSocketError {
 /// Distribution of an interface's incoming frames over several sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fanout {
-    /// Number of the group, the same for all its sockets and unique in their namespace.
+    /// Number of the group: the same for all sockets of the group, and unique in their namespace.
     pub group: u16,
     /// Number of sockets in the group. A frame goes to the socket whose number in the group, by the order of opening, is
     /// the low 4 bytes of the destination MAC modulo this number.
@@ -53,7 +53,7 @@ pub struct Fanout {
 /// Options of a packet socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Frames that the receive ring holds; rounded up to a power of two of at least 32. 2 KiB each.
+    /// Frames that the receive ring holds; rounded up to a power of two of at least 32. Each frame takes 2 KiB.
     pub rx_frames: u32,
     /// Bypasses the queueing discipline: sends directly to the driver. Faster, but other packet sockets do not see such
     /// frames; must be off for captures.
@@ -75,10 +75,10 @@ impl Default for Options {
     }
 }
 
-/// Frame counters since the last call.
+/// Frame counters since the previous call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
-    /// Frames for this socket, including dropped ones.
+    /// Frames for this socket, including dropped frames.
     pub received: u32,
     /// Frames that were dropped because the ring was full.
     pub dropped: u32,
@@ -184,7 +184,7 @@ impl PacketSocket {
             .map_err(|error| self.kernel("sendmmsg", error))
     }
 
-    /// Frames received and dropped at the ring since the last call.
+    /// Frames received and dropped at the ring since the previous call.
     ///
     /// # Errors
     /// The kernel refuses the query.

@@ -25,11 +25,12 @@ pub struct Received<'a> {
     pub at_ns: u64,
 }
 
-/// The mapping; unmapped when dropped.
+/// The mapped ring; unmapped when dropped.
 #[derive(Debug)]
 pub(super) struct RxRing {
     base: NonNull<u8>,
     slots: usize,
+    /// Index of the next slot to read.
     next: usize,
 }
 
@@ -81,7 +82,7 @@ impl RxRing {
             return false;
         }
         // SAFETY: with TP_STATUS_USER the slot is owned by user space until the status is cleared below.
-        on_frame(unsafe { received(slot, flags) });
+        on_frame(unsafe { read_slot(slot, flags) });
         // Release: the frame was read before the kernel may write to the slot.
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % self.slots;
@@ -100,7 +101,7 @@ impl Drop for RxRing {
 ///
 /// # Safety
 /// `slot` is a slot of a mapped ring, and user space owns the slot for `'a`.
-unsafe fn received<'a>(slot: NonNull<u8>, flags: u32) -> Received<'a> {
+unsafe fn read_slot<'a>(slot: NonNull<u8>, flags: u32) -> Received<'a> {
     // SAFETY: the header is at the slot's start; the caller guarantees that it is filled and does not change.
     let header = unsafe { slot.cast::<libc::tpacket2_hdr>().as_ref() };
     // SAFETY: the link address follows the header inside the slot.

@@ -1,5 +1,5 @@
 //! Helpers of the tests that need root.
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, reason = "each test program uses only some of these items")]
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::frame::{self, header};
 
 /// Returns true if this test cannot run here, and prints the reason.
-pub fn skipped(needed: &[linewarden_lab::capability::Capability]) -> bool {
-    match linewarden_lab::capability::require(needed) {
+pub fn skipped(capabilities: &[linewarden_lab::capability::Capability]) -> bool {
+    match linewarden_lab::capability::require(capabilities) {
         Ok(()) => false,
         Err(missing) => {
             eprintln!("skipped: {missing}");

@@ -1,5 +1,5 @@
 //! The gateway role of the protocol crate behind a packet socket: slow, and the reference for correct behavior.
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, reason = "each test program uses only some of these items")]
 
 use std::collections::HashMap;
 use std::net::UdpSocket;
@@ -39,7 +39,7 @@ pub fn rows(device: &SimulatedDevice) -> Vec<Row> {
 /// A gateway that runs in a thread until it is dropped.
 pub struct OracleGateway {
     stop: Arc<AtomicBool>,
-    responses: Arc<Mutex<HashMap<DeviceId, u32>>>,
+    response_counts: Arc<Mutex<HashMap<DeviceId, u32>>>,
     thread: Option<JoinHandle<Gateway>>,
 }
 
@@ -50,7 +50,7 @@ impl OracleGateway {
             sources: Some(DeviceSources::new(
                 &address::link_prefixes(),
                 &local_addresses,
-                &address::other_addresses(),
+                &address::gateway_addresses(),
             )),
             own_macs: Some(vec![GATEWAY.mac.0]),
             ..GatewayConfig::new(GATEWAY_ID, &local_addresses)
@@ -82,8 +82,8 @@ impl OracleGateway {
             .unwrap();
         let ingress = lab.gateway_devices_end.index;
         let stop = Arc::new(AtomicBool::new(false));
-        let responses = Arc::new(Mutex::new(HashMap::new()));
-        let (stop_flag, response_counts) = (stop.clone(), responses.clone());
+        let response_counts = Arc::new(Mutex::new(HashMap::new()));
+        let (stop_flag, thread_counts) = (stop.clone(), response_counts.clone());
         let thread = std::thread::spawn(move || {
             let mut batch = TxBatch::new(1);
             let mut buffer = [0u8; 2048];
@@ -92,8 +92,8 @@ impl OracleGateway {
                 let received_count = socket.receive(1, |received| {
                     let frame = &mut buffer[..received.frame.len()];
                     frame.copy_from_slice(received.frame);
-                    if let Some(device) = response_of(frame) {
-                        *response_counts.lock().unwrap().entry(device).or_default() += 1;
+                    if let Some(device) = response_sender(frame) {
+                        *thread_counts.lock().unwrap().entry(device).or_default() += 1;
                     }
                     let verdict = gateway.handle_frame(now(), ingress, frame);
                     reply = (verdict.disposition() == Disposition::Reply).then_some(frame.len());
@@ -111,22 +111,23 @@ impl OracleGateway {
         });
         Self {
             stop,
-            responses,
+            response_counts,
             thread: Some(thread),
         }
     }
 
-    /// The line of a gateway that accepts every RESPONSE: it counts the RESPONSEs of the device, valid or not.
+    /// The line that a gateway would have if that gateway accepted every RESPONSE: each RESPONSE of the device, valid or
+    /// invalid, spends a row and opens a session.
     pub fn response_count_line(&self, device: DeviceId) -> LineState {
-        let responses = self.responses.lock().unwrap().get(&device).copied();
+        let response_count = self.response_counts.lock().unwrap().get(&device).copied();
         LineState {
-            commit: CommitWord(u64::from(responses.unwrap_or(0)) << 32),
-            has_session: responses.is_some(),
+            commit: CommitWord(u64::from(response_count.unwrap_or(0)) << 32),
+            has_session: response_count.is_some(),
             session_until_s: 0,
         }
     }
 
-    /// Stops the gateway and returns its state.
+    /// Stops the thread and returns the gateway with its state.
     pub fn finish(mut self) -> Gateway {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
@@ -142,7 +143,8 @@ impl Drop for OracleGateway {
     }
 }
 
-fn response_of(frame: &[u8]) -> Option<DeviceId> {
+/// The device of a RESPONSE; `None` for any other frame.
+fn response_sender(frame: &[u8]) -> Option<DeviceId> {
     let (_, udp) = frame::parse(frame).ok()?.datagram()?;
     match wire::parse(&frame[udp.payload()]) {
         Ok(Message::Response(response)) => Some(response.header.device()),

@@ -1,4 +1,4 @@
-//! A verifier with the vulnerabilities of the earlier verifier, to show that the published attacks work.
+//! A verifier with the vulnerabilities of the published, earlier verifier. The published attacks must succeed against it.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -11,7 +11,7 @@ use linewarden_lab::topology::Lab;
 use linewarden_protocol::classic::{Block, Message, ResponseBits, hash, mask, message_type, xor};
 
 pub const BITS: ResponseBits = ResponseBits::B64;
-/// Challenge-response pairs of each device, drawn with replacement.
+/// Number of challenge-response pairs of each device. A pair can be used more than once.
 const PAIRS: u32 = 8;
 
 /// The response of a device to a challenge, in place of a PUF.
@@ -61,7 +61,7 @@ impl VulnerableVerifier {
                         message.rn = xor(&rn, &mask(&r, None));
                         expected.insert(message.identifier, hash(BITS, &r, None, &rn));
                     }
-                    // The expected hash is zero without a REQ, is never cleared, and is not bound to an exchange.
+                    // The expected hash is zero before the first REQ, is never cleared, and is not bound to an exchange.
                     message_type::RESP
                         if expected.get(&message.identifier).copied().unwrap_or(0) == message.hash =>
                     {

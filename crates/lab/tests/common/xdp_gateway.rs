@@ -1,5 +1,5 @@
-//! The `xdp` data plane on the gateway's end of the lab, with a bound gate.
-#![allow(dead_code, reason = "each test program uses a part")]
+//! The `xdp` data plane on the gateway's interface to the lab's devices, with a bound gate.
+#![allow(dead_code, reason = "each test program uses only some of these items")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ impl XdpGateway {
             local: vec![GATEWAY.v4.into(), GATEWAY.v6.into()],
             device_prefixes: address::link_prefixes(),
             follows_interfaces: false,
-            other_addresses: address::other_addresses(),
+            other_addresses: address::gateway_addresses(),
             fragments: false,
             gate: Gate::Bound,
             nak_per_s: 100,

@@ -51,7 +51,7 @@ pub struct AgentArgs {
     /// Renew the credential: new rows in pool mode, a new key in key mode (flag)
     #[arg(long)]
     renew: bool,
-    /// Exit once a session is open and, with --renew, the renewal has ended (flag)
+    /// Exit when a session is open and, with --renew, the renewal has ended (flag)
     #[arg(long)]
     once: bool,
     /// Exit with code 5 if no session is open after this time (integer, seconds, default: wait forever)

@@ -76,7 +76,8 @@ pub struct AppraiseArgs {
     /// --make-reference: object whose content is not compared, such as register:NAME; repeatable (text)
     #[arg(long, value_name = "OBJECT", requires = "make_reference")]
     volatile: Vec<Object>,
-    /// --make-reference: for a switch that a gateway controls (`dataplane = "p4"`), do not compare devices, rows and registers (flag)
+    /// --make-reference: for a switch that a gateway controls (`dataplane = "p4"`), do not compare devices, rows and
+    /// registers (flag)
     #[arg(long, requires = "make_reference")]
     gateway: bool,
     /// Private key that signs the output: the reference values of --make-reference, or the result of --ear (path)
@@ -85,7 +86,8 @@ pub struct AppraiseArgs {
     /// Overwrite existing reference values (flag)
     #[arg(long, requires = "make_reference")]
     force: bool,
-    /// Write the attestation result (EAR) to this file; signed if --signing-key names a key of `attest key`, otherwise unsigned (path)
+    /// Write the attestation result (EAR) to this file; signed if --signing-key names a key of `attest key`,
+    /// otherwise unsigned (path)
     // The result has a new date, but without a nonce the statement may be old, so --nonce is required.
     #[arg(long, value_name = "FILE", requires_all = ["reference", "nonce"])]
     ear: Option<PathBuf>,
@@ -167,7 +169,7 @@ fn read_inventory(path: &Path, evidence: &VerifiedStatement) -> Result<ProvenEnt
 /// Reads reference values.
 ///
 /// # Errors
-/// The file cannot be read, is damaged, or is not signed by this key.
+/// The file cannot be read, is damaged, or `key` is given and has not signed the reference values.
 pub fn read_reference(path: &Path, key: Option<&PublicKey>) -> Result<Reference, Failure> {
     let bytes = read_bounded(path, REFERENCE_BYTES_MAX).map_err(|error| file_failure(path, error))?;
     Reference::read(&bytes, key).map_err(|error| file_failure(path, error))

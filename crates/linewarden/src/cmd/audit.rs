@@ -42,12 +42,12 @@ pub fn run(args: &AuditArgs) -> Result<(), Failure> {
         action: args.action.clone(),
         ..AuditQuery::default()
     };
-    let (mut rows, mut changed) = (Vec::new(), 0_u64);
+    let (mut rows, mut changed_records) = (Vec::new(), 0_u64);
     args.access.with(async |access| {
         let read_page = async |limit, after| access.audit_records(&query, limit, after).await;
         for_each_item(Some(args.limit), output, read_page, |record| {
             output.object(&record)?;
-            changed += u64::from(!record.authentic);
+            changed_records += u64::from(!record.authentic);
             rows.push(vec![
                 record.id.to_string(),
                 date(record.at_s),
@@ -76,12 +76,12 @@ pub fn run(args: &AuditArgs) -> Result<(), Failure> {
         "detail",
     ];
     output.table(&header, &[0], rows)?;
-    match changed {
+    match changed_records {
         0 => Ok(()),
-        changed => Err(Failure::failed(format!(
+        count => Err(Failure::failed(format!(
             "registry audit log is damaged: {} marked CHANGED: the record itself, or an earlier record, was modified; run `linewarden registry \
              check`, and check write access to the registry",
-            linewarden_cli::output::counted(changed, "record")
+            linewarden_cli::output::counted(count, "record")
         ))),
     }
 }

@@ -359,7 +359,7 @@ fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
     )
 }
 
-/// Checks before the work that the output files can be written.
+/// Prepares the directory for figures, and checks that the JSON file can be written, before the benchmark runs.
 fn prepare(json: Option<&Path>, figures: Option<&Path>) -> Result<Option<results::Directory>, Failure> {
     let directory = figures.map(results::Directory::prepare).transpose()?;
     json.map_or(Ok(()), results::check)?;
@@ -451,7 +451,7 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// Formats a value with at least three significant digits.
+/// Formats a value without decimals from 100 on, with one decimal from 10 on, and with two decimals below 10.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

@@ -22,8 +22,8 @@ const CA_KEY: &str = "ca.key";
 const KEY_BYTES_MAX: usize = 16_384;
 /// Lifetime of a CA, days.
 const CA_DAYS: u32 = 3_650;
-/// Lifetime of other certificates, days.
-const DAYS: u32 = 398;
+/// Default lifetime of other certificates, days.
+const CERTIFICATE_DAYS: u32 = 398;
 
 /// Subcommands of `linewarden certificate`.
 #[derive(Subcommand, Debug)]
@@ -78,7 +78,7 @@ pub struct CommonArgs {
     #[arg(long, value_name = "NAME")]
     out: PathBuf,
     /// Lifetime of the certificate (integer, days)
-    #[arg(long, value_name = "DAYS", default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=3650))]
+    #[arg(long, value_name = "DAYS", default_value_t = CERTIFICATE_DAYS, value_parser = clap::value_parser!(u32).range(1..=3650))]
     days: u32,
     /// Print JSON instead of text (flag)
     #[arg(long)]
@@ -139,7 +139,7 @@ pub fn run(command: &CertificateCommand) -> Result<(), Failure> {
             issue(&args.common, parameters, name, output)
         }
         CertificateCommand::Gateway(args) => {
-            let parameters = client(&gateway_uri(GatewayId(args.id)))?;
+            let parameters = client_parameters(&gateway_uri(GatewayId(args.id)))?;
             issue(&args.common, parameters, &format!("gateway {}", args.id), output)
         }
         CertificateCommand::User(args) => {
@@ -150,7 +150,7 @@ pub fn run(command: &CertificateCommand) -> Result<(), Failure> {
                     "--name: invalid character; use letters, digits, and - _ . @",
                 ));
             }
-            let parameters = client(&user_uri(&args.name))?;
+            let parameters = client_parameters(&user_uri(&args.name))?;
             issue(&args.common, parameters, &args.name, output)
         }
     }
@@ -160,7 +160,8 @@ fn failed(error: rcgen::Error) -> Failure {
     Failure::failed(format!("creating the certificate failed: {error}"))
 }
 
-fn client(uri: &str) -> Result<CertificateParams, Failure> {
+/// Parameters of a client certificate whose subject alternative name is `uri`.
+fn client_parameters(uri: &str) -> Result<CertificateParams, Failure> {
     let mut parameters = CertificateParams::default();
     let uri = Ia5String::try_from(uri).map_err(failed)?;
     parameters.subject_alt_names = vec![SanType::URI(uri)];

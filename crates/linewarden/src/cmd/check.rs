@@ -129,7 +129,7 @@ fn check_agent(args: &CheckArgs, text: String) -> Vec<Problem> {
         return problems;
     };
     let mut errors = file.value.problems();
-    // A mistake that only a skipped field causes is not reported.
+    // A missing or skipped field has a placeholder. Errors of a placeholder are not reported.
     errors.retain(|error| !parsed.is_missing(&error.path));
     problems.extend(field_problems(file, &errors));
     if let Some(level) = &file.value.log.level

@@ -108,7 +108,8 @@ fn start(
     let config = &file.value;
     let signing_key = config.attest.signing_key.as_deref();
     let signer = signing_key.map(secret_file::signer).transpose()?;
-    let trust = controller_config::trust(file).map_err(|problems| crate::config_file::failure(&problems))?;
+    let trust_policies = controller_config::read_trust_policies(file)
+        .map_err(|problems| crate::config_file::failure(&problems))?;
     let nats = nats_config::read(file).map_err(|problem| crate::config_file::failure(&[problem]))?;
     let telemetry =
         telemetry_config::read(file).map_err(|problem| crate::config_file::failure(&[problem]))?;
@@ -117,7 +118,7 @@ fn start(
         lease_rows: config.rows.lease_rows,
         mark_block: config.rows.mark_block,
     };
-    let controller = trust.into_iter().fold(
+    let controller = trust_policies.into_iter().fold(
         Controller::new(registry.clone(), policy),
         |controller, (gateway, policy)| controller.with_trust_policy(gateway, policy),
     );
@@ -152,7 +153,7 @@ fn print_start(output: Output, name: &str, service: &Service) -> Result<(), Fail
     }
 }
 
-/// Handles signals until one stops the controller.
+/// Handles signals until a signal stops the controller.
 fn serve(signals: &Signals, service: &Service, files: &tls::TlsFiles, output: Output) -> Result<(), Failure> {
     loop {
         match signals.wait(Duration::from_secs(1))? {

@@ -1,4 +1,4 @@
-//! `linewarden events`: prints past events, or follows new ones.
+//! `linewarden events`: prints past events, or follows new events.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
@@ -16,7 +16,7 @@ use crate::registry_access::{RegistryAccess, RegistryAccessArgs, for_each_item};
 /// Interval at which a local registry is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Entries of the registry event log per query.
-const PAGE: u32 = 1_000;
+const PAGE_ENTRIES: u32 = 1_000;
 
 /// Columns of an event table.
 pub const HEADER: [&str; 8] = [
@@ -93,7 +93,7 @@ fn list(args: &EventsArgs, output: Output) -> Result<(), Failure> {
         ..EventHistoryQuery::default()
     };
     let mut rows = Vec::new();
-    let damaged = args.access.with(async |access| {
+    let damaged_records = args.access.with(async |access| {
         let read_page = async |limit, after| access.history(&query, limit, after).await;
         for_each_item(Some(args.limit), output, read_page, |event| {
             rows.push(row(&event));
@@ -102,9 +102,9 @@ fn list(args: &EventsArgs, output: Output) -> Result<(), Failure> {
         .await
     })?;
     output.table(&HEADER, &[0], rows)?;
-    match damaged {
+    match damaged_records {
         0 => Ok(()),
-        damaged => Err(damaged_records_failure(damaged)),
+        damaged_records => Err(damaged_records_failure(damaged_records)),
     }
 }
 
@@ -151,7 +151,7 @@ async fn follow_registry(registry: &Registry, args: &EventsArgs, output: Output)
         None => registry.newest_authentic_event().await?,
     });
     while output.has_reader() {
-        let entries = reader.next(registry, PAGE).await?;
+        let entries = reader.next(registry, PAGE_ENTRIES).await?;
         for entry in &entries {
             match EventRecord::from_public_entry(entry) {
                 Some(event) => args.print_event(&event, output)?,

@@ -230,8 +230,8 @@ fn show(gateway: &Gateway, output: Output) -> Result<(), Failure> {
         ("dropped by the kernel", "packets", &gateway.kernel_drops),
         ("tickets", "messages", &gateway.tickets),
     ] {
-        let counted = counts.iter().flatten().filter(|(_, count)| **count > 0);
-        let rows: Vec<_> = counted
+        let nonzero_counts = counts.iter().flatten().filter(|(_, count)| **count > 0);
+        let rows: Vec<_> = nonzero_counts
             .map(|(name, count)| vec![name.clone(), count.to_string()])
             .collect();
         if !rows.is_empty() {

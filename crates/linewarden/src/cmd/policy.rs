@@ -197,7 +197,7 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     output.line(counted(policies.items.len() as u64, "group"))?;
     match policies.damaged_records {
         0 => Ok(()),
-        damaged => Err(damaged_records_failure(damaged)),
+        damaged_records => Err(damaged_records_failure(damaged_records)),
     }
 }
 
@@ -284,7 +284,7 @@ fn rounds(args: &RoundsArgs, output: Output) -> Result<(), Failure> {
 fn results(args: &ResultsArgs, output: Output) -> Result<(), Failure> {
     let mut rows = Vec::new();
     let state = args.state.as_deref();
-    let damaged = args.access.with(async |access| {
+    let damaged_records = args.access.with(async |access| {
         let read_page = async |limit, after| access.results(state, limit, after).await;
         for_each_item(args.limit, output, read_page, |result| {
             output.object(&result)?;
@@ -306,8 +306,8 @@ fn results(args: &ResultsArgs, output: Output) -> Result<(), Failure> {
         rows,
     )?;
     output.line(counted(count, "device"))?;
-    match damaged {
+    match damaged_records {
         0 => Ok(()),
-        damaged => Err(damaged_records_failure(damaged)),
+        damaged_records => Err(damaged_records_failure(damaged_records)),
     }
 }

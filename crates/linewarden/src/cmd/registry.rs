@@ -160,7 +160,7 @@ pub fn run(command: &RegistryCommand) -> Result<(), Failure> {
 
 fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
     let registry = parse_location(&args.registry)?;
-    // This check comes before the creation of the key, which would not be used.
+    // An existing registry is detected before a key is created, because the key would not be used.
     let exists = |path: &PathBuf| path.symlink_metadata().is_ok();
     if registry.file().is_some_and(exists) {
         return Err(RegistryError::AlreadyExists {
@@ -191,21 +191,21 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
 
 fn backup(args: &BackupArgs, output: Output) -> Result<(), Failure> {
     let to = parse_location(&args.copy)?;
-    let copied = args
+    let summary = args
         .registry
         .with(async |registry| copy(registry, &to, output).await)?;
     output.object(
-        &serde_json::json!({ "backup": to, "rows": copied.rows, "sha256": hex::encode(copied.digest) }),
+        &serde_json::json!({ "backup": to, "rows": summary.records_in_all_tables, "sha256": hex::encode(summary.digest) }),
     )?;
     output.line(format_args!("copied the registry to {to}"))
 }
 
 async fn copy(registry: &Registry, to: &Location, output: Output) -> Result<CopySummary, Failure> {
     let bar = output.progress(0, "copying and comparing");
-    let copied = registry.copy_to(to, |progress| update_bar(&bar, progress)).await;
+    let result = registry.copy_to(to, |progress| update_bar(&bar, progress)).await;
     bar.finish_and_clear();
-    Ok(copied.map_err(|error| match (error, to) {
-        // For a backup, the advice to open an existing file does not apply.
+    Ok(result.map_err(|error| match (error, to) {
+        // The text of `AlreadyExists` advises to open the existing registry, which is no remedy for a copy.
         (RegistryError::AlreadyExists { .. }, Location::Sqlite(path)) => {
             RegistryError::FileExists { path: path.clone() }
         }
@@ -216,14 +216,14 @@ async fn copy(registry: &Registry, to: &Location, output: Output) -> Result<Copy
 fn restore(args: &RestoreArgs, output: Output) -> Result<(), Failure> {
     let (from, to) = (parse_location(&args.copy)?, parse_location(&args.to)?);
     let key = read_master_key(args.key_file.as_deref())?;
-    let copied = block_on(async {
+    let summary = block_on(async {
         let backup = Registry::open(&from, &key).await?;
-        let copied = copy(&backup, &to, output).await;
+        let result = copy(&backup, &to, output).await;
         backup.close().await;
-        copied
+        result
     })?;
     output.object(
-        &serde_json::json!({ "registry": to, "rows": copied.rows, "sha256": hex::encode(copied.digest) }),
+        &serde_json::json!({ "registry": to, "rows": summary.records_in_all_tables, "sha256": hex::encode(summary.digest) }),
     )?;
     output.line(format_args!("restored {from} to {to}"))
 }
@@ -231,21 +231,21 @@ fn restore(args: &RestoreArgs, output: Output) -> Result<(), Failure> {
 fn migrate(args: &MigrateArgs, output: Output) -> Result<(), Failure> {
     let (from, to) = (parse_location(&args.from)?, parse_location(&args.to)?);
     let key = read_master_key(args.key_file.as_deref())?;
-    let copied = block_on(async {
+    let summary = block_on(async {
         let registry = Registry::open_to_move(&from, &key, &to).await?;
         let bar = output.progress(0, "copying and comparing");
-        let moved = registry.move_to(&to, |progress| update_bar(&bar, progress)).await;
+        let result = registry.move_to(&to, |progress| update_bar(&bar, progress)).await;
         bar.finish_and_clear();
         registry.close().await;
-        Ok(moved?)
+        Ok(result?)
     })?;
     output.object(&serde_json::json!({
-        "from": from, "to": to, "rows": copied.rows, "sha256": hex::encode(copied.digest)
+        "from": from, "to": to, "rows": summary.records_in_all_tables, "sha256": hex::encode(summary.digest)
     }))?;
     output.line(format_args!(
         "moved {from} to {to}: {}, identical in both (SHA-256 {})",
-        counted(copied.rows, "row"),
-        hex::encode(copied.digest)
+        counted(summary.records_in_all_tables, "record"),
+        hex::encode(summary.digest)
     ))?;
     output.line(format_args!(
         "{from} is marked as moved; name {to} in the configurations and restart the gateways"

@@ -2,10 +2,10 @@
 
 /// Minimum similarity of a suggested name to the name in the file.
 const SIMILARITY_MIN: f64 = 0.75;
-/// Maximum length of a value that is repeated in a message, characters.
+/// Maximum length of a value that a message repeats, characters.
 const VALUE_CHARACTERS_MAX: usize = 60;
 
-/// Rewrites a message about a field; `value` is the field's text in the file.
+/// Rewrites a message about a field; `value` is the text of the field's value in the file.
 pub(super) fn rewrite(message: &str, value: Option<&str>) -> String {
     let message = message.lines().collect::<Vec<_>>().join(" ");
     let is_short = |value: &&str| !value.contains('\n') && value.chars().count() <= VALUE_CHARACTERS_MAX;
@@ -19,12 +19,12 @@ pub(super) fn rewrite(message: &str, value: Option<&str>) -> String {
             Some("an address and a port, such as \"127.0.0.1:5683\" or \"[::1]:5683\"")
         }
         _ => {
-            let is_of_type = ["invalid type: ", "invalid value: "]
+            let is_about_value = ["invalid type: ", "invalid value: "]
                 .iter()
                 .any(|start| message.starts_with(start));
             message
                 .rsplit_once(", expected ")
-                .filter(|_| is_of_type)
+                .filter(|_| is_about_value)
                 .map(|(_, expected)| expected)
         }
     };
@@ -53,7 +53,7 @@ fn describe_type(expected: &str) -> &str {
     }
 }
 
-/// The first name that a message about an unknown variant lists.
+/// Returns the first known name in a message about an unknown variant; `None` for all other messages.
 pub(super) fn first_variant(message: &str) -> Option<&str> {
     let (_, known) = message
         .strip_prefix("unknown variant ")?
@@ -74,12 +74,12 @@ fn with_suggestion(message: &str) -> String {
         return message.to_owned();
     };
     let similarity = |known: &str| strsim::jaro_winkler(unknown_name, known);
-    let nearest = known
+    let most_similar = known
         .split('`')
         .skip(1)
         .step_by(2)
         .max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-    match nearest.filter(|name| similarity(name) >= SIMILARITY_MIN) {
+    match most_similar.filter(|name| similarity(name) >= SIMILARITY_MIN) {
         Some(name) => format!("{unknown}; did you mean `{name}`?"),
         None => message.to_owned(),
     }

@@ -9,7 +9,8 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
 use super::{Problem, element_index, field_at, messages, position};
 
-/// Parses a text; `None` if parsing cannot continue.
+/// Parses a text; returns `None` if parsing cannot continue. Adds each mistake to `problems`, and each missing or skipped
+/// field to `skipped`.
 pub(super) fn parse<T: DeserializeOwned>(
     path: &Path,
     text: &str,
@@ -33,7 +34,8 @@ pub(super) fn parse<T: DeserializeOwned>(
             Ok(value) => return Some(value),
             Err(error) => error,
         };
-        // An error of the whole file has the span of the root table, which may be that of its first table's header.
+        // An error of the whole file has the span of the root table, which may be the span of the header of the first
+        // table.
         let span = error.span().filter(|span| *span != root.span());
         let names = span.map_or(Vec::new(), |span| field_at(root.get_ref(), &span));
         let field = match error.message().strip_prefix("missing field `") {
@@ -57,55 +59,56 @@ pub(super) fn parse<T: DeserializeOwned>(
                 continue;
             }
         };
-        let next = placeholders.next(&field, error.message(), text.len())?;
-        insert_field(root.get_mut(), &field, next)?;
+        let placeholder = placeholders.next(&field, error.message(), text.len())?;
+        insert_field(root.get_mut(), &field, placeholder)?;
     }
 }
 
-/// Whether a field, or a table that contains it, is in the list.
+/// Whether `field`, or a table that contains `field`, is in `skipped`.
 pub(super) fn is_skipped(skipped: &[Vec<String>], field: &[impl AsRef<str>]) -> bool {
-    let contains_field = |skipped: &[String]| {
-        skipped.len() <= field.len() && skipped.iter().zip(field).all(|(a, b)| a == b.as_ref())
+    let contains_field = |names: &[String]| {
+        names.len() <= field.len() && names.iter().zip(field).all(|(a, b)| a == b.as_ref())
     };
-    skipped.iter().any(|skipped| contains_field(skipped))
+    skipped.iter().any(|names| contains_field(names))
 }
 
 /// Placeholders of missing fields. The type of a field is found by trial.
 #[derive(Default)]
 struct Placeholders {
-    /// How many placeholders were tried for each field.
-    tried: Vec<(Vec<String>, usize)>,
+    /// Each missing field, and the number of values in [`PLACEHOLDER_VALUES`] that were tried for the field.
+    fields: Vec<(Vec<String>, usize)>,
     /// Number of placeholders so far.
     count: usize,
 }
 
-/// A text or path, a number, a table, an address with port. Port 0 is never listened on, and no value occurs twice.
-const VALUES: [&str; 4] = ["\"\"", "1", "{}", "\"127.0.0.1:0\""];
+/// Values that are tried for a missing field: a text or path, a number, a table, and an address with a port. No program
+/// listens on port 0.
+const PLACEHOLDER_VALUES: [&str; 4] = ["\"\"", "1", "{}", "\"127.0.0.1:0\""];
 
 impl Placeholders {
     fn contains(&self, field: &[String]) -> bool {
-        self.tried.iter().any(|(tried, _)| tried == field)
+        self.fields.iter().any(|(names, _)| names == field)
     }
 
-    /// Returns the next placeholder of a field, given the error for the previous placeholder. The span of the placeholder is unique and after
-    /// the end of the text.
+    /// Returns the next placeholder of a field. `message` is the error for the previous placeholder, or for the missing
+    /// field. The span of the placeholder is unique and after the end of the text.
     fn next<'i>(
         &mut self,
         field: &[String],
         message: &str,
         text_bytes: usize,
     ) -> Option<Spanned<DeValue<'i>>> {
-        let index = self.tried.iter().position(|(tried, _)| tried == field);
+        let index = self.fields.iter().position(|(names, _)| names == field);
         let index = index.unwrap_or_else(|| {
-            self.tried.push((field.to_owned(), 0));
-            self.tried.len() - 1
+            self.fields.push((field.to_owned(), 0));
+            self.fields.len() - 1
         });
-        let (_, tried) = self.tried.get_mut(index)?;
+        let (_, tried_count) = self.fields.get_mut(index)?;
         let value = match messages::first_variant(message) {
             Some(variant) => DeValue::String(Cow::Owned(variant.to_owned())),
             None => {
-                let value = VALUES.get(*tried)?;
-                *tried += 1;
+                let value = PLACEHOLDER_VALUES.get(*tried_count)?;
+                *tried_count += 1;
                 DeValue::parse(value).ok()?.into_inner()
             }
         };
@@ -115,7 +118,7 @@ impl Placeholders {
     }
 }
 
-/// Inserts a field, or replaces it.
+/// Inserts or replaces a field; returns `None` if the table of the field does not exist.
 fn insert_field<'i>(table: &mut DeTable<'i>, names: &[String], value: Spanned<DeValue<'i>>) -> Option<()> {
     let (name, tables) = names.split_last()?;
     let table = table_at(table, tables)?;
@@ -124,7 +127,7 @@ fn insert_field<'i>(table: &mut DeTable<'i>, names: &[String], value: Spanned<De
     Some(())
 }
 
-/// Removes a field; returns whether it existed.
+/// Removes a field; returns whether the field existed.
 fn remove_field(table: &mut DeTable<'_>, names: &[String]) -> bool {
     let Some((name, tables)) = names.split_last() else {
         return false;
@@ -132,24 +135,24 @@ fn remove_field(table: &mut DeTable<'_>, names: &[String]) -> bool {
     table_at(table, tables).is_some_and(|table| table.remove(name.as_str()).is_some())
 }
 
-/// The table at a path; array elements are numbered.
+/// Returns the table at a path of names. The name of an array element is its number.
 fn table_at<'t, 'i>(table: &'t mut DeTable<'i>, names: &[String]) -> Option<&'t mut DeTable<'i>> {
-    let [name, inner @ ..] = names else {
+    let [name, inner_names @ ..] = names else {
         return Some(table);
     };
     match table.get_mut(name.as_str()).map(Spanned::get_mut)? {
-        DeValue::Table(table) => table_at(table, inner),
-        DeValue::Array(array) => table_in_array(array, inner),
+        DeValue::Table(table) => table_at(table, inner_names),
+        DeValue::Array(array) => table_in_array(array, inner_names),
         _ => None,
     }
 }
 
 fn table_in_array<'t, 'i>(array: &'t mut DeArray<'i>, names: &[String]) -> Option<&'t mut DeTable<'i>> {
-    let [number, inner @ ..] = names else {
+    let [number, inner_names @ ..] = names else {
         return None;
     };
     match array.get_mut(element_index(number)?)?.get_mut() {
-        DeValue::Table(table) => table_at(table, inner),
+        DeValue::Table(table) => table_at(table, inner_names),
         _ => None,
     }
 }

@@ -21,6 +21,7 @@ const CLIENT_KEY: &str = "LINEWARDEN_CLIENT_KEY";
 
 /// Maximum size of a token file, bytes.
 const TOKEN_BYTES_MAX: usize = 4_096;
+/// Maximum size of a file with a private key, bytes.
 const KEY_BYTES_MAX: usize = 16_384;
 
 /// A local registry, or a controller.
@@ -56,7 +57,7 @@ struct ServerArgs {
     retry_for: u64,
 }
 
-/// Value of an option, or of an environment variable if the option is not given.
+/// Returns the value of an option; without the option, the value of an environment variable.
 fn path_or_env(option: Option<&Path>, variable: &str) -> Option<PathBuf> {
     let from_env = || std::env::var_os(variable).filter(|value| !value.is_empty());
     option
@@ -65,8 +66,8 @@ fn path_or_env(option: Option<&Path>, variable: &str) -> Option<PathBuf> {
 }
 
 impl RegistryAccessArgs {
-    /// Opens the registry or prepares the client, runs `work`, and closes the registry, also after an error, so that no write-ahead log
-    /// stays beside its file.
+    /// Opens the registry or prepares the client, runs `work`, and closes the registry. The registry is closed also after
+    /// an error, so that no write-ahead log stays beside the registry's file.
     ///
     /// # Errors
     /// No registry or controller is named, a file is invalid, the registry cannot be opened, or `work` fails.
@@ -84,7 +85,7 @@ impl RegistryAccessArgs {
 
     async fn open(&self) -> Result<RegistryAccess, Failure> {
         // Options take precedence over environment variables.
-        if self.location.is_given() {
+        if self.location.names_registry() {
             return Ok(RegistryAccess::Local(self.location.open().await?));
         }
         let server = match &self.server.server {
@@ -96,12 +97,12 @@ impl RegistryAccessArgs {
                 "no registry selected: use --config FILE, --registry and --key-file, or --server URL of a controller",
             )
         })?;
-        Ok(RegistryAccess::Remote(self.server.client(server)?))
+        Ok(RegistryAccess::Remote(self.server.create_client(server)?))
     }
 }
 
 impl ServerArgs {
-    fn client(&self, server: String) -> Result<Client, Failure> {
+    fn create_client(&self, server: String) -> Result<Client, Failure> {
         let ca = match path_or_env(self.server_ca.as_deref(), SERVER_CA) {
             Some(path) => {
                 let pem = tls::read_certificates(&path)?;
@@ -113,21 +114,22 @@ impl ServerArgs {
         Ok(Client::new(ClientOptions {
             server,
             ca,
-            credentials: self.secrets()?,
+            credentials: self.read_credentials()?,
             retry_timeout: Duration::from_secs(self.retry_for),
         })?)
     }
 
-    /// Reads the API credential. Options take precedence over environment variables, even over variables of another kind of credential.
-    fn secrets(&self) -> Result<Credentials, Failure> {
+    /// Reads the API credential. Options take precedence over environment variables, even over variables of another kind
+    /// of credential.
+    fn read_credentials(&self) -> Result<Credentials, Failure> {
         if let (Some(cert), Some(key)) = (&self.client_cert, &self.client_key) {
-            return certificate(cert, key);
+            return read_certificate(cert, key);
         }
         if let Some(path) = path_or_env(self.token_file.as_deref(), TOKEN_FILE) {
-            return token(&path);
+            return read_token(&path);
         }
         match (path_or_env(None, CLIENT_CERT), path_or_env(None, CLIENT_KEY)) {
-            (Some(cert), Some(key)) => certificate(&cert, &key),
+            (Some(cert), Some(key)) => read_certificate(&cert, &key),
             _ => Err(Failure::input(
                 "no API credential given: use --token-file (create a token file with `umask 077; linewarden user create NAME > FILE`), or --client-cert and \
                  --client-key",
@@ -136,20 +138,20 @@ impl ServerArgs {
     }
 }
 
-fn token(path: &Path) -> Result<Credentials, Failure> {
+fn read_token(path: &Path) -> Result<Credentials, Failure> {
     let bytes = secret_file::read(path, TOKEN_BYTES_MAX)?;
     let text = std::str::from_utf8(&bytes).map(str::trim).unwrap_or_default();
     let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
     match is_token {
         true => Ok(Credentials::Token(Zeroizing::new(text.to_owned()))),
         false => Err(Failure::input(format!(
-            "{}: not a token; `linewarden user create NAME` prints one",
+            "{}: not a token; `linewarden user create NAME` prints a token",
             path.display()
         ))),
     }
 }
 
-fn certificate(cert: &Path, key: &Path) -> Result<Credentials, Failure> {
+fn read_certificate(cert: &Path, key: &Path) -> Result<Credentials, Failure> {
     let _: Identity = tls::read_identity(cert, key)?;
     Ok(Credentials::Certificate {
         chain: tls::read_certificates(cert)?,

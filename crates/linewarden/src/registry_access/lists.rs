@@ -1,4 +1,4 @@
-//! Lists, in pages.
+//! Lists, which are read page by page.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
@@ -14,14 +14,14 @@ use linewarden_service::wire::{
 
 use super::RegistryAccess;
 
-/// Items per page, the maximum that a controller returns.
+/// Number of items per page: the maximum number that a controller returns.
 const PAGE_ITEMS: u32 = 1_000;
 
 /// A page of a list.
 pub struct Page<T> {
     /// The items.
     pub items: Vec<T>,
-    /// Cursor of the next page.
+    /// Cursor of the next page; `None` on the last page.
     pub next: Option<String>,
     /// Number of records of a local registry that could not be read.
     pub damaged_records: u64,
@@ -38,8 +38,8 @@ impl<T> From<List<T>> for Page<T> {
 }
 
 impl<T> Page<T> {
-    /// A complete list.
-    pub(super) fn complete(items: Vec<T>) -> Self {
+    /// A page with all items of a list.
+    pub(super) fn from_all_items(items: Vec<T>) -> Self {
         Self {
             items,
             next: None,
@@ -47,7 +47,7 @@ impl<T> Page<T> {
         }
     }
 
-    /// A complete local list, in which records may be damaged.
+    /// A page with all records of a local list. Damaged records are logged and skipped.
     pub(super) fn from_records<S: Into<T>>(records: Vec<Result<S, RegistryError>>) -> Self {
         let mut page = Self {
             items: Vec::with_capacity(records.len()),
@@ -67,32 +67,33 @@ impl<T> Page<T> {
     }
 }
 
-/// Calls `each` for all items until the end of the list, `limit`, or until standard output is closed; returns the number of damaged
-/// records.
+/// Calls `on_item` for each item of a list; returns the number of damaged records.
+///
+/// Ends after `limit` items, or when standard output is closed.
 pub async fn for_each_item<T>(
     limit: Option<u64>,
     output: Output,
     mut read_page: impl AsyncFnMut(u32, Option<String>) -> Result<Page<T>, Failure>,
-    mut each: impl FnMut(T) -> Result<(), Failure>,
+    mut on_item: impl FnMut(T) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
-    let (mut remaining, mut after, mut damaged) = (limit.unwrap_or(u64::MAX), None, 0);
+    let (mut remaining, mut after, mut damaged_records) = (limit.unwrap_or(u64::MAX), None, 0);
     while remaining > 0 {
         let count = u32::try_from(remaining).unwrap_or(PAGE_ITEMS).min(PAGE_ITEMS);
         let page = read_page(count, after).await?;
-        damaged += page.damaged_records;
+        damaged_records += page.damaged_records;
         for item in page.items {
             if remaining == 0 {
                 break;
             }
             remaining -= 1;
-            each(item)?;
+            on_item(item)?;
         }
         after = page.next;
         if after.is_none() || !output.has_reader() {
             break;
         }
     }
-    Ok(damaged)
+    Ok(damaged_records)
 }
 
 /// Reads a complete list from a controller.
@@ -114,11 +115,13 @@ pub(super) async fn read_all<T>(
     }
 }
 
-fn after_number(after: Option<&str>) -> Option<u64> {
+/// Parses a cursor that is a number.
+fn parse_number(after: Option<&str>) -> Option<u64> {
     after.and_then(|after| after.parse().ok())
 }
 
-fn after_device(after: Option<&str>) -> Option<DeviceId> {
+/// Parses a cursor that is a device ID.
+fn parse_device(after: Option<&str>) -> Option<DeviceId> {
     after
         .and_then(|after| u64::from_str_radix(after, 16).ok())
         .map(DeviceId)
@@ -137,7 +140,7 @@ impl RegistryAccess {
                 let invalid_field = |(field, problem)| Failure::input(format!("{field}: {problem}"));
                 let filter = query.filter().map_err(invalid_field)?;
                 let page = registry
-                    .list(&filter, after_device(after.as_deref()), limit)
+                    .list(&filter, parse_device(after.as_deref()), limit)
                     .await?;
                 for error in &page.damaged {
                     tracing::error!(%error, action = "run `linewarden registry check`", "registry record is damaged; skipped");
@@ -162,7 +165,7 @@ impl RegistryAccess {
     /// All gateways.
     pub async fn gateways(&self) -> Result<Vec<Gateway>, Failure> {
         Ok(match self {
-            Self::Local(registry) => Gateway::recorded(registry).await?,
+            Self::Local(registry) => Gateway::list_recorded(registry).await?,
             Self::Remote(client) => read_all(async |query| client.gateways(&query).await).await?,
         })
     }
@@ -210,7 +213,7 @@ impl RegistryAccess {
     ) -> Result<Page<AttestationResult>, Failure> {
         match self {
             Self::Local(registry) => {
-                let page = registry.appraisals(after_device(after.as_deref()), limit).await?;
+                let page = registry.appraisals(parse_device(after.as_deref()), limit).await?;
                 for error in &page.damaged {
                     tracing::error!(
                         error,
@@ -256,7 +259,7 @@ impl RegistryAccess {
                     damaged_records: groups.damaged.len() as u64,
                 })
             }
-            Self::Remote(client) => Ok(Page::complete(
+            Self::Remote(client) => Ok(Page::from_all_items(
                 read_all(async |query| client.policies(&query).await).await?,
             )),
         }
@@ -266,7 +269,7 @@ impl RegistryAccess {
     pub async fn signers(&self) -> Result<Page<Signer>, Failure> {
         match self {
             Self::Local(registry) => Ok(Page::from_records(registry.signers().await?)),
-            Self::Remote(client) => Ok(Page::complete(
+            Self::Remote(client) => Ok(Page::from_all_items(
                 read_all(async |query| client.signers(&query).await).await?,
             )),
         }
@@ -291,7 +294,7 @@ impl RegistryAccess {
         let kinds = query.kinds.iter().flat_map(|kinds| kinds.split(','));
         let filter = EventFilter {
             kinds: kinds.filter(|kind| !kind.is_empty()).map(str::to_owned).collect(),
-            device: after_device(query.device.as_deref()),
+            device: parse_device(query.device.as_deref()),
             gateway: query
                 .gateway
                 .as_deref()
@@ -301,9 +304,9 @@ impl RegistryAccess {
             ..EventFilter::default()
         };
         let page = registry
-            .events(&filter, after_number(query.after.as_deref()), limit)
+            .events(&filter, parse_number(query.after.as_deref()), limit)
             .await?;
-        let damaged = page.entries.iter().filter(|entry| !entry.authentic).count() as u64;
+        let damaged_records = page.entries.iter().filter(|entry| !entry.authentic).count() as u64;
         Ok(Page {
             items: page
                 .entries
@@ -311,7 +314,7 @@ impl RegistryAccess {
                 .filter_map(EventRecord::from_public_entry)
                 .collect(),
             next: page.next.map(|number| number.to_string()),
-            damaged_records: damaged,
+            damaged_records,
         })
     }
 
@@ -330,7 +333,7 @@ impl RegistryAccess {
         match self {
             Self::Local(registry) => {
                 let page = registry
-                    .events(&query.filter(), after_number(query.after.as_deref()), limit)
+                    .events(&query.filter(), parse_number(query.after.as_deref()), limit)
                     .await?;
                 Ok(Page {
                     items: page

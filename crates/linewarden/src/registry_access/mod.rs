@@ -44,7 +44,8 @@ fn local_actor() -> Actor {
     }
 }
 
-/// Returns a handle of the registry that stores an audit record with actor and reason in the transaction of each change.
+/// Returns a handle of the registry. In the transaction of each change, the handle stores an audit record with actor and
+/// reason.
 fn audited_registry(registry: &Registry, reason: &str, note: NewEvent) -> Result<Registry, Failure> {
     Ok(registry.with_action(Action {
         at_ms: now_s()?.saturating_mul(1_000),
@@ -80,7 +81,7 @@ impl RegistryAccess {
         }
     }
 
-    /// A device that must exist.
+    /// Returns a device; an unknown device is an error.
     pub async fn device(&self, device: DeviceId) -> Result<Device, Failure> {
         Ok(match self {
             Self::Local(registry) => registry.get(device).await?.into(),
@@ -88,7 +89,7 @@ impl RegistryAccess {
         })
     }
 
-    /// A device, if it exists.
+    /// Returns a device; `None` if the device is unknown.
     pub async fn find(&self, device: DeviceId) -> Result<Option<Device>, Failure> {
         match self {
             Self::Local(registry) => match registry.get(device).await {
@@ -102,7 +103,7 @@ impl RegistryAccess {
         }
     }
 
-    /// A device; `None` if its record is damaged. Such a device can still be revoked.
+    /// Returns a device; `None` if the record of the device is damaged. A device with a damaged record can still be revoked.
     pub async fn find_even_damaged(&self, device: DeviceId) -> Result<Option<Device>, Failure> {
         match self {
             Self::Local(registry) => match registry.get(device).await {
@@ -194,7 +195,7 @@ impl RegistryAccess {
         }
     }
 
-    /// A gateway that must exist.
+    /// Returns a gateway; an unknown gateway is an error.
     pub async fn gateway(&self, id: u32) -> Result<Gateway, Failure> {
         let gateway = self
             .gateways()

@@ -10,14 +10,15 @@ use super::{RegistryAccess, audit_note, audited_registry, require_reason};
 /// A chunk is sent when its estimated size reaches this number of bytes. A controller stores the chunk in one
 /// transaction, and the client keeps the chunk until the response.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Estimated size of a device without its rows, and of a row, in a request.
+/// Estimated size of a device in a request, without rows, bands and PUF description.
 const DEVICE_BYTES: usize = 512;
+/// Estimated size of a row in a request.
 const ROW_BYTES: usize = 60;
 /// Estimated size of one band of a fingerprint.
 const BAND_BYTES: usize = 10;
 
 impl RegistryAccess {
-    /// Enrolls devices in chunks and reports `progress` after each; returns the number of stored devices.
+    /// Enrolls devices in chunks, and calls `progress` after each chunk; returns the number of stored devices.
     pub async fn enroll_bulk(
         &self,
         devices: impl IntoIterator<Item = NewDevice>,
@@ -33,12 +34,13 @@ impl RegistryAccess {
             }
             Self::Remote(client) => {
                 let devices = devices.into_iter().map(Ok);
-                send(client, devices, None, options, require_reason(reason)?, progress).await
+                send_chunks(client, devices, None, options, require_reason(reason)?, progress).await
             }
         }
     }
 
-    /// Imports an export file, which is verified as a whole before anything is stored.
+    /// Imports an export file; returns the number of stored devices. The whole file is verified before the first device is
+    /// stored.
     pub async fn import_file(
         &self,
         path: &std::path::Path,
@@ -58,7 +60,7 @@ impl RegistryAccess {
                 let mut file = ExportFile::check(path, key)?;
                 let total = Some(file.devices());
                 let devices = file.read(key)?.map(|device| device.map_err(Failure::from));
-                send(client, devices, total, options, reason, progress).await
+                send_chunks(client, devices, total, options, reason, progress).await
             }
         }
     }
@@ -79,7 +81,8 @@ fn estimated_bytes(device: &NewDevice) -> usize {
         .saturating_add(bands * BAND_BYTES)
 }
 
-async fn send(
+/// Sends devices to a controller in chunks; returns the number of stored devices.
+async fn send_chunks(
     client: &Client,
     devices: impl Iterator<Item = Result<NewDevice, Failure>>,
     total: Option<u64>,
@@ -96,25 +99,25 @@ async fn send(
             .to_owned(),
         ),
     };
-    let (mut chunk, mut bytes, mut done) = (Vec::new(), 0, 0);
+    let (mut chunk, mut chunk_bytes, mut done) = (Vec::new(), 0, 0);
     let mut devices = devices.peekable();
     while let Some(device) = devices.next() {
         let device = device.map_err(|failure| with_stored_count(failure, done))?;
-        bytes += estimated_bytes(&device);
+        chunk_bytes += estimated_bytes(&device);
         chunk.push(WireDevice::from(&device));
-        if chunk.len() < options.chunk_devices && bytes < CHUNK_BYTES && devices.peek().is_some() {
+        if chunk.len() < options.chunk_devices && chunk_bytes < CHUNK_BYTES && devices.peek().is_some() {
             continue;
         }
-        let stored = client.import_devices(&chunk, &query, reason).await;
-        stored.map_err(|error| with_stored_count(error.into(), done))?;
+        let result = client.import_devices(&chunk, &query, reason).await;
+        result.map_err(|error| with_stored_count(error.into(), done))?;
         done += chunk.len() as u64;
         progress(Progress { done, total });
-        (chunk, bytes) = (Vec::new(), 0);
+        (chunk, chunk_bytes) = (Vec::new(), 0);
     }
     Ok(done)
 }
 
-/// Adds the number of stored devices to a failure: the operator can import the remaining devices again.
+/// Adds the number of stored devices to a failure, so that the operator can continue with the remaining devices.
 fn with_stored_count(failure: Failure, done: u64) -> Failure {
     match done {
         0 => failure,

@@ -40,7 +40,7 @@ impl RegistryAccess {
         })
     }
 
-    /// Deletes an API user; false if there is no user of this name.
+    /// Deletes an API user; returns false if no user has this name.
     pub async fn remove_user(&self, name: &str, reason: &str) -> Result<bool, Failure> {
         match self {
             Self::Local(registry) => {
@@ -62,7 +62,7 @@ impl RegistryAccess {
     pub async fn users(&self) -> Result<Page<UserInfo>, Failure> {
         match self {
             Self::Local(registry) => Ok(Page::from_records(registry.users().await?)),
-            Self::Remote(client) => Ok(Page::complete(
+            Self::Remote(client) => Ok(Page::from_all_items(
                 read_all(async |query| client.users(&query).await).await?,
             )),
         }

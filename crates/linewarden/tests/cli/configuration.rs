@@ -1,4 +1,4 @@
-//! Configurations with errors: each is reported with file, line and field, by `check` and by the command that uses the file.
+//! Configurations with errors. `check` and the command that uses the file report each error with file, line and field.
 
 use super::*;
 
@@ -158,7 +158,7 @@ fn missing_fields_hide_no_mistakes() {
         assert!(report.contains(&format!("error: {line}")), "{line}\n{report}");
     }
     assert_eq!(report.lines().count(), expected.len(), "{report}");
-    // The same applies to whole tables, and their placeholders cause no errors.
+    // A missing table hides no other errors either. The placeholder that replaces the table causes no errors.
     site.write("g.toml", "[log]\nlevel = \"loud\"\n");
     let report = site.run("check g.toml").refused(2);
     let fields = [
@@ -192,9 +192,10 @@ fn values_that_would_fail_later_are_errors() {
     }
 }
 
-/// Without --machine a configuration is checked on any machine; with it, all requirements of a start.
+/// Without `--machine`, the result of `check` does not depend on the machine. With `--machine`, `check` also checks all
+/// requirements of a start.
 #[test]
-fn check_needs_machine_to_check_the_machine() {
+fn check_inspects_the_machine_only_with_the_option_machine() {
     let site = Site::empty();
     site.write(
         "g.toml",
@@ -223,13 +224,13 @@ fn check_needs_machine_to_check_the_machine() {
     let text = fs::read_to_string(site.path("g.toml")).unwrap();
     site.write("g.toml", &(text + "[audit]\npath = \"audit.jsonl\"\n"));
     site.write("audit.jsonl", "");
-    for (mode, warned) in [(0o644, true), (0o640, false), (0o600, false)] {
+    for (mode, expects_warning) in [(0o644, true), (0o640, false), (0o600, false)] {
         fs::set_permissions(site.path("audit.jsonl"), fs::Permissions::from_mode(mode)).unwrap();
         let output = site.run("check --machine g.toml");
         let has_warning = output
             .err
             .contains("warning: g.toml:9:1: audit.path: other users can read");
-        assert_eq!((output.code, has_warning), (0, warned), "{}", output.err);
+        assert_eq!((output.code, has_warning), (0, expects_warning), "{}", output.err);
     }
     fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o644)).unwrap();
     for arguments in ["check --machine g.toml", "serve --config g.toml"] {
@@ -267,7 +268,7 @@ fn check_knows_an_agents_configuration() {
     );
 }
 
-/// All errors that would end `agent`, in one report.
+/// One report contains all errors that would end `agent`.
 #[test]
 fn check_machine_checks_a_devices_machine() {
     let site = Site::new();
@@ -293,13 +294,13 @@ fn check_machine_checks_a_devices_machine() {
     assert_eq!(report.lines().count(), 3, "{report}");
     let puf = text.find("[puf.simulated]").unwrap();
     let command = text[..puf].to_owned() + "[puf.command]\nprogram = ";
-    for (program, found) in [("sh", true), ("./no-program", false), ("lw-no-program", false)] {
+    for (program, exists) in [("sh", true), ("./no-program", false), ("lw-no-program", false)] {
         site.write(config, &format!("{command}\"{program}\"\n"));
         let output = site.run(&format!("check --machine {config}"));
-        assert_eq!(output.code == 0, found, "{}", output.err);
+        assert_eq!(output.code == 0, exists, "{}", output.err);
         assert_eq!(
             output.err.contains("puf.command.program: "),
-            !found,
+            !exists,
             "{}",
             output.err
         );
@@ -317,7 +318,7 @@ fn check_and_agent_report_all_mistakes_of_an_agents_configuration() {
          [[peer]]\ndevice = \"d2\"\nlisten = \"127.0.0.1:2\"\n[[peer]]\ndevice = \"d1\"\nlisten = \"127.0.0.1\"\n\
          [[peer]]\ndevice = \"d2\"\nlisten = \"127.0.0.1:3\"\nadress = \"192.0.2.1:1\"\n",
     );
-    let all = [
+    let all_lines = [
         "a.toml:4:1: device.peer_port: 20550: use a port other than 0 and LAP's",
         "a.toml:7:7: gateway.ids: \"all\": expected a list",
         "a.toml:8:1: gateway.ticket_port: invalid port",
@@ -329,8 +330,8 @@ fn check_and_agent_report_all_mistakes_of_an_agents_configuration() {
         "a.toml:28:1: peer.3.adress: unknown field `adress`; did you mean `address`?",
     ];
     let report = site.run("check a.toml").refused(2);
-    // A [[peer]] without `listen` is invalid: its other fields are not checked.
-    for line in [all[1], all[7]] {
+    // `check` does not check the other fields of a [[peer]] with an invalid `listen`.
+    for line in [all_lines[1], all_lines[7]] {
         assert!(report.contains(&format!("error: {line}")), "{line}\n{report}");
     }
     let text = fs::read_to_string(site.path("a.toml")).unwrap();
@@ -339,10 +340,10 @@ fn check_and_agent_report_all_mistakes_of_an_agents_configuration() {
         &text.replace("\"127.0.0.1\"\n[[peer]]", "\"127.0.0.1:4\"\n[[peer]]"),
     );
     let report = site.run("check a.toml").refused(2);
-    let mut places = Vec::new();
-    for line in all.iter().filter(|line| !line.contains("peer.2.listen")) {
+    let mut expected_lines = Vec::new();
+    for line in all_lines.iter().filter(|line| !line.contains("peer.2.listen")) {
         assert!(report.contains(&format!("error: {line}")), "{line}\n{report}");
-        places.push(line);
+        expected_lines.push(line);
     }
     for position in ["a.toml:23:1: peer.2.device: ", "a.toml:26:1: peer.3.device: "] {
         assert!(
@@ -350,7 +351,7 @@ fn check_and_agent_report_all_mistakes_of_an_agents_configuration() {
             "{position}\n{report}"
         );
     }
-    assert_eq!(report.lines().count(), places.len() + 2, "{report}");
+    assert_eq!(report.lines().count(), expected_lines.len() + 2, "{report}");
     // The agent reports the same errors.
     let corrected = fs::read_to_string(site.path("a.toml")).unwrap();
     let corrected = corrected

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// The registry and its log, byte for byte.
-fn stored(site: &Site) -> Vec<(String, Vec<u8>)> {
+/// Names and contents of the files of the destination registry, except the shared-memory file.
+fn registry_files(site: &Site) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = fs::read_dir(site.directory.path())
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -17,8 +17,9 @@ fn stored(site: &Site) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Six exported pool devices, and a destination registry with one device.
-fn exported() -> (Site, Vec<String>) {
+/// Creates a site with an export of six pool devices, and with a destination registry that has one device. Returns the site
+/// and the lines of the export.
+fn export_devices() -> (Site, Vec<String>) {
     let site = Site::new();
     site.on_registry("device enroll simulated --count 5 --rows 2 --out devices")
         .ok();
@@ -40,8 +41,8 @@ const IMPORT: &str =
 
 #[test]
 fn a_rejected_import_changes_nothing_and_names_the_lines() {
-    let (site, lines) = exported();
-    let stored_before = stored(&site);
+    let (site, lines) = export_devices();
+    let files_before = registry_files(&site);
     let altered = |change: &dyn Fn(&mut Vec<String>)| {
         let mut lines = lines.clone();
         change(&mut lines);
@@ -72,8 +73,8 @@ fn a_rejected_import_changes_nothing_and_names_the_lines() {
         ),
         (
             altered(&|lines| {
-                let at = lines[3].len() - 12;
-                lines[3].replace_range(at..at + 2, "");
+                let offset = lines[3].len() - 12;
+                lines[3].replace_range(offset..offset + 2, "");
             }),
             vec!["line 4: field sealed"],
         ),
@@ -88,11 +89,11 @@ fn a_rejected_import_changes_nothing_and_names_the_lines() {
         ),
         (
             altered(&|lines| {
-                let (of_2, of_3) = (
+                let (sealed_of_2, start_of_3) = (
                     lines[1].split(sealed).nth(1).unwrap(),
                     lines[2].split(sealed).next().unwrap(),
                 );
-                lines[2] = format!("{of_3}{sealed}{of_2}");
+                lines[2] = format!("{start_of_3}{sealed}{sealed_of_2}");
             }),
             vec!["line 3: field sealed: does not authenticate"],
         ),
@@ -140,24 +141,24 @@ fn a_rejected_import_changes_nothing_and_names_the_lines() {
             assert!(error.contains(part), "{part}\n{error}");
         }
         assert!(!error.contains("at line 1"), "{error}");
-        assert!(stored(&site) == stored_before, "{expected:?}");
+        assert!(registry_files(&site) == files_before, "{expected:?}");
     }
     // CRLF line ends are accepted.
     fs::write(site.path("altered.jsonl"), lines.join("\r\n") + "\r\n").unwrap();
     site.run(IMPORT).ok();
     // All devices exist already.
-    let stored_before = stored(&site);
+    let files_before = registry_files(&site);
     let error = site.run(IMPORT).refused(2);
     assert!(
         error.contains("lines 2 to 7: the device is already enrolled") && error.contains("`--replace`"),
         "{error}"
     );
-    assert!(stored(&site) == stored_before);
+    assert!(registry_files(&site) == files_before);
     site.run(&format!("{IMPORT} --replace")).ok();
-    // A device that is revoked here, and not in the file, is not replaced.
+    // A device that is revoked in this registry, but not in the export, is not replaced.
     site.run("device revoke d1 --registry other.registry --key-file other.key")
         .ok();
-    let stored_before = stored(&site);
+    let files_before = registry_files(&site);
     let line = 1 + lines
         .iter()
         .position(|line| line.contains("00000000000000d1"))
@@ -167,13 +168,13 @@ fn a_rejected_import_changes_nothing_and_names_the_lines() {
         let expected = format!("line {line}: the device is revoked in this registry permanently");
         assert!(error.contains(&expected), "{error}");
     }
-    assert!(stored(&site) == stored_before);
+    assert!(registry_files(&site) == files_before);
 }
 
 #[test]
 fn a_wrong_key_changes_no_file() {
-    let (site, _) = exported();
-    let stored_before = stored(&site);
+    let (site, _) = export_devices();
+    let files_before = registry_files(&site);
     let error = site
         .run("device import fleet.jsonl --export-key export.key --registry other.registry --key-file master.key")
         .refused(1);
@@ -187,5 +188,5 @@ fn a_wrong_key_changes_no_file() {
         error.contains("fleet.jsonl, lines 2 to 7: field sealed: does not authenticate"),
         "{error}"
     );
-    assert!(stored(&site) == stored_before);
+    assert!(registry_files(&site) == files_before);
 }

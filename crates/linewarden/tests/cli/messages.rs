@@ -28,9 +28,9 @@ fn a_count_of_one_is_singular() {
     assert!(enroll("--count 2").ok().contains("enrolled 2 devices"));
 }
 
-/// The first revocation stays: the second reports its time and reason, and succeeds.
+/// A second revocation succeeds, changes nothing, and reports the time and the reason of the first revocation.
 #[test]
-fn a_device_that_is_revoked_again_was_revoked_already() {
+fn a_second_revocation_reports_the_first_revocation() {
     let site = Site::new();
     site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
         .ok();
@@ -65,7 +65,7 @@ fn a_device_that_is_revoked_again_was_revoked_already() {
 }
 
 #[test]
-fn an_existing_file_is_no_registry_to_open() {
+fn existing_files_are_not_overwritten() {
     let site = Site::new();
     site.write("there", "");
     for arguments in [
@@ -114,9 +114,9 @@ fn a_configuration_of_another_role_is_recognized() {
     assert_eq!(error.lines().count(), 1, "{error}");
 }
 
-/// `debug` is for diagnosis; statements of the database would hide the relevant lines.
+/// Log level `debug` is for diagnosis. SQL statements would hide the relevant lines.
 #[test]
-fn debug_shows_no_statements() {
+fn log_level_debug_shows_no_sql_statements() {
     let site = Site::new();
     assert_eq!(site.on_registry("device list --log debug").err, "");
     let traced = site.on_registry("device list --log trace").err;

@@ -1,5 +1,5 @@
-//! Other kinds of files in place of a file that a command or a configuration names: an immediate error, which names the file and its
-//! kind. A command that waits for a FIFO never ends, and fails by the test's timeout.
+//! A command or a configuration names a file that is not a regular file. The command must fail immediately, with an error that
+//! names the file and its kind. If a command waits for a FIFO, the test fails after a timeout.
 
 use std::os::unix::net::UnixListener;
 use std::process::Stdio;
@@ -19,18 +19,21 @@ const AGENT: &str = "[device]\nid = \"00000000000000d1\"\nhelper = \"devices/000
 const PUF: &str = "[puf.simulated]\nmodel = \"arbiter\"\nseed_file = \"devices/fleet.seed\"\n";
 const CONTROLLER: &str = "[service]\nlisten = \"127.0.0.1:20560\"\n";
 
-/// Kinds of files in place of a regular file.
+/// Kinds of files that the tests put in place of a regular file of usual size.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Odd {
+enum FileKind {
     Fifo,
     Socket,
     Directory,
+    /// A symbolic link to /dev/zero.
     Device,
+    /// A symbolic link to itself.
     Loop,
+    /// A regular file of 1 TiB.
     Long,
 }
 
-impl Odd {
+impl FileKind {
     const ALL: [Self; 6] = [
         Self::Fifo,
         Self::Socket,
@@ -40,8 +43,8 @@ impl Odd {
         Self::Long,
     ];
 
-    /// Creates the file; a socket lives as long as the returned value.
-    fn put(self, path: &Path) -> Option<UnixListener> {
+    /// Creates a file of this kind. A socket exists as long as the returned value.
+    fn create(self, path: &Path) -> Option<UnixListener> {
         let link_to = |to: &str| std::os::unix::fs::symlink(to, path).unwrap();
         match self {
             Self::Fifo => nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
@@ -77,25 +80,25 @@ impl Odd {
     }
 }
 
-/// A command, and the content of `config.toml`, which the command may name. `odd` is the file of another kind, which the command or the
-/// configuration names.
-struct Setting {
+/// A command, and the content of `config.toml`, which the command can name. The command or the configuration names the file
+/// `odd`, which is not a regular file of usual size.
+struct TestCase {
     arguments: String,
     config: String,
-    /// Kinds to skip: a directory is valid, or reading up to the size limit takes too long.
-    without: &'static [Odd],
+    /// Kinds that are not tested, because a directory is valid here, or because reading up to the size limit takes too long.
+    skipped_kinds: &'static [FileKind],
 }
 
-impl Setting {
+impl TestCase {
     fn command(arguments: &str) -> Self {
         Self {
             arguments: arguments.to_owned(),
             config: String::new(),
-            without: &[],
+            skipped_kinds: &[],
         }
     }
 
-    /// A field of a configuration, which `check` checks on this machine.
+    /// A test case for a field of a configuration, which `check --machine` reads. `parts` is the configuration.
     fn field(parts: &[&str]) -> Self {
         Self {
             config: parts.concat(),
@@ -103,108 +106,109 @@ impl Setting {
         }
     }
 
-    fn without(self, without: &'static [Odd]) -> Self {
-        Self { without, ..self }
+    fn skip(self, skipped_kinds: &'static [FileKind]) -> Self {
+        Self {
+            skipped_kinds,
+            ..self
+        }
     }
 }
 
-fn settings() -> Vec<Setting> {
-    [
-        settings_of_gateways(),
-        settings_of_other_programs(),
-        settings_of_commands(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+fn test_cases() -> Vec<TestCase> {
+    [gateway_cases(), controller_and_agent_cases(), command_cases()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
-fn settings_of_gateways() -> Vec<Setting> {
-    let host = |parts: &[&str]| Setting::field(&[&[GATEWAY], parts].concat());
+fn gateway_cases() -> Vec<TestCase> {
+    let host = |parts: &[&str]| TestCase::field(&[&[GATEWAY], parts].concat());
     let xdp = |parts: &[&str]| {
         let gateway = GATEWAY.replace(
             "dataplane = \"host\"",
             "dataplane = \"xdp\"\ninterfaces = [\"lo\"]",
         );
-        Setting::field(&[&[gateway.as_str(), REGISTRY], parts].concat())
+        TestCase::field(&[&[gateway.as_str(), REGISTRY], parts].concat())
     };
     let p4 = |parts: &[&str]| {
         let gateway = GATEWAY.replace("\"host\"", "\"p4\"");
         let section = "[p4]\naddress = \"127.0.0.1:9559\"\ndevices_port = 0\n";
-        Setting::field(&[&[gateway.as_str(), REGISTRY, section], parts].concat())
+        TestCase::field(&[&[gateway.as_str(), REGISTRY, section], parts].concat())
     };
-    const ELSEWHERE: &str = "[controller]\naddresses = [\"a.example:20560\"]\n";
+    const REMOTE_CONTROLLER: &str = "[controller]\naddresses = [\"a.example:20560\"]\n";
     const EVIDENCE: &str = "[evidence]\nboot_count = \"boots\"\n";
     const TRUST: &str = "[evidence]\nboot_count = \"boots\"\nkey = \"evidence.key\"\n[trust]\n";
     vec![
         host(&["[registry]\npath = \"odd\"\nmaster_key_file = \"master.key\"\n"]),
         host(&["[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"odd\"\n"]),
-        host(&[REGISTRY, "[audit]\npath = \"odd\"\n"]).without(&[Odd::Long]),
+        host(&[REGISTRY, "[audit]\npath = \"odd\"\n"]).skip(&[FileKind::Long]),
         host(&[REGISTRY, "[attest]\nsigning_key = \"odd\"\n"]),
         host(&[
             REGISTRY,
             "[classic]\nprofile = \"iot\"\nresponse_bits = 64\nport = 20551\ncrps_file = \"odd\"\n",
         ])
-        .without(&[Odd::Long]),
-        xdp(&["[p4dra_classic]\nprovers_file = \"odd\"\n"]).without(&[Odd::Long]),
+        .skip(&[FileKind::Long]),
+        xdp(&["[p4dra_classic]\nprovers_file = \"odd\"\n"]).skip(&[FileKind::Long]),
         host(&[
-            ELSEWHERE,
+            REMOTE_CONTROLLER,
             "ca = \"odd\"\ncert = \"pki/ca.pem\"\nkey = \"pki/ca.key\"\n",
         ]),
         host(&[
-            ELSEWHERE,
+            REMOTE_CONTROLLER,
             "ca = \"pki/ca.pem\"\ncert = \"odd\"\nkey = \"pki/ca.key\"\n",
         ]),
         host(&[
-            ELSEWHERE,
+            REMOTE_CONTROLLER,
             "ca = \"pki/ca.pem\"\ncert = \"pki/ca.pem\"\nkey = \"odd\"\n",
         ]),
         xdp(&[EVIDENCE, "key = \"odd\"\n"]),
-        xdp(&[TRUST, "reference = \"odd\"\nkey = \"evidence.pub\"\n"]).without(&[Odd::Long]),
+        xdp(&[TRUST, "reference = \"odd\"\nkey = \"evidence.pub\"\n"]).skip(&[FileKind::Long]),
         xdp(&[TRUST, "reference = \"evidence.pub\"\nkey = \"odd\"\n"]),
         p4(&["ca = \"odd\"\n"]),
         p4(&["ca = \"pki/ca.pem\"\ncert = \"pki/ca.pem\"\nkey = \"odd\"\n"]),
     ]
 }
 
-fn settings_of_other_programs() -> Vec<Setting> {
-    let controller = |cert: &str, key: &str, ca: &str, more: &str| {
+fn controller_and_agent_cases() -> Vec<TestCase> {
+    let controller = |cert: &str, key: &str, ca: &str, more_sections: &str| {
         let tls = format!("[tls]\ncert = \"{cert}\"\nkey = \"{key}\"\nca = \"{ca}\"\n");
-        Setting::field(&[CONTROLLER, &tls, REGISTRY, more])
+        TestCase::field(&[CONTROLLER, &tls, REGISTRY, more_sections])
     };
-    let with_service = |more: &str| controller("pki/ca.pem", "pki/ca.key", "pki/ca.pem", more);
+    let with_service =
+        |more_sections: &str| controller("pki/ca.pem", "pki/ca.key", "pki/ca.pem", more_sections);
     vec![
         controller("odd", "pki/ca.key", "pki/ca.pem", ""),
         controller("pki/ca.pem", "odd", "pki/ca.pem", ""),
         controller("pki/ca.pem", "pki/ca.key", "odd", ""),
         with_service("[nats]\nservers = [\"nats://127.0.0.1:4222\"]\ncredentials_file = \"odd\"\n"),
         with_service("[telemetry]\notlp = \"https://127.0.0.1:4317\"\nca = \"odd\"\n"),
-        with_service("[trust.7]\nreference = \"odd\"\nkey = \"evidence.pub\"\n").without(&[Odd::Long]),
-        Setting::field(&[&AGENT.replace("devices/00000000000000d1.helper", "odd"), PUF])
-            .without(&[Odd::Long]),
-        Setting::field(&[
+        with_service("[trust.7]\nreference = \"odd\"\nkey = \"evidence.pub\"\n").skip(&[FileKind::Long]),
+        TestCase::field(&[&AGENT.replace("devices/00000000000000d1.helper", "odd"), PUF])
+            .skip(&[FileKind::Long]),
+        TestCase::field(&[
             AGENT,
             "[puf.simulated]\nmodel = \"arbiter\"\nseed_file = \"odd\"\n",
         ]),
-        Setting::field(&[AGENT, "[puf.readouts]\npath = \"odd\"\n"]).without(&[Odd::Directory, Odd::Long]),
-        Setting::field(&[
+        TestCase::field(&[AGENT, "[puf.readouts]\npath = \"odd\"\n"])
+            .skip(&[FileKind::Directory, FileKind::Long]),
+        TestCase::field(&[
             AGENT,
             PUF,
             "[attest]\nkey = \"odd\"\nfiles = [\"/etc/hostname\"]\n",
         ]),
-        Setting::field(&[
+        TestCase::field(&[
             AGENT,
             PUF,
             "[attest]\nkey = \"master.key\"\ntpm = \"device:/dev/null\"\npcrs = [0]\nevent_log = \"odd\"\n",
         ])
-        .without(&[Odd::Long]),
+        .skip(&[FileKind::Long]),
     ]
 }
 
-fn settings_of_commands() -> Vec<Setting> {
-    const AT: &str = "--registry fleet.registry --key-file master.key";
-    let command = |arguments: &str| Setting::command(arguments);
-    let on_registry = |arguments: &str| Setting::command(&format!("{arguments} {AT}"));
+fn command_cases() -> Vec<TestCase> {
+    const REGISTRY_OPTIONS: &str = "--registry fleet.registry --key-file master.key";
+    let command = |arguments: &str| TestCase::command(arguments);
+    let on_registry = |arguments: &str| TestCase::command(&format!("{arguments} {REGISTRY_OPTIONS}"));
     vec![
         command("check odd"),
         command("serve --config odd"),
@@ -213,7 +217,7 @@ fn settings_of_commands() -> Vec<Setting> {
         command("device list --registry odd --key-file master.key"),
         command("device list --registry fleet.registry --key-file odd"),
         command("device list --registry postgres://u@127.0.0.1/d?sslrootcert=odd --key-file master.key")
-            .without(&[Odd::Long]),
+            .skip(&[FileKind::Long]),
         command("device list --server https://127.0.0.1:1 --server-ca pki/ca.pem --token-file odd"),
         command("device list --server https://127.0.0.1:1 --server-ca odd --token-file master.key"),
         on_registry("device import odd --export-key export.key"),
@@ -222,20 +226,20 @@ fn settings_of_commands() -> Vec<Setting> {
         on_registry("attest enroll d1 --group pumps --answer odd --pending odd"),
         command("appraise odd --key evidence.pub --reference evidence.pub"),
         command("appraise evidence.pub --key odd --reference evidence.pub"),
-        command("signed receive --listen 127.0.0.1:0 --signers odd").without(&[Odd::Directory]),
+        command("signed receive --listen 127.0.0.1:0 --signers odd").skip(&[FileKind::Directory]),
         command("signed receive --listen 127.0.0.1:0 --signers signer/signer.json --revoked odd")
-            .without(&[Odd::Long]),
-        command("signed send signer --to 127.0.0.1:9 --input odd").without(&[Odd::Long]),
+            .skip(&[FileKind::Long]),
+        command("signed send signer --to 127.0.0.1:9 --input odd").skip(&[FileKind::Long]),
         command("signed send signer --to 127.0.0.1:9 --seal-key odd"),
         command("signed keygen --scheme ra-rsa2048 --layout odd --out new"),
         command("switch run odd -i 0@lo"),
         command("switch stf --program odd test.stf"),
-        command("switch stf odd").without(&[Odd::Directory]),
+        command("switch stf odd").skip(&[FileKind::Directory]),
     ]
 }
 
-/// Runs a command that has to end by itself.
-fn ended(site: &Site, arguments: &str) -> CommandOutput {
+/// Runs a command. Panics if the command does not end within the test's timeout.
+fn run_with_timeout(site: &Site, arguments: &str) -> CommandOutput {
     let child = Command::new(env!("CARGO_BIN_EXE_linewarden"))
         .args(arguments.split_whitespace())
         .current_dir(site.directory.path())
@@ -251,7 +255,7 @@ fn ended(site: &Site, arguments: &str) -> CommandOutput {
         Ok(output) => output.unwrap().into(),
         Err(_) => {
             kill(Pid::from_raw(id.cast_signed()), Signal::SIGKILL).unwrap();
-            panic!("{arguments}: no end within the timeout");
+            panic!("{arguments}: does not end within the timeout");
         }
     }
 }
@@ -274,14 +278,14 @@ fn only_regular_files_are_read() {
     site.write("test.stf", "");
     let odd = site.path("odd");
     let mut failures = Vec::new();
-    for setting in settings() {
-        site.write("config.toml", &setting.config);
-        for kind in Odd::ALL {
-            if setting.without.contains(&kind) {
+    for test_case in test_cases() {
+        site.write("config.toml", &test_case.config);
+        for kind in FileKind::ALL {
+            if test_case.skipped_kinds.contains(&kind) {
                 continue;
             }
-            let socket = kind.put(&odd);
-            let output = ended(&site, &setting.arguments);
+            let socket = kind.create(&odd);
+            let output = run_with_timeout(&site, &test_case.arguments);
             drop(socket);
             kind.remove(&odd);
             let (code, text) = (output.code, output.err + &output.out);
@@ -293,7 +297,7 @@ fn only_regular_files_are_read() {
             if code == 0 || !is_reported {
                 failures.push(format!(
                     "{}: {kind:?}: {code}\n{}{text}",
-                    setting.arguments, setting.config
+                    test_case.arguments, test_case.config
                 ));
             }
         }
@@ -315,8 +319,8 @@ fn a_process_handles_signals_with_any_kind_of_file_as_its_configuration() {
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
     let original = site.path("kept.toml");
     fs::rename(&path, &original).unwrap();
-    for kind in Odd::ALL {
-        let socket = kind.put(&path);
+    for kind in FileKind::ALL {
+        let socket = kind.create(&path);
         gateway.signal(Signal::SIGHUP);
         let errors = gateway.event("reload_refused")["errors"].to_string();
         assert!(errors.contains("gateway.toml"), "{errors}");

@@ -1,4 +1,4 @@
-//! Unsuitable PUFs, and PUFs of other devices.
+//! Unsuitable PUFs, and PUFs that are already enrolled as other devices.
 
 use linewarden_puf::Challenge;
 use linewarden_puf::Puf as _;
@@ -9,13 +9,14 @@ use super::*;
 
 const CHIP_BYTES: usize = 16 << 10;
 
-/// Dumps of a memory, with data from the first byte on.
-fn write_chip(site: &Site, name: &str, seed: u64, data: &[u8]) {
-    write_noisy(site, name, seed, data, 0.0);
+/// Writes five dumps of a memory that begins with `data` in place of power-up state.
+fn write_chip_dumps(site: &Site, name: &str, seed: u64, data: &[u8]) {
+    write_noisy_dumps(site, name, seed, data, 0.0);
 }
 
-/// Dumps of a memory, with data from the first byte on. The bits of the data flip between dumps, like power-up state.
-fn write_noisy(site: &Site, name: &str, seed: u64, data: &[u8], share: f64) {
+/// Writes five dumps of a memory that begins with `data` in place of power-up state. In each dump, each bit of the data flips
+/// with this probability, as power-up state does.
+fn write_noisy_dumps(site: &Site, name: &str, seed: u64, data: &[u8], flip_probability: f64) {
     let mut noise = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let parameters = SramParameters {
         cells: 8 * CHIP_BYTES,
@@ -28,7 +29,7 @@ fn write_noisy(site: &Site, name: &str, seed: u64, data: &[u8], share: f64) {
         let mut bytes = chip.read(Challenge::PowerUp, 8 * CHIP_BYTES).unwrap().to_bytes();
         let noisy = data.iter().map(|byte| {
             (0..8).fold(*byte, |byte, bit| {
-                byte ^ u8::from(noise.random_bool(share)) << bit
+                byte ^ u8::from(noise.random_bool(flip_probability)) << bit
             })
         });
         bytes
@@ -45,7 +46,7 @@ fn a_chip_with_firmware_in_half_of_its_memory_is_enrolled_from_the_other_half_on
     let firmware =
         fs::read(env!("CARGO_BIN_EXE_linewarden")).unwrap()[100_000..100_000 + CHIP_BYTES / 2].to_vec();
     for (chip, seed) in [("a", 1), ("b", 2)] {
-        write_chip(&site, &format!("dumps/{chip}"), seed, &firmware);
+        write_chip_dumps(&site, &format!("dumps/{chip}"), seed, &firmware);
         let enroll = format!("device enroll readouts dumps/{chip} --device {chip}1 --out devices");
         let error = site.on_registry(&enroll).refused(4);
         assert!(
@@ -88,10 +89,10 @@ fn a_chip_with_firmware_in_half_of_its_memory_is_enrolled_from_the_other_half_on
 #[test]
 fn one_chip_is_one_device() {
     let site = Site::new();
-    write_chip(&site, "chip", 1, &[]);
-    write_chip(&site, "other", 2, &[]);
-    // Readouts of another power-up of the first device, complete and in part.
-    write_chip(&site, "later", 1, &[]);
+    write_chip_dumps(&site, "chip", 1, &[]);
+    write_chip_dumps(&site, "other", 2, &[]);
+    // Readouts of the first chip at later times.
+    write_chip_dumps(&site, "later", 1, &[]);
     let enroll =
         |arguments: &str| site.on_registry(&format!("device enroll readouts {arguments} --out devices"));
     enroll("chip --device d1").ok();
@@ -137,7 +138,7 @@ fn one_chip_is_one_device() {
     );
 }
 
-/// The dumps have common data with noise, as a faulty dump tool adds: a single chip does not reveal this.
+/// A faulty dump tool adds the same noisy data to the dumps of all chips. The dumps of a single chip do not reveal this fault.
 #[test]
 fn common_data_that_look_like_power_up_state_are_found_at_the_second_chip() {
     let site = Site::new();
@@ -146,7 +147,7 @@ fn common_data_that_look_like_power_up_state_are_found_at_the_second_chip() {
         rand_chacha::ChaCha8Rng::seed_from_u64(90 + case).fill_bytes(&mut data);
         let enroll = |device: u64| {
             let name = format!("noisy{device}");
-            write_noisy(&site, &name, device, &data, 0.05);
+            write_noisy_dumps(&site, &name, device, &data, 0.05);
             site.on_registry(&format!(
                 "device enroll readouts {name} --device {device} --out devices"
             ))

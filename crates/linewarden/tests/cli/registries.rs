@@ -81,7 +81,7 @@ fn no_password_is_printed() {
 
 /// After each command, the registry is a single file, which can be copied.
 #[test]
-fn no_log_stays_beside_a_registry_after_a_refusal() {
+fn no_write_ahead_log_remains_after_a_failed_command() {
     let site = Site::new();
     site.on_registry("device enroll simulated --device d1 --rows 2 --out devices")
         .ok();

@@ -1,10 +1,10 @@
-//! Output files: an unwritable path is rejected before the work, and no directory is created without a
-//! request.
+//! Output files: a command rejects an unwritable path before its work, and creates no directory that the user has not
+//! requested.
 
 use super::*;
 
 #[test]
-fn results_that_cannot_be_written_are_refused_before_the_work() {
+fn unwritable_output_paths_are_refused_before_the_work_of_a_command() {
     let site = Site::empty();
     site.write("file", "");
     fs::create_dir(site.path("directory")).unwrap();
@@ -62,7 +62,7 @@ fn the_error_of_a_bench_without_privileges_names_what_is_missing() {
         return;
     }
     let site = Site::empty();
-    let run_outside = |arguments: &str| -> CommandOutput {
+    let run_without_capabilities = |arguments: &str| -> CommandOutput {
         Command::new("setpriv")
             .args([
                 "--bounding-set=-all",
@@ -82,7 +82,7 @@ fn the_error_of_a_bench_without_privileges_names_what_is_missing() {
         "bench attest --quick --only cipher",
         "bench switch --quick --only rate",
     ] {
-        let error = run_outside(arguments).refused(3);
+        let error = run_without_capabilities(arguments).refused(3);
         assert!(
             error.contains(": run as root") && !error.contains("dataplane"),
             "{arguments}: {error}"

@@ -1,8 +1,8 @@
-//! Output at a terminal only: progress bars of long operations.
+//! Output that appears only at a terminal: progress bars of long operations.
 
 use super::*;
 
-/// Runs a command at a terminal of script(1); returns its output.
+/// Runs a command at a terminal of script(1) and returns the command's output; `None` if script(1) is not installed.
 pub fn at_terminal(site: &Site, arguments: &str) -> Option<CommandOutput> {
     let command = format!("stty cols 100; {} {arguments}", env!("CARGO_BIN_EXE_linewarden"));
     let output = Command::new("script")
@@ -29,18 +29,20 @@ fn the_progress_of_an_enrollment_is_shown_at_terminals_only() {
         return;
     };
     let text = output.ok();
-    // The bar moves: it is drawn more than once, and never past its end.
-    let drawn: Vec<u64> = text
+    // The progress bar is drawn more than once, its value never decreases, and never exceeds the maximum.
+    let progress_values: Vec<u64> = text
         .split("/300")
         .filter_map(|before| {
             let digits: String = before.chars().rev().take_while(char::is_ascii_digit).collect();
             digits.chars().rev().collect::<String>().parse().ok()
         })
         .collect();
-    assert!(drawn.len() >= 2, "{text:?}");
+    assert!(progress_values.len() >= 2, "{text:?}");
     assert!(
-        drawn.iter().all(|done| *done <= 300) && drawn.is_sorted() && drawn.iter().any(|done| *done > 0),
-        "{drawn:?}"
+        progress_values.iter().all(|done| *done <= 300)
+            && progress_values.is_sorted()
+            && progress_values.iter().any(|done| *done > 0),
+        "{progress_values:?}"
     );
     assert!(!text.contains("panicked"), "{text}");
     let output = site.run(&enroll_arguments("unseen"));

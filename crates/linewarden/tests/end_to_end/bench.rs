@@ -1,4 +1,5 @@
-//! A small run of `linewarden bench service`, which checks that it completes. The measured values are not checked.
+//! A small run of `linewarden bench service`. The run must complete and report its values; the test expects no particular
+//! speed.
 
 use std::process::Command;
 

@@ -11,15 +11,16 @@ use crate::support::{free_udp_port, run};
 
 const GATEWAY: &str = "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nsession_lifetime_s = 2\nslots = 100\nthreads = 1\n";
 
-fn files(environment: &Environment<'_>) {
-    let at = environment.directory;
+/// Creates certificates, a registry and the configuration of the controller.
+fn create_files(environment: &Environment<'_>) {
+    let directory = environment.directory;
     environment.run("certificate ca --out pki");
     environment.run("certificate controller --ca pki --name localhost --name 127.0.0.1 --out ctl");
     environment.run("certificate gateway --ca pki --id 5 --out gateway-5");
     environment.run("certificate gateway --ca pki --id 6 --out gateway-6");
     environment.run("registry create --registry fleet.registry --key-file master.key");
     std::fs::write(
-        at.join("controller.toml"),
+        directory.join("controller.toml"),
         "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:0\"\nmetrics = \"127.0.0.1:0\"\n\
          [tls]\ncert = \"ctl.pem\"\nkey = \"ctl.key\"\nca = \"pki/ca.pem\"\n\
          [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
@@ -28,20 +29,20 @@ fn files(environment: &Environment<'_>) {
 }
 
 /// Writes two configurations of gateway 5 for this controller, one of them with the certificate of gateway 6.
-fn gateways(at: &Path, api: SocketAddr, port: u16) {
+fn write_gateway_configurations(directory: &Path, api: SocketAddr, port: u16) {
     let section = |certificate: &str| {
         format!(
             "{GATEWAY}port = {port}\n[controller]\naddresses = [\"{api}\"]\nca = \"pki/ca.pem\"\n\
              cert = \"{certificate}.pem\"\nkey = \"{certificate}.key\"\n"
         )
     };
-    std::fs::write(at.join("gateway.toml"), section("gateway-5")).unwrap();
-    std::fs::write(at.join("other.toml"), section("gateway-6")).unwrap();
+    std::fs::write(directory.join("gateway.toml"), section("gateway-5")).unwrap();
+    std::fs::write(directory.join("other.toml"), section("gateway-6")).unwrap();
 }
 
-/// The text of an unencrypted page.
-fn page(at: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect(at).unwrap();
+/// Sends an unencrypted GET request and returns the whole response.
+fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
     write!(
         stream,
         "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -64,7 +65,7 @@ fn a_gateway_and_its_devices_work_with_a_remote_controller() {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    files(&environment);
+    create_files(&environment);
     for key in ["pki/ca.key", "ctl.key", "gateway-5.key"] {
         assert_eq!(mode(&directory.path().join(key)), 0o600, "{key}");
     }
@@ -76,14 +77,14 @@ fn a_gateway_and_its_devices_work_with_a_remote_controller() {
     let start_event = controller.event("started");
     let address = |field: &str| start_event[field].as_str().unwrap().parse().unwrap();
     let (api, metrics, port) = (address("address"), address("metrics"), free_udp_port());
-    assert!(page(metrics, "/healthz").starts_with("HTTP/1.1 200"));
-    assert!(page(metrics, "/readyz").starts_with("HTTP/1.1 200"));
+    assert!(get(metrics, "/healthz").starts_with("HTTP/1.1 200"));
+    assert!(get(metrics, "/readyz").starts_with("HTTP/1.1 200"));
 
-    gateways(directory.path(), api, port);
+    write_gateway_configurations(directory.path(), api, port);
     environment.run("check --machine gateway.toml");
     // A gateway with another gateway's certificate does not start.
-    let mut refused = environment.command("serve --config other.toml");
-    let refusal = refused.output().unwrap();
+    let mut command = environment.command("serve --config other.toml");
+    let refusal = command.output().unwrap();
     assert_eq!(refusal.status.code(), Some(2));
     let error = String::from_utf8(refusal.stderr).unwrap();
     assert!(error.contains("is of gateway 6, but `id` is 5"), "{error}");
@@ -96,7 +97,7 @@ fn a_gateway_and_its_devices_work_with_a_remote_controller() {
     for _ in 0..3 {
         agent.event("authenticated");
     }
-    // Certificates are replaced at run time: all connections continue.
+    // The controller's certificate is replaced at run time. All connections continue.
     std::fs::remove_file(directory.path().join("ctl.pem")).unwrap();
     std::fs::remove_file(directory.path().join("ctl.key")).unwrap();
     environment.run("certificate controller --ca pki --name 127.0.0.1 --out ctl");
@@ -111,7 +112,7 @@ fn a_gateway_and_its_devices_work_with_a_remote_controller() {
     agent.terminate();
     let lines = gateway.terminate();
     assert_eq!(
-        lines.last().unwrap()["marks_committed"],
+        lines.last().unwrap()["unused_rows_reported"],
         true,
         "{:?}",
         lines.last()

@@ -20,7 +20,7 @@ fn prepare(environment: &Environment<'_>, port: u16, rows: u32) {
     ));
 }
 
-/// An agent whose log goes to a file.
+/// Starts an agent that writes its log to `agent.log`.
 fn agent(environment: &Environment<'_>, arguments: &str) -> Process {
     let mut command = environment.command(&format!(
         "agent --config devices/00000000000000d1.toml --json {arguments}"
@@ -33,9 +33,9 @@ fn log(environment: &Environment<'_>) -> String {
     fs::read_to_string(environment.directory.join("agent.log")).unwrap()
 }
 
-/// The registry and its side files are set back to an earlier state, as by a snapshot of the disk: the gateway offers used rows.
-/// The agent reports the row once and does not respond, also after a restart. Restoring a copy of `registry backup`
-/// ends this state.
+/// The registry's files return to an earlier state, as after the rollback of a disk, so the gateway offers used rows. The agent
+/// logs one warning and does not respond, even after a restart. With a copy of `registry backup`, the gateway offers no used
+/// row.
 #[test]
 fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
     let directory = tempfile::tempdir().unwrap();
@@ -44,10 +44,10 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
         wrapper: Vec::new(),
     };
     let port = free_udp_port();
-    // The copy skips 48 rows: 16 leased ones, and as many for each of two gateways that do not know of the copy.
+    // A restored copy skips 48 rows: the 16 leased rows, and the rows of two further leases that the copy may not contain.
     prepare(&environment, port, 60);
     let registry = environment.directory.join("fleet.registry");
-    let record = environment.directory.join("fleet.registry.storage");
+    let storage_record = environment.directory.join("fleet.registry.storage");
     let serve = || {
         let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
         gateway.event("started");
@@ -61,7 +61,7 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
     for side_file in ["fleet.registry-wal", "fleet.registry-shm"] {
         assert!(!environment.directory.join(side_file).exists(), "{side_file}");
     }
-    let old_files = [&registry, &record].map(|file| (file, fs::read(file).unwrap()));
+    let old_files = [&registry, &storage_record].map(|file| (file, fs::read(file).unwrap()));
     let gateway = serve();
     let used_rows = (0..2).map(|_| device.event("authenticated")["row"].as_u64().unwrap());
     let used_rows: Vec<u64> = used_rows.collect();
@@ -70,13 +70,15 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
         fs::write(file, content).unwrap();
     }
     let gateway = serve();
-    let offered = |line: &Value| {
+    let is_offer_of_spent_row = |line: &Value| {
         let reason = line["reason"].as_str().unwrap_or_default();
         line["event"] == "authentication_failed" && reason.contains("which this device has already spent")
     };
-    let failure = device.wait_for("offer of a spent row", offered);
-    // In every event, and once in the log.
-    device.wait_for("the next one", |line| line["event"] == "authentication_failed");
+    let failure = device.wait_for("offer of a spent row", is_offer_of_spent_row);
+    // Each failure causes an event, but only the first failure causes a warning in the log.
+    device.wait_for("the next failure", |line| {
+        line["event"] == "authentication_failed"
+    });
     device.terminate();
     let text = log(&environment);
     let warnings: Vec<&str> = text.lines().filter(|line| line.contains("WARN")).collect();
@@ -94,7 +96,10 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
         assert!(text.contains(line), "{line}\n{text}");
     }
     let device = agent(&environment, &arguments);
-    device.wait_for("the same event, from a process that has used no row", offered);
+    device.wait_for(
+        "the same event of a process that has used no row",
+        is_offer_of_spent_row,
+    );
     gateway.terminate();
     environment.run("registry backup copy.registry --config gateway.toml");
     fs::rename(environment.directory.join("copy.registry"), &registry).unwrap();
@@ -108,10 +113,10 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
     gateway.terminate();
 }
 
-/// After a restore a pool may have too few rows for a lease above those that gateways may still use. The device and the operator
-/// receive the reason and the remedy.
+/// A restored registry skips the rows that gateways may have leased after the backup. The remaining rows of a pool can be too few
+/// for a lease. Then the device and the operator receive the reason and the remedy.
 #[test]
-fn a_device_with_too_few_rows_after_a_restore_is_refused_and_named() {
+fn a_device_with_too_few_rows_after_a_restore_is_refused_with_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let environment = Environment {
         directory: directory.path(),

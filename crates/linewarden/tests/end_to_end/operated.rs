@@ -1,4 +1,5 @@
-//! A controller, a gateway that uses it over the network, and devices, operated by the commands of `docs/operations`.
+//! A controller, a gateway that uses this controller over the network, and devices, operated with the commands of
+//! `docs/operations`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use serde_json::Value;
 use crate::Environment;
 use crate::support::{Process, free_udp_port, run};
 
-/// The pages with commands that tests run.
+/// The documents with the commands that the tests run.
 const PAGES: [&str; 3] = [
     include_str!("../../../../docs/operations/backup.md"),
     include_str!("../../../../docs/operations/disaster-recovery.md"),
@@ -20,7 +21,7 @@ const PAGES: [&str; 3] = [
 ];
 
 /// The commands of the shell blocks below this heading, up to the next heading, without comments.
-pub fn documented(heading: &str) -> Vec<String> {
+pub fn documented_commands(heading: &str) -> Vec<String> {
     let page = PAGES.iter().find(|page| page.lines().any(|line| line == heading));
     let page = page.unwrap_or_else(|| panic!("no {heading:?}"));
     let section = page.lines().skip_while(|line| *line != heading).skip(1);
@@ -41,11 +42,11 @@ pub fn documented(heading: &str) -> Vec<String> {
 }
 
 /// A fleet with its files in one directory: gateway 7, and its controller, which the documents call `ctl-a.example`.
-pub struct Operated<'a> {
+pub struct OperatedFleet<'a> {
     pub environment: Environment<'a>,
     pub controller: Option<Process>,
     pub gateway: Option<Process>,
-    /// The gateway's address for devices.
+    /// The gateway's LAP port.
     port: u16,
     /// The API address of the running controller.
     api: Option<SocketAddr>,
@@ -53,7 +54,7 @@ pub struct Operated<'a> {
     pub names: Vec<(&'static str, String)>,
 }
 
-impl<'a> Operated<'a> {
+impl<'a> OperatedFleet<'a> {
     /// Creates a new registry and starts no process. `ada` authenticates with a token, `build` with a certificate.
     pub fn new(environment: Environment<'a>, registry: &str) -> Self {
         let fleet = Self {
@@ -82,7 +83,7 @@ impl<'a> Operated<'a> {
         fleet
     }
 
-    /// Names registry and key in the controller's configuration.
+    /// Writes the controller's configuration with this registry and this master key file.
     pub fn configure(&self, registry: &str, key: &str) {
         let text = format!(
             "[service]\nname = \"ctl-a\"\nlisten = \"127.0.0.1:0\"\n\
@@ -113,7 +114,7 @@ impl<'a> Operated<'a> {
         self.environment.command(&arguments)
     }
 
-    /// Runs a command of the documents.
+    /// Runs a command of the documents, with the replacements of `names`.
     pub fn step(&mut self, command: &str) {
         let local_command = self
             .names
@@ -179,7 +180,7 @@ impl<'a> Operated<'a> {
         self.gateway = Some(gateway);
     }
 
-    /// Starts the agent of a device whose files are in the directory `files`, and waits until it has authenticated.
+    /// Starts the agent of a device with files in the directory `files`, and waits until the device has authenticated.
     pub fn agent(&self, files: &str, id: &str, gateway: &str) -> Process {
         let agent = self.environment.start(&format!(
             "agent --config {files}/{id:0>16}.toml --gateway {gateway}:{} --json",
@@ -205,7 +206,7 @@ impl<'a> Operated<'a> {
         self.environment.run(&arguments);
     }
 
-    /// A device in the registry of the controller's configuration.
+    /// The output of `device show --json` about a device in the controller's registry.
     pub fn device(&self, id: &str) -> Value {
         let text = run(self
             .environment

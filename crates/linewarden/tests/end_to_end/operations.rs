@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// Writes the configuration.
-fn configuration(
+/// Writes `gateway.toml`. `more` contains further lines of the section `[gateway]`.
+fn write_configuration(
     environment: &Environment<'_>,
     dataplane: &str,
     port: u16,
@@ -24,8 +24,8 @@ fn configuration(
     .unwrap();
 }
 
-/// Reloads a configuration that is invalid or needs a restart: the rejection names line and field.
-fn refuse(gateway: &Process, expected: &str) {
+/// Requests a reload, and asserts that the gateway rejects the configuration with an error that contains `expected`.
+fn assert_reload_is_refused(gateway: &Process, expected: &str) {
     gateway.signal(Signal::SIGHUP);
     let errors = gateway.event("reload_refused")["errors"].to_string();
     assert!(errors.contains(expected), "{errors}");
@@ -35,7 +35,7 @@ fn refuse(gateway: &Process, expected: &str) {
 fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
     let port = free_udp_port();
     let configure = |session_lifetime_s, more: &str| {
-        configuration(environment, dataplane, port, session_lifetime_s, more)
+        write_configuration(environment, dataplane, port, session_lifetime_s, more)
     };
     configure(4, "slots = 100\nmark_block = 4");
     environment.run("registry create --registry fleet.registry --key-file master.key");
@@ -50,24 +50,24 @@ fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
             format!("agent --config devices/00000000000000{id}.toml --gateway {address}:{port} --json");
         environment.start(&arguments)
     };
-    let pool = agent("d1", "127.0.0.1");
-    let key = agent("d2", "[::1]");
-    for process in [&pool, &key] {
+    let pool_agent = agent("d1", "127.0.0.1");
+    let key_agent = agent("d2", "[::1]");
+    for process in [&pool_agent, &key_agent] {
         process.event("authenticated");
     }
 
     // No setting of an invalid file is applied, and the log is not rotated.
     configure(0, "slots = 100\nmark_block = 99\nnak_per_second = 1");
-    refuse(
+    assert_reload_is_refused(
         &gateway,
         "gateway.toml:6:1: gateway.session_lifetime_s: 0: a session must last",
     );
     configure(2, "slots = 200\nmark_block = 4");
-    refuse(
+    assert_reload_is_refused(
         &gateway,
         "gateway.toml:9:1: gateway.slots: differs from the running value; restart the gateway",
     );
-    pool.wait_for("renewal with the old session lifetime", |line| {
+    pool_agent.wait_for("renewal with the old session lifetime", |line| {
         line["event"] == "authenticated" && line["session_lifetime_s"] == 4
     });
 
@@ -82,7 +82,7 @@ fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
     .unwrap();
     gateway.signal(Signal::SIGHUP);
     gateway.event("reloaded");
-    for process in [&pool, &key] {
+    for process in [&pool_agent, &key_agent] {
         process.wait_for("renewal with the new session lifetime", |line| {
             line["event"] == "authenticated" && line["session_lifetime_s"] == 2
         });
@@ -91,7 +91,7 @@ fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
         }
         assert_eq!(process.events("session_expired").len(), 0, "no session expired");
     }
-    let rows: Vec<u64> = pool
+    let rows: Vec<u64> = pool_agent
         .events("authenticated")
         .iter()
         .map(|line| line["row"].as_u64().unwrap())
@@ -108,7 +108,7 @@ fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
     environment.run("device revoke d1 --reason lost --config gateway.toml");
     let revoked = gateway.wait_for("revocation", |line| line["revoked"] == 1);
     assert_eq!(revoked["audit_lost"], 0);
-    for process in [pool, key, gateway] {
+    for process in [pool_agent, key_agent, gateway] {
         process.terminate();
     }
     check_records(environment, dataplane);
@@ -143,7 +143,7 @@ fn check_records(environment: &Environment<'_>, dataplane: &str) {
     }
     let count = |records: &[Value]| -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
-        // A device that is late for a renewal opens another session.
+        // Session records are not counted, because a device that is late for a renewal opens an additional session.
         for record in records.iter().filter(|record| record["event"] != "session") {
             *counts
                 .entry(record["event"].as_str().unwrap().to_owned())
@@ -159,7 +159,7 @@ fn check_records(environment: &Environment<'_>, dataplane: &str) {
     ];
     let expected: BTreeMap<String, usize> = expected.map(|(name, count)| (name.to_owned(), count)).into();
     assert_eq!(count(&before), expected, "{before:#?}");
-    let expected = [("revoked", 1), ("stopped", 1), ("verdicts", 1)];
+    let expected = [("blocked", 1), ("stopped", 1), ("verdicts", 1)];
     let expected: BTreeMap<String, usize> = expected.map(|(name, count)| (name.to_owned(), count)).into();
     assert_eq!(count(&after), expected, "{after:#?}");
 
@@ -191,19 +191,19 @@ fn check_records(environment: &Environment<'_>, dataplane: &str) {
         (Some("pool"), Some(0), Some("127.0.0.1"))
     );
     assert!(session["port"].as_u64() > Some(0) && session["session"].as_str().unwrap().len() == 16);
-    let revoked = find(&after, "revoked");
+    let blocked = find(&after, "blocked");
     assert_eq!(
-        (revoked["device"].as_str(), revoked["was_installed"].as_bool()),
+        (blocked["device"].as_str(), blocked["was_installed"].as_bool()),
         (Some("00000000000000d1"), Some(true))
     );
     assert!(find(&after, "verdicts")["counts"]["reply_ack"].as_u64() >= Some(4));
-    assert_eq!(find(&after, "stopped")["marks_committed"], true);
+    assert_eq!(find(&after, "stopped")["unused_rows_reported"], true);
     let refused = find(&before, "reload_refused")["errors"].to_string();
     assert!(refused.contains("did you mean `nak_per_s`"), "{refused}");
 }
 
 #[test]
-fn a_configuration_is_exchanged_under_devices_at_work_on_host() {
+fn on_host_a_configuration_is_reloaded_while_devices_renew_sessions() {
     let directory = tempfile::tempdir().unwrap();
     let environment = Environment {
         directory: directory.path(),
@@ -213,7 +213,7 @@ fn a_configuration_is_exchanged_under_devices_at_work_on_host() {
 }
 
 #[test]
-fn a_configuration_is_exchanged_under_devices_at_work_on_xdp() {
+fn on_xdp_a_configuration_is_reloaded_while_devices_renew_sessions() {
     in_private_namespace(|environment| reload_scenario(environment, "xdp"));
 }
 
@@ -227,7 +227,7 @@ fn a_full_audit_file_does_not_prevent_authentication() {
         wrapper: Vec::new(),
     };
     let port = free_udp_port();
-    configuration(&environment, "host", port, 300, "");
+    write_configuration(&environment, "host", port, 300, "");
     let limited =
         std::fs::read_to_string(environment.directory.join("gateway.toml")).unwrap() + "bytes_max = 4096\n";
     std::fs::write(environment.directory.join("gateway.toml"), limited).unwrap();
@@ -244,7 +244,9 @@ fn a_full_audit_file_does_not_prevent_authentication() {
     std::fs::remove_file(environment.directory.join("audit.jsonl")).unwrap();
     gateway.signal(Signal::SIGHUP);
     gateway.event("reloaded");
-    let state = gateway.wait_for("its state", |line| line["audit_failing"] == false);
+    let state = gateway.wait_for("the end of the audit failure", |line| {
+        line["audit_failing"] == false
+    });
     assert!(
         state["audit_lost"].as_u64() > Some(0),
         "the counter of lost records is kept"
@@ -254,26 +256,27 @@ fn a_full_audit_file_does_not_prevent_authentication() {
     assert_eq!(last["event"], "stopped");
 }
 
-/// A directory with a gateway on `host`, a registry, a device and a gateway audit log.
+/// Prepares a directory with the configuration of a gateway on `host`, a registry and a device. Returns the environment and the
+/// gateway's LAP port.
 fn host_environment(directory: &Path, wrapper: Vec<String>) -> (Environment<'_>, u16) {
     let (environment, port) = (Environment { directory, wrapper }, free_udp_port());
-    configuration(&environment, "host", port, 300, "");
-    // These tests work with any path of the gateway audit log.
-    let bare = Environment {
+    write_configuration(&environment, "host", port, 300, "");
+    // These commands do not use the gateway audit log, so they do not need the wrapper.
+    let outer_environment = Environment {
         directory,
         wrapper: Vec::new(),
     };
-    bare.run("registry create --registry fleet.registry --key-file master.key");
-    bare.run("device enroll simulated --device d1 --rows 6 --out devices --config gateway.toml");
+    outer_environment.run("registry create --registry fleet.registry --key-file master.key");
+    outer_environment.run("device enroll simulated --device d1 --rows 6 --out devices --config gateway.toml");
     (environment, port)
 }
 
 /// The disk of the gateway audit log is full, and then has space again: each change is logged once, and devices still
 /// authenticate.
 #[test]
-fn a_full_disk_under_the_audit_record_is_reported_once_and_written_to_again() {
+fn a_full_disk_of_the_gateway_audit_log_is_reported_once_and_used_again() {
     if !nix::unistd::geteuid().is_root() {
-        println!("SKIPPED: no root, so no filesystem of its own to fill");
+        println!("SKIPPED: no root, so the test cannot mount a filesystem");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -296,16 +299,16 @@ fn a_full_disk_under_the_audit_record_is_reported_once_and_written_to_again() {
     let mut filler = std::fs::File::create(disk.join("filler")).unwrap();
     while std::io::Write::write_all(&mut filler, &[0; 512]).is_ok() {}
     drop(filler);
-    let bare = Environment {
+    let outer_environment = Environment {
         directory: environment.directory,
         wrapper: Vec::new(),
     };
     let authenticate = || {
-        bare.run(&format!(
+        outer_environment.run(&format!(
             "agent --config devices/00000000000000d1.toml --gateway 127.0.0.1:{port} --once --timeout 30"
         ));
     };
-    // The last page may have space left; rejected reloads fill it.
+    // The log's last page can have free space, which the records of rejected reloads fill.
     let text = std::fs::read_to_string(&path).unwrap();
     let mistakes: String = (0..10).map(|n| format!("mistake{n} = 1\n")).collect();
     std::fs::write(&path, text.clone() + &mistakes).unwrap();
@@ -321,23 +324,23 @@ fn a_full_disk_under_the_audit_record_is_reported_once_and_written_to_again() {
     std::fs::write(&path, text).unwrap();
     authenticate();
     std::fs::remove_file(disk.join("filler")).unwrap();
-    gateway.wait_for("room again", |line| line["audit_failing"] == false);
-    bare.run("device revoke d1 --config gateway.toml");
+    gateway.wait_for("free space", |line| line["audit_failing"] == false);
+    outer_environment.run("device revoke d1 --config gateway.toml");
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
-    let record = std::fs::File::open(disk.join("audit.jsonl")).unwrap();
-    let refused = gateway.events("reload_refused").len();
+    let audit_log = std::fs::File::open(disk.join("audit.jsonl")).unwrap();
+    let refused_count = gateway.events("reload_refused").len();
     gateway.terminate();
-    let lines: Vec<Value> = std::io::BufRead::lines(std::io::BufReader::new(record))
+    let lines: Vec<Value> = std::io::BufRead::lines(std::io::BufReader::new(audit_log))
         .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
         .collect();
     let count_of = |event: &str| lines.iter().filter(|line| line["event"] == event).count();
-    // The filesystem may have had space for a few more pages than reported: then no record is lost.
-    let is_complete = (count_of("reload_refused"), count_of("session")) == (refused, 1);
+    // If the filesystem had space for a few more pages than it reported, no record is lost.
+    let is_complete = (count_of("reload_refused"), count_of("session")) == (refused_count, 1);
     assert!(
         count_of("records_lost") >= 1 || is_complete,
-        "{refused}: {lines:#?}"
+        "{refused_count}: {lines:#?}"
     );
-    assert_eq!((count_of("revoked"), count_of("stopped")), (1, 1), "{lines:#?}");
+    assert_eq!((count_of("blocked"), count_of("stopped")), (1, 1), "{lines:#?}");
     let log = std::fs::read_to_string(environment.directory.join("log")).unwrap();
     assert_eq!(
         log.matches("writing the gateway audit log failed; retrying; lost records are counted")
@@ -352,7 +355,7 @@ fn a_full_disk_under_the_audit_record_is_reported_once_and_written_to_again() {
     );
 }
 
-/// sd_notify(3), to a socket of the test.
+/// The gateway sends notifications of sd_notify(3) to a socket of the test.
 #[test]
 fn the_service_manager_is_notified_of_start_reload_and_end() {
     let directory = tempfile::tempdir().unwrap();
@@ -370,13 +373,13 @@ fn the_service_manager_is_notified_of_start_reload_and_end() {
     let gateway = Process::start(command);
     assert_eq!(notification(), "READY=1");
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
-    for lease in ["session_lifetime_s = 200", "session_lifetime_s = 0"] {
+    for setting in ["session_lifetime_s = 200", "session_lifetime_s = 0"] {
         let config = environment.directory.join("gateway.toml");
         let text = std::fs::read_to_string(&config).unwrap();
         std::fs::write(
             &config,
-            text.replace("session_lifetime_s = 300", lease)
-                .replace("session_lifetime_s = 200", lease),
+            text.replace("session_lifetime_s = 300", setting)
+                .replace("session_lifetime_s = 200", setting),
         )
         .unwrap();
         gateway.signal(Signal::SIGHUP);
@@ -401,7 +404,7 @@ fn the_service_manager_is_notified_of_start_reload_and_end() {
 #[test]
 fn a_used_ticket_port_ends_the_start_before_the_interface_is_changed() {
     in_private_namespace(|environment| {
-        configuration(environment, "xdp", 20_550, 300, "ticket_port = 20560");
+        write_configuration(environment, "xdp", 20_550, 300, "ticket_port = 20560");
         environment.run("registry create --registry fleet.registry --key-file master.key");
         let socket_script = "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
              s.bind(('127.0.0.1', 20560))\nprint('{}', flush=True)\ntime.sleep(600)\n";

@@ -1,4 +1,4 @@
-//! A lost registry is restored by the steps of `docs/operations`, with the documented losses.
+//! A lost registry is restored by the steps of `docs/operations`, with the losses that the document states.
 
 use std::fs;
 
@@ -6,19 +6,19 @@ use linewarden_testbed::{Postgres, PostgresOptions};
 use nix::sys::signal::Signal;
 
 use crate::Environment;
-use crate::operated::{Operated, documented, rows, wait_for_reauthentication};
+use crate::operated::{OperatedFleet, documented_commands, rows, wait_for_reauthentication};
 use crate::support::run;
 
 const BACKUP: &str = "fleet-2026-11-21.registry";
 
-/// A fleet loses its registry; `lose` removes it. Gateway and agents keep running.
-fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
+/// A fleet loses its registry, which `delete_registry` deletes. The gateway and the agents keep running.
+fn scenario(registry: &str, delete_registry: impl FnOnce(&OperatedFleet<'_>)) {
     let directory = tempfile::tempdir().unwrap();
     let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let mut fleet = Operated::new(environment, registry);
+    let mut fleet = OperatedFleet::new(environment, registry);
     fleet
         .names
         .push(("postgres://linewarden@db.example/fleet", registry.to_owned()));
@@ -35,9 +35,9 @@ fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     fleet.systemctl("start", "linewarden-controller");
     fleet.keep_address();
     fleet.systemctl("start", "linewarden-gateway");
-    let pool = fleet.agent("devices", "d1", "127.0.0.1");
+    let pool_agent = fleet.agent("devices", "d1", "127.0.0.1");
     fleet.agent("devices", "d2", "[::1]").terminate();
-    for command in documented("## Backup") {
+    for command in documented_commands("## Backup") {
         fleet.step(&command.replace("gateway.toml", "controller.toml"));
     }
     // Changes after the backup; the backup counts rows up to the mark as used.
@@ -49,20 +49,20 @@ fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
     ));
     fleet.renew("devices", "d2", "[::1]");
     assert_eq!(fleet.device("d2")["epoch"], 1);
-    let key = fleet.agent("devices", "d2", "[::1]");
-    let marked = fleet.device("d1")["idx_floor"].as_u64();
-    pool.wait_for("a row beyond the backup's mark", |line| {
-        line["event"] == "authenticated" && line["row"].as_u64() >= marked
+    let key_agent = fleet.agent("devices", "d2", "[::1]");
+    let backup_mark = fleet.device("d1")["idx_floor"].as_u64();
+    pool_agent.wait_for("a row beyond the backup's mark", |line| {
+        line["event"] == "authenticated" && line["row"].as_u64() >= backup_mark
     });
 
     fleet.controller.take().unwrap().end_with_signal(Signal::SIGKILL);
-    lose(&fleet);
+    delete_registry(&fleet);
     // The gateway continues with the rows that it holds.
-    for agent in [&pool, &key] {
+    for agent in [&pool_agent, &key_agent] {
         wait_for_reauthentication(agent);
         assert!(agent.events("session_expired").is_empty());
     }
-    let (start, restore): (Vec<_>, Vec<_>) = documented("## Restore a registry")
+    let (start, restore): (Vec<_>, Vec<_>) = documented_commands("## Restore a registry")
         .into_iter()
         .partition(|command| command.starts_with("systemctl start"));
     for command in &restore {
@@ -81,39 +81,38 @@ fn scenario(registry: &str, lose: impl FnOnce(&Operated<'_>)) {
         .unwrap();
     assert!(!refusal.status.success());
     assert_eq!(fleet.device("d2")["epoch"], 0, "the backup has the previous key");
-    let used = *rows(&pool).last().unwrap();
+    let last_used_row = *rows(&pool_agent).last().unwrap();
     assert!(
-        fleet.device("d1")["idx_floor"].as_u64() <= Some(used),
-        "the backup is older than the device's credential"
+        fleet.device("d1")["idx_floor"].as_u64() <= Some(last_used_row),
+        "the backup's lowest unused row was used after the backup"
     );
     fleet
         .environment
         .run(&with_config("device revoke d4 --reason sold"));
     start.iter().for_each(|command| fleet.step(command));
     assert!(fleet.gateway.is_some(), "the gateway keeps running");
-    // Users in the backup have access. The registry has the older key of the device with the newer key: the device renews its
-    // key.
+    // Users in the backup have access. The registry has the previous key of device d2, so the device renews its key.
     run(fleet.remote_command("device list", "--token-file ada.token"));
-    key.event("previous_key_in_registry");
-    key.event("key_renewed");
-    wait_for_reauthentication(&key);
+    key_agent.event("previous_key_in_registry");
+    key_agent.event("key_renewed");
+    wait_for_reauthentication(&key_agent);
     assert_eq!(fleet.device("d2")["epoch"], 1);
-    // A running device continues, and so does a restarted one: no row is used twice.
-    wait_for_reauthentication(&pool);
-    let mut used = rows(&pool);
-    pool.terminate();
-    let pool = fleet.agent("devices", "d1", "127.0.0.1");
-    wait_for_reauthentication(&pool);
-    used.extend(rows(&pool));
-    assert!(used.is_sorted_by(|one, next| one < next), "{used:?}");
+    // A running device and a restarted device continue, and use no row twice.
+    wait_for_reauthentication(&pool_agent);
+    let mut used_rows = rows(&pool_agent);
+    pool_agent.terminate();
+    let pool_agent = fleet.agent("devices", "d1", "127.0.0.1");
+    wait_for_reauthentication(&pool_agent);
+    used_rows.extend(rows(&pool_agent));
+    assert!(used_rows.is_sorted_by(|row, next| row < next), "{used_rows:?}");
     let recorded_floor = fleet.device("d1")["idx_floor"].as_u64();
     assert!(
-        recorded_floor > used.last().copied(),
-        "{recorded_floor:?} {used:?}"
+        recorded_floor > used_rows.last().copied(),
+        "{recorded_floor:?} {used_rows:?}"
     );
     let files = fs::read_dir(fleet.environment.directory).unwrap();
     assert!(files.flatten().any(|file| file.file_name() == BACKUP));
-    for process in [pool, key] {
+    for process in [pool_agent, key_agent] {
         process.terminate();
     }
     fleet.systemctl("stop", "linewarden-gateway");

@@ -1,13 +1,13 @@
-//! Keys are rotated by the steps of `docs/operations/key-rotation.md`, while a fleet works.
+//! Keys are rotated by the steps of `docs/operations/key-rotation.md` while a fleet is in operation.
 
 use std::fs;
 
 use crate::Environment;
-use crate::operated::{Operated, documented, rows, wait_for_reauthentication};
+use crate::operated::{OperatedFleet, documented_commands, rows, wait_for_reauthentication};
 use crate::support::{Process, run};
 
-/// A pool-mode and a key-mode device, which have authenticated.
-fn working(fleet: &mut Operated<'_>) -> [Process; 2] {
+/// Enrolls a pool-mode and a key-mode device, and starts all processes. Returns the agents after their authentication.
+fn start_fleet(fleet: &mut OperatedFleet<'_>) -> [Process; 2] {
     fleet
         .environment
         .run("device enroll simulated --device d1 --rows 200 --out devices --config controller.toml");
@@ -23,12 +23,12 @@ fn working(fleet: &mut Operated<'_>) -> [Process; 2] {
     ]
 }
 
-/// Replaces the certificate and its key by new ones.
-fn exchange(fleet: &Operated<'_>, new: &str, old: &str) {
-    for end in ["pem", "key"] {
+/// Replaces the certificate and the key `old` with the certificate and the key `new`.
+fn replace_certificate(fleet: &OperatedFleet<'_>, new: &str, old: &str) {
+    for extension in ["pem", "key"] {
         fs::rename(
-            fleet.path(&format!("{new}.{end}")),
-            fleet.path(&format!("{old}.{end}")),
+            fleet.path(&format!("{new}.{extension}")),
+            fleet.path(&format!("{old}.{extension}")),
         )
         .unwrap();
     }
@@ -36,72 +36,75 @@ fn exchange(fleet: &Operated<'_>, new: &str, old: &str) {
 
 #[test]
 fn no_client_is_rejected_while_the_ca_is_replaced() {
-    const OLD: &str = "--client-cert build.pem --client-key build.key";
-    const NEW: &str = "--client-cert build-2.pem --client-key build-2.key";
+    const OLD_CERTIFICATE: &str = "--client-cert build.pem --client-key build.key";
+    const NEW_CERTIFICATE: &str = "--client-cert build-2.pem --client-key build-2.key";
     let directory = tempfile::tempdir().unwrap();
     let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let mut fleet = Operated::new(environment, "fleet.registry");
-    let agents = working(&mut fleet);
-    for command in documented("## Another CA") {
+    let mut fleet = OperatedFleet::new(environment, "fleet.registry");
+    let agents = start_fleet(&mut fleet);
+    for command in documented_commands("## Another CA") {
         match &*command {
-            // The gateway may wait for its next connection.
+            // No restart is necessary: the gateway reads its new certificate before its next connection.
             "systemctl restart linewarden-gateway" => {}
             command => fleet.step(command),
         }
         // The documents describe this step in the comment after the command.
-        let last = command.starts_with("cp ");
+        let is_last = command.starts_with("cp ");
         if command.starts_with("linewarden certificate controller") {
-            exchange(&fleet, "ctl-a-2", "ctl-a");
+            replace_certificate(&fleet, "ctl-a-2", "ctl-a");
             fleet.systemctl("reload", "linewarden-controller");
         } else if command.starts_with("linewarden certificate gateway") {
-            exchange(&fleet, "gateway-7-2", "gateway-7");
+            replace_certificate(&fleet, "gateway-7-2", "gateway-7");
             fleet
                 .environment
                 .run("certificate user --ca pki-2 --name build --out build-2");
-            run(fleet.remote_command("device list", NEW));
-        } else if last {
+            run(fleet.remote_command("device list", NEW_CERTIFICATE));
+        } else if is_last {
             fleet.systemctl("reload", "linewarden-controller");
         }
-        if !last {
-            run(fleet.remote_command("device list", OLD));
+        if !is_last {
+            run(fleet.remote_command("device list", OLD_CERTIFICATE));
         }
         agents.iter().for_each(wait_for_reauthentication);
     }
-    let refused = fleet.remote_command("device list", OLD).output().unwrap();
-    let error = String::from_utf8(refused.stderr).unwrap();
+    let refusal = fleet
+        .remote_command("device list", OLD_CERTIFICATE)
+        .output()
+        .unwrap();
+    let error = String::from_utf8(refusal.stderr).unwrap();
     assert!(
-        !refused.status.success() && error.contains("rejected the client certificate"),
+        !refusal.status.success() && error.contains("rejected the client certificate"),
         "{error}"
     );
-    // With the new certificates only: the gateway learns of the revocation, so it is connected.
-    run(fleet.remote_command("device revoke d1 --reason lost", NEW));
+    // Now only the new certificates are valid. The gateway receives the revocation, so the gateway is connected.
+    run(fleet.remote_command("device revoke d1 --reason lost", NEW_CERTIFICATE));
     let gateway = fleet.gateway.as_ref().unwrap();
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
-    let [pool, key] = agents;
+    let [pool_agent, key_agent] = agents;
     assert_eq!(
         (
-            pool.events("session_expired").len(),
-            key.events("session_expired").len()
+            pool_agent.events("session_expired").len(),
+            key_agent.events("session_expired").len()
         ),
         (0, 0)
     );
-    pool.event("session_expired");
-    key.event("authenticated");
+    pool_agent.event("session_expired");
+    key_agent.event("authenticated");
     fleet.systemctl("stop", "linewarden-gateway");
     fleet.systemctl("stop", "linewarden-controller");
 }
 
 #[test]
-fn devices_keep_their_data_under_another_master_key() {
+fn devices_keep_their_data_with_another_master_key() {
     let directory = tempfile::tempdir().unwrap();
     let environment = Environment {
         directory: directory.path(),
         wrapper: Vec::new(),
     };
-    let mut fleet = Operated::new(environment, "fleet.registry");
+    let mut fleet = OperatedFleet::new(environment, "fleet.registry");
     for command in [
         "device enroll simulated --device d3 --rows 2 --out devices",
         "device enroll simulated --device d4 --rows 2 --out devices",
@@ -114,33 +117,33 @@ fn devices_keep_their_data_under_another_master_key() {
             .environment
             .run(&format!("{command} --config controller.toml"));
     }
-    let [pool, key] = working(&mut fleet);
-    pool.event("authenticated");
-    for command in documented("## Another master key") {
+    let [pool_agent, key_agent] = start_fleet(&mut fleet);
+    pool_agent.event("authenticated");
+    for command in documented_commands("## Another master key") {
         fleet.step(&command);
     }
     assert!(!fleet.path("export.key").exists() && !fleet.path("fleet.jsonl").exists());
-    let other = "device list --registry fleet-2.registry --key-file master.key";
+    let list_with_old_key = "device list --registry fleet-2.registry --key-file master.key";
     assert!(
         !fleet
             .environment
-            .command(other)
+            .command(list_with_old_key)
             .output()
             .unwrap()
             .status
             .success()
     );
-    // Then name both in the configurations.
+    // Next step of the document: the configuration names the new registry and the new key.
     let floor_before = fleet.device("d1")["idx_floor"].as_u64().unwrap();
     fleet.configure("fleet-2.registry", "master-2.key");
     assert_eq!(fleet.device("d1")["idx_floor"], floor_before);
     assert!(
-        floor_before > *rows(&pool).last().unwrap(),
+        floor_before > *rows(&pool_agent).last().unwrap(),
         "no row is offered again"
     );
     assert_eq!(fleet.device("d3")["status"], "revoked");
     assert_eq!(fleet.device("d4")["status"], "quarantined");
-    // Users and revoked numbers are not in the export.
+    // The export contains no users and no revoked gateway IDs.
     fleet.systemctl("start", "linewarden-controller");
     let token = "--token-file ada.token";
     assert!(
@@ -161,15 +164,15 @@ fn devices_keep_their_data_under_another_master_key() {
         .environment
         .run("gateway revoke 8 --reason burnt --config controller.toml");
     fleet.systemctl("start", "linewarden-gateway");
-    // The same agents continue with their data.
+    // The running agents continue with their credentials.
     let gateway = fleet.gateway.as_ref().unwrap();
     gateway.wait_for("both devices", |line| line["devices"] == 2);
-    for agent in [&pool, &key] {
+    for agent in [&pool_agent, &key_agent] {
         wait_for_reauthentication(agent);
     }
-    let used = rows(&pool);
-    assert!(used.is_sorted_by(|row, next| row < next), "{used:?}");
-    for process in [pool, key] {
+    let used_rows = rows(&pool_agent);
+    assert!(used_rows.is_sorted_by(|row, next| row < next), "{used_rows:?}");
+    for process in [pool_agent, key_agent] {
         process.terminate();
     }
     fleet.systemctl("stop", "linewarden-gateway");

@@ -11,16 +11,16 @@ use crate::support::TEST_TIMEOUT;
 /// The controllers' default stream.
 const STREAM: &str = "LINEWARDEN";
 
-/// Waits until the stream contains the ID `last`; returns the IDs in the stream, in order. Further IDs may follow `last`.
-async fn published(address: String, last: String) -> Vec<String> {
+/// Waits until the stream contains the ID `last_id`. Returns the IDs in the stream, in order; further IDs can follow `last_id`.
+async fn published_ids(address: String, last_id: String) -> Vec<String> {
     let client = async_nats::connect(address).await.unwrap();
     let context = jetstream::new(client);
     let deadline = Instant::now() + TEST_TIMEOUT;
     let mut ids: Vec<String> = Vec::new();
-    while !ids.contains(&last) {
+    while !ids.contains(&last_id) {
         assert!(
             Instant::now() < deadline,
-            "{last} is not published: {:?}",
+            "{last_id} is not published: {:?}",
             ids.last()
         );
         let mut stream = context.get_stream(STREAM).await.unwrap();
@@ -36,19 +36,19 @@ async fn published(address: String, last: String) -> Vec<String> {
 }
 
 /// Checks that each entry of the registry event log was published once and in order; returns the number of entries.
-pub fn compare(inside: &NetNs, address: String, entries: &[EventLogEntry]) -> usize {
+pub fn assert_all_published(inside: &NetNs, address: String, entries: &[EventLogEntry]) -> usize {
     let expected: Vec<String> = entries
         .iter()
         .filter(|entry| !entry.refused)
         .map(|entry| format!("{}-{}", entry.number, entry.at_ms))
         .collect();
-    let last = expected.last().unwrap().clone();
+    let last_id = expected.last().unwrap().clone();
     let read_ids = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
-        runtime.block_on(published(address, last))
+        runtime.block_on(published_ids(address, last_id))
     };
     let streamed_ids = inside.run(read_ids).unwrap();
     assert_eq!(streamed_ids[..expected.len()], expected);
@@ -57,13 +57,13 @@ pub fn compare(inside: &NetNs, address: String, entries: &[EventLogEntry]) -> us
 
 /// All entries of the registry event log.
 pub async fn read_all(registry: &Registry) -> Vec<EventLogEntry> {
-    let mut all: Vec<EventLogEntry> = Vec::new();
+    let mut entries: Vec<EventLogEntry> = Vec::new();
     loop {
-        let from = all.last().map_or(0, |entry| entry.number);
-        let page = registry.events_after(from, 1_000).await.unwrap();
+        let after = entries.last().map_or(0, |entry| entry.number);
+        let page = registry.events_after(after, 1_000).await.unwrap();
         if page.is_empty() {
-            return all;
+            return entries;
         }
-        all.extend(page);
+        entries.extend(page);
     }
 }

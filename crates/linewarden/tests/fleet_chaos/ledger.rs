@@ -9,20 +9,20 @@ use linewarden_testbed::Postgres;
 /// A process of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GatewayProcess {
-    /// The gateway's number.
+    /// The gateway's id.
     pub gateway: u32,
     /// Number of the process among all gateway processes.
     pub number: u32,
 }
 
 /// The process that accepted a row, and the session id.
-type Accepted = (GatewayProcess, [u8; 8]);
+type Acceptance = (GatewayProcess, [u8; 8]);
 
 /// All accepted rows and sessions.
 #[derive(Default)]
 pub struct Ledger {
     /// Pool mode: by device and row.
-    rows: HashMap<(DeviceId, u32), Accepted>,
+    rows: HashMap<(DeviceId, u32), Acceptance>,
     /// Key mode: by device and session.
     sessions: HashMap<(DeviceId, [u8; 8]), GatewayProcess>,
     /// The highest row that each process has accepted.
@@ -34,39 +34,39 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Records a message from a process to a device.
-    pub fn note(&mut self, device: DeviceId, mode: Mode, payload: &[u8], by: GatewayProcess) {
+    /// Records a message from a gateway process to a device.
+    pub fn record_message(&mut self, device: DeviceId, mode: Mode, payload: &[u8], process: GatewayProcess) {
         assert_ne!(
             self.silent_gateway,
-            Some(by.gateway),
-            "{by:?} answers though its lease has ended"
+            Some(process.gateway),
+            "{process:?} replies after its offline limit"
         );
         let Ok(Message::Ack(ack)) = wire::parse(payload) else {
             return;
         };
-        for gateway in [None, Some(by.gateway)] {
+        for gateway in [None, Some(process.gateway)] {
             let is_forbidden = self.forbidden.contains(&(device, gateway));
             assert!(
                 !is_forbidden,
-                "{device} is quarantined or revoked, but authenticates at {by:?}"
+                "{device} is quarantined or revoked, but authenticates at {process:?}"
             );
         }
         if mode == Mode::Key {
-            let first_acceptor = *self.sessions.entry((device, ack.session_id)).or_insert(by);
+            let first_acceptor = *self.sessions.entry((device, ack.session_id)).or_insert(process);
             assert_eq!(
-                first_acceptor, by,
+                first_acceptor, process,
                 "one RESPONSE of {device} has opened two sessions"
             );
             return;
         }
         let idx = ack.idx.get();
-        let accepted = (by, ack.session_id);
+        let accepted = (process, ack.session_id);
         let first_acceptor = *self.rows.entry((device, idx)).or_insert(accepted);
         assert_eq!(
             first_acceptor, accepted,
             "row {idx} of {device} was accepted twice"
         );
-        let highest = self.highest.entry((device, by)).or_insert(idx);
+        let highest = self.highest.entry((device, process)).or_insert(idx);
         *highest = idx.max(*highest);
     }
 
@@ -75,13 +75,13 @@ impl Ledger {
         self.forbidden.insert((device, gateway));
     }
 
-    /// From now on this gateway must send no replies; `None`: all gateways may.
+    /// From now on this gateway must send no replies; `None`: all gateways may send replies.
     pub fn expect_silence(&mut self, gateway: Option<u32>) {
         self.silent_gateway = gateway;
     }
 
-    pub fn highest(&self, device: DeviceId, by: GatewayProcess) -> Option<u32> {
-        self.highest.get(&(device, by)).copied()
+    pub fn highest_row(&self, device: DeviceId, process: GatewayProcess) -> Option<u32> {
+        self.highest.get(&(device, process)).copied()
     }
 
     pub fn rows(&self) -> usize {
@@ -96,23 +96,23 @@ impl Ledger {
     pub fn compare(&self, leases: &Leases) {
         for (device, ranges) in &leases.ranges {
             let mut ranges = ranges.clone();
-            // Of a returned range only the end is significant.
+            // Empty ranges are leases without rows: the gateway has returned all rows.
             ranges.retain(|range| range.first < range.end);
             ranges.sort_by_key(|range| (range.first, range.end));
             for pair in ranges.windows(2) {
                 assert!(
                     pair[0].end <= pair[1].first,
-                    "{device}'s rows are at two places: {pair:?}"
+                    "{device}'s rows are leased twice: {pair:?}"
                 );
             }
         }
-        for ((device, idx), (by, _)) in &self.rows {
+        for ((device, idx), (process, _)) in &self.rows {
             for range in leases.ranges.get(device).into_iter().flatten() {
-                let is_own = range.gateway == Some(by.gateway);
-                let is_in = (range.first..range.end).contains(idx);
+                let is_own = range.gateway == Some(process.gateway);
+                let is_in_range = (range.first..range.end).contains(idx);
                 assert!(
-                    is_own || !is_in,
-                    "row {idx} of {device}, accepted by {by:?}, is {range:?}"
+                    is_own || !is_in_range,
+                    "row {idx} of {device}, accepted by {process:?}, is {range:?}"
                 );
                 assert!(
                     !is_own || *idx < range.mark,
@@ -130,7 +130,7 @@ pub struct Range {
     pub gateway: Option<u32>,
     pub first: u32,
     pub end: u32,
-    /// The gateway may use the rows below this one.
+    /// The gateway may use only the rows below the mark.
     pub mark: u32,
 }
 
@@ -153,7 +153,7 @@ impl Leases {
         let mut ranges: BTreeMap<DeviceId, Vec<Range>> = BTreeMap::new();
         for line in output.lines() {
             let fields: Vec<i64> = line.split('|').map(|field| field.parse().unwrap()).collect();
-            let number = |place: usize| u32::try_from(fields[place]);
+            let number = |column: usize| u32::try_from(fields[column]);
             let range = Range {
                 gateway: number(0).ok(),
                 first: number(2).unwrap(),
@@ -167,7 +167,7 @@ impl Leases {
     }
 
     /// The leases of a gateway.
-    pub fn at(&self, gateway: u32) -> BTreeMap<DeviceId, Range> {
+    pub fn of_gateway(&self, gateway: u32) -> BTreeMap<DeviceId, Range> {
         let ranges_of_device = |(device, ranges): (&DeviceId, &Vec<Range>)| {
             let mut ranges = ranges.iter();
             let range = ranges.find(|range| range.gateway == Some(gateway))?;
@@ -178,12 +178,12 @@ impl Leases {
 }
 
 /// Checks in the gateway audit logs that each row has opened only one session, at one gateway; returns the number of sessions.
-pub fn compare_records(records: &[serde_json::Value]) -> usize {
+pub fn check_audit_records(records: &[serde_json::Value]) -> usize {
     let mut sessions: HashMap<(&str, u64), (u64, &str)> = HashMap::new();
-    let of_rows = records
+    let row_records = records
         .iter()
         .filter(|record| record["event"] == "session" && record["mode"] == "pool");
-    for record in of_rows {
+    for record in row_records {
         let row = (
             record["device"].as_str().unwrap(),
             record["row"].as_u64().unwrap(),

@@ -1,8 +1,8 @@
-//! The network: a backbone for gateways, controllers and servers, and a field for gateways and devices.
+//! The network: a backbone of gateways, controllers and servers, and a device network of gateways and devices.
 //!
 //! ```text
-//!  devices 10.66.1.N ── field ── 10.66.0.21..24 gateways 10.77.0.21..24 ── backbone ── 10.77.0.11, .12 controllers
-//!                                                                             └────── 10.77.0.5 servers
+//!  devices 10.66.1.N ── device network ── 10.66.0.21..24 gateways 10.77.0.21..24 ── backbone ── 10.77.0.11, .12 controllers
+//!                                                                                      └────── 10.77.0.5 servers
 //! ```
 //! Each node is a network namespace of its own.
 
@@ -12,18 +12,18 @@ use linewarden_lab::iproute;
 
 use crate::support::Namespace;
 
-/// Where PostgreSQL and nats-server are.
+/// Address of PostgreSQL and nats-server.
 pub const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 5);
 /// No interface has this address: datagrams to it are lost without an error.
-const NOWHERE: &str = "02:00:00:00:00:99";
+const UNUSED_MAC: &str = "02:00:00:00:00:99";
 
 /// Address of a node on the backbone.
 pub fn backbone(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, host)
 }
 
-/// Address of a gateway in the field.
-pub fn in_field(host: u8) -> Ipv4Addr {
+/// Address of a gateway in the device network.
+pub fn device_network_address(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 66, 0, host)
 }
 
@@ -47,11 +47,11 @@ impl Node {
         format!("p{}", self.host)
     }
 
-    /// Drops traffic from this node to the other.
+    /// Drops traffic from this node to the node `to`.
     fn block(&self, to: &Self) {
         let to = backbone(to.host);
         self.ip(&format!(
-            "neigh replace {to} lladdr {NOWHERE} dev bb nud permanent\n"
+            "neigh replace {to} lladdr {UNUSED_MAC} dev bb nud permanent\n"
         ));
     }
 
@@ -60,18 +60,18 @@ impl Node {
     }
 }
 
-/// All namespaces; removed when dropped, also after a failure.
+/// All network namespaces. Dropping this value removes the namespaces, even after a failure of the test.
 pub struct Network {
     hub: Namespace,
-    pub field: Namespace,
+    pub device_network: Namespace,
     pub servers: Node,
     pub controllers: Vec<Node>,
-    /// One more than the number of gateways.
+    /// The nodes of all gateways, and a spare node.
     pub gateways: Vec<Node>,
 }
 
 impl Network {
-    /// `None` without the privilege or the programs.
+    /// Returns `None` if this process lacks the privilege, or if a program is not installed.
     pub fn new(devices: u8) -> Option<Self> {
         let node = |host| {
             Some(Node {
@@ -81,7 +81,7 @@ impl Network {
         };
         let network = Self {
             hub: Namespace::new()?,
-            field: Namespace::new()?,
+            device_network: Namespace::new()?,
             servers: node(5)?,
             controllers: (11..13).map(node).collect::<Option<_>>()?,
             gateways: (21..25).map(node).collect::<Option<_>>()?,
@@ -92,7 +92,7 @@ impl Network {
 
     fn build(&self, devices: u8) {
         let bridge = "link add br0 type bridge mcast_snooping 0\nlink set br0 up\n";
-        let end = |node: &Node, inside: &str| {
+        let link_commands = |node: &Node, inside: &str| {
             let (port, pid) = (node.port(), node.namespace.pid());
             format!(
                 "link add dev {port} type veth peer name {inside} netns {pid}\nlink set {port} master br0 up\n"
@@ -100,20 +100,23 @@ impl Network {
         };
         let mut hub = bridge.to_owned();
         for node in self.nodes() {
-            hub += &end(node, "bb");
+            hub += &link_commands(node, "bb");
         }
         iproute::batch(self.hub.inside(), &hub).unwrap();
-        let mut field = bridge.to_owned();
-        field += &format!("addr add {}/16 dev br0\n", in_field(254));
-        (0..devices).for_each(|number| field += &format!("addr add {}/16 dev br0\n", device(number)));
-        self.gateways.iter().for_each(|node| field += &end(node, "lan"));
-        iproute::batch(self.field.inside(), &field).unwrap();
+        let mut device_network = bridge.to_owned();
+        device_network += &format!("addr add {}/16 dev br0\n", device_network_address(254));
+        (0..devices)
+            .for_each(|number| device_network += &format!("addr add {}/16 dev br0\n", device(number)));
+        self.gateways
+            .iter()
+            .for_each(|node| device_network += &link_commands(node, "lan"));
+        iproute::batch(self.device_network.inside(), &device_network).unwrap();
         for node in self.nodes() {
             let address = backbone(node.host);
             node.ip(&format!("addr add {address}/24 dev bb\nlink set bb up\n"));
         }
         for node in &self.gateways {
-            let address = in_field(node.host);
+            let address = device_network_address(node.host);
             node.ip(&format!("addr add {address}/16 dev lan\nlink set lan up\n"));
         }
     }
@@ -123,7 +126,7 @@ impl Network {
         servers.chain(&self.controllers).chain(&self.gateways)
     }
 
-    /// Drops all traffic between the two in both directions, without an error to either.
+    /// Drops all traffic between two nodes in both directions. The nodes receive no error.
     pub fn disconnect(&self, first: &Node, second: &Node) {
         first.block(second);
         second.block(first);

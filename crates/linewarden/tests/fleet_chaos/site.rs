@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::ledger::GatewayProcess;
-use crate::network::{Network, Node, SERVERS, backbone, in_field};
+use crate::network::{Network, Node, SERVERS, backbone, device_network_address};
 use crate::support::{Process, linewarden, run};
 
 /// Number of gateways.
@@ -20,14 +20,14 @@ pub const GATEWAYS: usize = 3;
 pub const OFFLINE_LIMIT_S: u32 = 6;
 const PORT: u16 = 5432;
 
-/// Gateway i runs at place i. This further place is for a second process of a gateway.
-pub const SPARE: usize = GATEWAYS;
+/// Place of a second process of a gateway. The first process of gateway i is at place i.
+pub const SPARE_PLACE: usize = GATEWAYS;
 
-/// A process of a gateway, and its last status.
-pub struct Serving {
+/// A process of a gateway, and its latest status report.
+pub struct RunningGateway {
     process: Process,
     pub status: Value,
-    /// Number of its status reports.
+    /// Number of received status reports.
     pub status_reports: u32,
 }
 
@@ -40,12 +40,12 @@ pub struct Site {
     pub runtime: Runtime,
     controllers: [Option<Process>; 2],
     /// Gateways by place.
-    pub gateways: [Option<Serving>; GATEWAYS + 1],
+    pub gateways: [Option<RunningGateway>; GATEWAYS + 1],
     process_count: u32,
 }
 
-/// The number of the gateway at a place.
-pub fn number_of(place: usize) -> u32 {
+/// The id of the gateway at a place.
+pub fn gateway_id(place: usize) -> u32 {
     21 + u32::try_from(place).unwrap()
 }
 
@@ -86,12 +86,12 @@ impl Site {
         Ok(site)
     }
 
-    fn at(&self) -> &Path {
+    fn directory_path(&self) -> &Path {
         self.directory.path()
     }
 
     fn write_files(&self) {
-        let make = |arguments: &str| drop(run(linewarden(self.at(), arguments)));
+        let make = |arguments: &str| drop(run(linewarden(self.directory_path(), arguments)));
         make("certificate ca --out pki");
         let controllers = &self.network.controllers;
         let addresses = controllers
@@ -110,38 +110,42 @@ impl Site {
                  master_key_file = \"master.key\"\n[nats]\nplaintext = true\nservers = [\"{}\"]\n",
                 self.nats.address()
             );
-            std::fs::write(self.at().join(format!("ctl-{host}.toml")), text).unwrap();
+            std::fs::write(self.directory_path().join(format!("ctl-{host}.toml")), text).unwrap();
         }
         for place in 0..GATEWAYS {
-            let id = number_of(place);
+            let id = gateway_id(place);
             make(&format!(
                 "certificate gateway --ca pki --id {id} --out gateway-{id}"
             ));
-            // Each gateway tries another controller first.
+            // The gateways try the controllers in different orders.
             addresses.rotate_left(1);
-            for at in [place, SPARE] {
-                self.write_gateway(id, at, &addresses);
+            for process_place in [place, SPARE_PLACE] {
+                self.write_gateway(id, process_place, &addresses);
             }
         }
     }
 
-    fn write_gateway(&self, id: u32, at: usize, controllers: &[String]) {
-        let address = in_field(self.network.gateways[at].host);
+    fn write_gateway(&self, id: u32, place: usize, controllers: &[String]) {
+        let address = device_network_address(self.network.gateways[place].host);
         let text = format!(
             "[gateway]\nid = {id}\ndataplane = \"host\"\naddresses = [\"{address}\"]\nsession_lifetime_s = 60\nslots = 200\nthreads = 1\n\
              offline_limit_s = {OFFLINE_LIMIT_S}\n\
              [controller]\naddresses = {controllers:?}\nca = \"pki/ca.pem\"\ncert = \"gateway-{id}.pem\"\nkey = \"gateway-{id}.key\"\n\
-             [audit]\npath = \"gateway-{id}-{at}.audit\"\nper_s = 100000\n"
+             [audit]\npath = \"gateway-{id}-{place}.audit\"\nper_s = 100000\n"
         );
-        std::fs::write(self.at().join(format!("gateway-{id}-{at}.toml")), text).unwrap();
+        std::fs::write(
+            self.directory_path().join(format!("gateway-{id}-{place}.toml")),
+            text,
+        )
+        .unwrap();
     }
 
     fn start(&self, node: &Node, name: &str, arguments: &str) -> Process {
-        let mut command = linewarden(self.at(), arguments);
+        let mut command = linewarden(self.directory_path(), arguments);
         let log = File::options()
             .append(true)
             .create(true)
-            .open(self.at().join(format!("{name}.log")))
+            .open(self.directory_path().join(format!("{name}.log")))
             .unwrap();
         command.stderr(log);
         node.namespace.start_command(command)
@@ -160,68 +164,68 @@ impl Site {
         process.unwrap().end_with_signal(Signal::SIGKILL);
     }
 
-    /// Starts a gateway at a place, which is its own place or [`SPARE`].
-    pub fn start_gateway(&mut self, gateway: usize, at: usize) -> GatewayProcess {
-        let name = format!("gateway-{}-{at}", number_of(gateway));
+    /// Starts a gateway at a place: the gateway's own place or [`SPARE_PLACE`].
+    pub fn start_gateway(&mut self, gateway: usize, place: usize) -> GatewayProcess {
+        let name = format!("gateway-{}-{place}", gateway_id(gateway));
         let arguments = format!("serve --config {name}.toml --json --status-interval 1");
-        let process = self.start(&self.network.gateways[at], &name, &arguments);
-        self.gateways[at] = Some(Serving {
+        let process = self.start(&self.network.gateways[place], &name, &arguments);
+        self.gateways[place] = Some(RunningGateway {
             process,
             status: Value::Null,
             status_reports: 0,
         });
         self.process_count += 1;
         GatewayProcess {
-            gateway: number_of(gateway),
+            gateway: gateway_id(gateway),
             number: self.process_count,
         }
     }
 
-    pub fn kill_gateway(&mut self, at: usize) {
-        let serving = self.gateways[at].take();
-        serving.unwrap().process.end_with_signal(Signal::SIGKILL);
+    pub fn kill_gateway(&mut self, place: usize) {
+        let gateway = self.gateways[place].take();
+        gateway.unwrap().process.end_with_signal(Signal::SIGKILL);
     }
 
-    /// Waits until a gateway has ended by itself; its exit code.
-    pub fn ended(&mut self, at: usize) -> i32 {
-        self.gateways[at].take().unwrap().process.wait_for_exit().0
+    /// Waits until a gateway process has ended by itself; returns its exit code.
+    pub fn wait_for_exit(&mut self, place: usize) -> i32 {
+        self.gateways[place].take().unwrap().process.wait_for_exit().0
     }
 
-    pub fn has_ended(&mut self, at: usize) -> bool {
-        self.gateways[at]
+    pub fn has_ended(&mut self, place: usize) -> bool {
+        self.gateways[place]
             .as_mut()
-            .is_none_or(|serving| serving.process.has_ended())
+            .is_none_or(|gateway| gateway.process.has_ended())
     }
 
     /// Requests a status report of a gateway.
-    pub fn request_status(&self, at: usize) {
-        let serving = self.gateways[at].as_ref().unwrap();
-        serving.process.signal(Signal::SIGUSR1);
+    pub fn request_status(&self, place: usize) {
+        let gateway = self.gateways[place].as_ref().unwrap();
+        gateway.process.signal(Signal::SIGUSR1);
     }
 
     /// Reads the output of the gateways.
     pub fn read_output(&mut self) {
-        for serving in self.gateways.iter_mut().flatten() {
-            while let Ok(line) = serving.process.next(Duration::ZERO) {
+        for gateway in self.gateways.iter_mut().flatten() {
+            while let Ok(line) = gateway.process.next(Duration::ZERO) {
                 if line["event"] == "status" {
-                    serving.status = line;
-                    serving.status_reports += 1;
+                    gateway.status = line;
+                    gateway.status_reports += 1;
                 }
             }
         }
     }
 
     /// Number of status reports of a gateway.
-    pub fn status_reports(&self, at: usize) -> u32 {
-        self.gateways[at]
+    pub fn status_reports(&self, place: usize) -> u32 {
+        self.gateways[place]
             .as_ref()
-            .map_or(0, |serving| serving.status_reports)
+            .map_or(0, |gateway| gateway.status_reports)
     }
 
-    pub fn status(&self, at: usize) -> &Value {
-        self.gateways[at]
+    pub fn status(&self, place: usize) -> &Value {
+        self.gateways[place]
             .as_ref()
-            .map_or(&Value::Null, |serving| &serving.status)
+            .map_or(&Value::Null, |gateway| &gateway.status)
     }
 
     /// The records of the gateway audit logs.
@@ -229,14 +233,14 @@ impl Site {
         let mut records = Vec::new();
         for path in self.files("audit") {
             let text = std::fs::read_to_string(path).unwrap();
-            // A killed process may leave an incomplete line.
+            // A killed process can leave an incomplete line.
             records.extend(text.lines().filter_map(|line| serde_json::from_str(line).ok()));
         }
         records
     }
 
     fn files(&self, extension: &str) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.at()).unwrap();
+        let entries = std::fs::read_dir(self.directory_path()).unwrap();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
         paths.retain(|path| path.extension().is_some_and(|found| found == extension));
         paths.sort();
@@ -248,8 +252,8 @@ impl Site {
         for path in self.files("log") {
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
-            let end = lines[lines.len().saturating_sub(25)..].join("\n");
-            eprintln!("==== {}\n{end}", path.display());
+            let last_lines = lines[lines.len().saturating_sub(25)..].join("\n");
+            eprintln!("==== {}\n{last_lines}", path.display());
         }
     }
 }

@@ -11,17 +11,17 @@ use crate::support::{KilledOnDrop, TEST_TIMEOUT, run};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/package/machine.sh");
 
-/// A machine; removed with all of its processes when dropped.
+/// A machine. Dropping this value removes the machine and all of its processes.
 pub struct Machine {
     _unshare: KilledOnDrop,
-    /// Process id of its systemd in the test's namespace.
+    /// Process id of the machine's systemd, in the PID namespace of the test.
     pid: u32,
     directory: PathBuf,
-    /// Removed after all processes in it.
+    /// Dropped last, because a control group can be removed only after the end of its processes.
     _cgroup: Cgroup,
 }
 
-/// The machine's control group, so that no process is left.
+/// The control group of the machine's processes.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -37,7 +37,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Deepest first; the last processes may be about to end.
+        // Removes the innermost directories first, and repeats this while processes are still ending.
         let deadline = std::time::Instant::now() + TEST_TIMEOUT;
         while self.0.exists() && std::time::Instant::now() < deadline {
             let _ = Command::new("find")
@@ -50,7 +50,7 @@ impl Drop for Cgroup {
 }
 
 impl Machine {
-    /// `Err`: the reason why no machine can start here. `directory` is its `/mnt`.
+    /// Starts a machine with `directory` as its `/mnt`. Returns the reason if no machine can start here.
     pub fn start(directory: &Path) -> Result<Self, String> {
         if !nix::unistd::geteuid().is_root() {
             return Err("not root".to_owned());
@@ -67,7 +67,7 @@ impl Machine {
         let cgroup = Cgroup::new().ok_or("no cgroup2 to write to")?;
         nix::unistd::mkfifo(&directory.join("ready"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let mut unshare = KilledOnDrop(boot(directory, &cgroup));
-        // Both ends are opened here, so that the end of a machine before it is ready is detected at once.
+        // With read and write access, the FIFO opens immediately, even if the machine never opens the FIFO.
         let mut ready = File::options()
             .read(true)
             .write(true)
@@ -104,7 +104,7 @@ impl Machine {
 
     /// Binds the network namespace of a process outside the machine to a file in the machine.
     #[track_caller]
-    pub fn bind_network_of(&self, pid: u32, file: &str) {
+    pub fn bind_network_namespace(&self, pid: u32, file: &str) {
         let enter = format!(
             "exec 3</proc/{pid}/ns/net; exec nsenter --target {0} --mount --pid --root=/proc/{0}/root --wd=/ \
              /bin/sh -ec 'touch {file}; exec mount --no-canonicalize --bind /proc/self/fd/3 {file}'",
@@ -115,11 +115,11 @@ impl Machine {
         run(command);
     }
 
-    /// Waits until the log of a unit contains a text.
+    /// Waits until the output of the package's units contains a line that matches `pattern`, a basic regular expression.
     #[track_caller]
-    pub fn wait_for_output(&self, text: &str) {
+    pub fn wait_for_output(&self, pattern: &str) {
         self.run(&format!(
-            "exec bash -c 'exec 3< <(exec tail -n +1 -F /mnt/output); timeout 60 grep -q -m 1 \"{text}\" <&3; s=$?; kill $!; exit $s'"
+            "exec bash -c 'exec 3< <(exec tail -n +1 -F /mnt/output); timeout 60 grep -q -m 1 \"{pattern}\" <&3; s=$?; kill $!; exit $s'"
         ));
     }
 
@@ -135,13 +135,13 @@ impl Machine {
         command
     }
 
-    /// Runs a line of shell, which must succeed; returns its output.
+    /// Runs a shell command, which must succeed; returns its output.
     #[track_caller]
     pub fn run(&self, line: &str) -> String {
         run(self.command(["sh", "-ec", line]))
     }
 
-    /// Runs `linewarden` as the service's user, in its directory.
+    /// Runs `linewarden` as the service's user, in the directory of the service.
     #[track_caller]
     pub fn linewarden(&self, arguments: &str) -> String {
         self.run(&format!(
@@ -153,7 +153,7 @@ impl Machine {
         self.command(["sh", "-ec", line]).output().unwrap()
     }
 
-    /// Starts or restarts a unit, which must then be active; otherwise shows its log.
+    /// Runs `systemctl`, which must succeed. Otherwise panics with the output of the package's units.
     #[track_caller]
     pub fn systemctl(&self, arguments: &str) {
         let output = self.try_run(&format!("systemctl {arguments}"));

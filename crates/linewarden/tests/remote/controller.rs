@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use crate::support::{Process, linewarden};
 
-/// Output of a command.
+/// Exit code, standard output and standard error of a command.
 pub struct CommandOutput {
     pub code: i32,
     pub out: String,
@@ -16,16 +16,22 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
+    /// Asserts that the exit code is 0; returns the standard output.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}{}", self.out, self.err);
         self.out
     }
 
+    /// Asserts that the command failed with this exit code; returns the standard error.
     #[track_caller]
     pub fn refused(self, code: i32) -> String {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
-        assert!(!self.err.contains("lw_"), "no token is shown: {}", self.err);
+        assert!(
+            !self.err.contains("lw_"),
+            "the error contains a token: {}",
+            self.err
+        );
         self.err
     }
 }
@@ -49,11 +55,11 @@ pub struct TestController {
 
 impl TestController {
     pub fn new() -> Self {
-        Self::over("fleet.registry")
+        Self::with_registry("fleet.registry")
     }
 
-    /// With this registry: a file in the directory, or the address of a database.
-    pub fn over(registry: &str) -> Self {
+    /// Starts a controller with this registry: a file in the directory, or the address of a database.
+    pub fn with_registry(registry: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut controller = Self {
             directory,
@@ -79,7 +85,7 @@ impl TestController {
                     "user create {name} --role {role} --config controller.toml"
                 ))
                 .ok();
-            controller.token(name, token.trim());
+            controller.write_token(name, token.trim());
         }
         controller.start();
         controller
@@ -89,14 +95,14 @@ impl TestController {
         self.directory.path().join(name)
     }
 
-    pub fn at(&self) -> &Path {
+    pub fn directory_path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Starts at a free port the first time, and at the same port afterwards.
+    /// Starts the controller. The first start selects a free port, and later starts use the same port.
     pub fn start(&mut self) {
         let process = Process::start(linewarden(
-            self.at(),
+            self.directory_path(),
             "controller --config controller.toml --json",
         ));
         let address = process.event("started")["address"].clone();
@@ -131,15 +137,15 @@ impl TestController {
         self.process.take().unwrap().terminate();
     }
 
-    /// Stores a user's token in a file that others cannot read.
-    pub fn token(&self, name: &str, token: &str) {
+    /// Writes a user's token to a file that other users cannot read.
+    pub fn write_token(&self, name: &str, token: &str) {
         let path = self.path(&format!("{name}.token"));
         fs::write(&path, format!("{token}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
     pub fn command(&self, arguments: &str) -> Command {
-        let mut command = linewarden(self.at(), arguments);
+        let mut command = linewarden(self.directory_path(), arguments);
         for variable in [
             "SERVER",
             "SERVER_CA",
@@ -158,7 +164,7 @@ impl TestController {
         self.command(arguments).output().unwrap().into()
     }
 
-    /// Runs a command on the registry itself.
+    /// Runs a command on the registry directly, without the controller.
     pub fn run_local(&self, arguments: &str) -> CommandOutput {
         self.run(&format!(
             "{arguments} --registry fleet.registry --key-file master.key"
@@ -166,7 +172,7 @@ impl TestController {
     }
 
     /// The options that name the controller.
-    pub fn server(&self) -> String {
+    pub fn server_options(&self) -> String {
         format!("--server https://127.0.0.1:{} --server-ca pki/ca.pem", self.port)
     }
 
@@ -174,19 +180,20 @@ impl TestController {
     pub fn as_user(&self, name: &str, arguments: &str) -> CommandOutput {
         self.run(&format!(
             "{arguments} {} --token-file {name}.token",
-            self.server()
+            self.server_options()
         ))
     }
 
-    /// The file of a public key that `signed keygen` has made.
-    pub fn public_key(&self, signer: &str) -> String {
+    /// Path of the file with the public key of a signer that `signed keygen` has created.
+    pub fn public_key_file(&self, signer: &str) -> String {
         format!("{signer}/signer.json")
     }
 
-    /// Creates objects of every kind, and `many` more devices.
-    pub fn prepare(&self, many: usize) {
+    /// Creates objects of every kind, and `device_count` further devices.
+    pub fn prepare(&self, device_count: usize) {
         for command in [
-            format!("device enroll simulated --count {many} --rows 2 --name pump --out pumps").as_str(),
+            format!("device enroll simulated --count {device_count} --rows 2 --name pump --out pumps")
+                .as_str(),
             "device enroll simulated --device d1 --rows 4 --name \u{202e}evil --out pumps",
             "device enroll simulated --device d2 --model sram --out pumps",
             "device enroll simulated --device d3 --rows 2 --out pumps",
@@ -202,7 +209,7 @@ impl TestController {
             self.run_local(command).ok();
         }
         self.run("signed keygen --scheme ed25519 --out truck7").ok();
-        let key = self.public_key("truck7");
+        let key = self.public_key_file("truck7");
         self.run_local(&format!("signer create {key} --name truck --reason new"))
             .ok();
     }

@@ -1,4 +1,5 @@
-//! A malicious server with a controller's certificate: its responses do not control the terminal, and commands do not wait forever.
+//! A malicious server with a controller's certificate: its responses do not control the terminal, and commands do not wait
+//! forever.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -10,7 +11,8 @@ use rustls::{ServerConnection, StreamOwned};
 
 use crate::controller::TestController;
 
-/// Serves one response per request, and then the last one forever; returns the port and the number of requests.
+/// Starts a server that sends the responses in order, one per request, and then repeats the last response. Returns the port and
+/// a counter of the requests.
 fn serve(controller: &TestController, responses: Vec<String>) -> (u16, Arc<AtomicUsize>) {
     let read = |name: &str| std::fs::read(controller.path(name)).unwrap();
     let identity = Identity::from_pem(&read("ctl.pem"), &read("ctl.key")).unwrap();
@@ -52,14 +54,15 @@ fn run_against(controller: &TestController, port: u16, arguments: &str) -> crate
     ))
 }
 
-const HOSTILE: &str = r#"{"items":[{"id":"00000000000000d1","name":"\u001b[2J\u202edlrow","mode":"pool","suite":1,"status":"active",
+/// A list of devices with control characters in its texts.
+const HOSTILE_LIST: &str = r#"{"items":[{"id":"00000000000000d1","name":"\u001b[2J\u202edlrow","mode":"pool","suite":1,"status":"active",
     "reason":null,"since_s":null,"enrolled_at_s":0,"first_idx":0,"rows_total":1,"idx_floor":0,"rows_left":1,"epoch":0,"revision":1,
     "puf_profile":"\u0007"}],"next":null}"#;
 
 #[test]
-fn hostile_words_are_shown_and_never_run() {
+fn control_characters_in_responses_are_escaped() {
     let controller = TestController::new();
-    let (port, _) = serve(&controller, vec![response("200 OK", "", HOSTILE)]);
+    let (port, _) = serve(&controller, vec![response("200 OK", "", HOSTILE_LIST)]);
     let text = run_against(&controller, port, "device list").ok();
     assert!(text.contains("\\u{1b}[2J\\u{202e}dlrow"), "{text:?}");
     assert!(
@@ -76,7 +79,7 @@ fn hostile_words_are_shown_and_never_run() {
 }
 
 #[test]
-fn requests_to_a_busy_controller_are_retried_after_its_delay() {
+fn requests_to_a_busy_controller_are_retried_after_the_requested_delay() {
     let controller = TestController::new();
     let body = r#"{"error":{"code":"rate_limited","message":"too many requests; retry later"}}"#;
     let limited = |seconds: u32| {
@@ -86,7 +89,10 @@ fn requests_to_a_busy_controller_are_retried_after_its_delay() {
             body,
         )
     };
-    let (port, request_count) = serve(&controller, vec![limited(1), response("200 OK", "", HOSTILE)]);
+    let (port, request_count) = serve(
+        &controller,
+        vec![limited(1), response("200 OK", "", HOSTILE_LIST)],
+    );
     run_against(&controller, port, "device list").ok();
     assert_eq!(request_count.load(SeqCst), 2);
     // A command does not wait for an hour.
@@ -102,7 +108,7 @@ fn requests_to_a_busy_controller_are_retried_after_its_delay() {
     );
     let (port, request_count) = serve(
         &controller,
-        vec![unavailable_response.clone(), response("200 OK", "", HOSTILE)],
+        vec![unavailable_response.clone(), response("200 OK", "", HOSTILE_LIST)],
     );
     run_against(&controller, port, "device list").ok();
     assert_eq!(request_count.load(SeqCst), 2);
@@ -121,20 +127,20 @@ fn older_controllers_and_other_servers_are_distinguished() {
         errors.contains("does not support /api/v1/policies") && errors.contains("upgrade"),
         "{errors}"
     );
-    for other in [
+    for other_response in [
         response("200 OK", "", "<html>"),
         response("404 Not Found", "", "nginx"),
         response("302 Found", "Location: https://127.0.0.1:1/\r\n", ""),
         response("200 OK", "", "{\"items\":7}"),
     ] {
-        let (port, request_count) = serve(&controller, vec![other]);
+        let (port, request_count) = serve(&controller, vec![other_response]);
         let errors = run_against(&controller, port, "device list").refused(1);
         assert!(errors.contains("invalid response from"), "{errors}");
         assert_eq!(request_count.load(SeqCst), 1, "a retry would not help");
     }
 }
 
-/// An endless stream does not fill the memory, and one without useful content does not cause an endless loop.
+/// The command reconnects after the end of a stream, and ends when the server refuses access.
 #[test]
 fn events_of_a_malicious_server_are_escaped() {
     let controller = TestController::new();
@@ -144,7 +150,7 @@ fn events_of_a_malicious_server_are_escaped() {
              \"detail\":\"{detail}\",\"by\":null,\"reason\":null}}\n\n"
         )
     };
-    let refused = r#"{"error":{"code":"forbidden","message":"over"}}"#;
+    let forbidden_body = r#"{"error":{"code":"forbidden","message":"over"}}"#;
     let stream = |body: &str| response("200 OK", "Content-Type: text/event-stream\r\n", body);
     let responses = vec![
         stream(&format!(
@@ -152,7 +158,7 @@ fn events_of_a_malicious_server_are_escaped() {
             event(4, "\\u001b[2Jfirst")
         )),
         stream(&event(5, "second")),
-        response("403 Forbidden", "", refused),
+        response("403 Forbidden", "", forbidden_body),
     ];
     let (port, request_count) = serve(&controller, responses);
     let output = run_against(&controller, port, "events --follow --after 3");

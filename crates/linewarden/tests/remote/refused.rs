@@ -10,7 +10,7 @@ use crate::controller::TestController;
 #[test]
 fn unknown_users_and_insufficient_roles_are_reported() {
     let controller = TestController::new();
-    controller.token("eve", "lw_0000000000000000");
+    controller.write_token("eve", "lw_0000000000000000");
     let error = controller.as_user("eve", "device list").refused(3);
     assert!(error.contains("the token or certificate is unknown"), "{error}");
     let error = controller
@@ -26,12 +26,12 @@ fn unknown_users_and_insufficient_roles_are_reported() {
     );
     let error = controller.as_user("olga", "audit").refused(3);
     assert!(error.contains("requires the role admin"), "{error}");
-    // A token file that others may read is rejected.
+    // A token file that other users can read is rejected.
     fs::set_permissions(controller.path("vic.token"), fs::Permissions::from_mode(0o644)).unwrap();
     let error = controller.as_user("vic", "device list").refused(4);
     assert!(error.contains("vic.token"), "{error}");
     let error = controller
-        .run(&format!("device list {}", controller.server()))
+        .run(&format!("device list {}", controller.server_options()))
         .refused(2);
     assert!(error.contains("no API credential given"), "{error}");
     fs::write(controller.path("empty.token"), "\n").unwrap();
@@ -41,7 +41,7 @@ fn unknown_users_and_insufficient_roles_are_reported() {
 }
 
 #[test]
-fn environment_variables_equal_flags() {
+fn environment_variables_can_replace_options() {
     let controller = TestController::new();
     let mut command = controller.command("device list --json");
     command
@@ -59,8 +59,8 @@ fn environment_variables_equal_flags() {
     assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 3);
 }
 
-/// A certificate of the CA, or self-signed, with the given parameters.
-fn certificate(
+/// Writes a certificate and its key. The CA `ca` signs the certificate, and `change` sets its parameters.
+fn write_certificate(
     controller: &TestController,
     out: &str,
     ca: &str,
@@ -74,8 +74,8 @@ fn certificate(
     change(&mut parameters);
     let key = KeyPair::generate().unwrap();
     let certificate = parameters.signed_by(&key, &issuer).unwrap();
-    for (end, text) in [("pem", certificate.pem()), ("key", key.serialize_pem())] {
-        let path = controller.path(&format!("{out}.{end}"));
+    for (extension, text) in [("pem", certificate.pem()), ("key", key.serialize_pem())] {
+        let path = controller.path(&format!("{out}.{extension}"));
         let _ = fs::remove_file(&path);
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -100,7 +100,7 @@ fn valid_certificates_authenticate_their_users() {
         let credentials = format!("--client-cert {cert}.pem --client-key {cert}.key");
         controller.run(&format!(
             "device list --json {} {credentials}",
-            controller.server()
+            controller.server_options()
         ))
     };
     run_with("build").ok();
@@ -113,7 +113,7 @@ fn valid_certificates_authenticate_their_users() {
         let uri = format!("urn:linewarden:user:{name}").try_into().unwrap();
         vec![rcgen::SanType::URI(uri)]
     };
-    certificate(&controller, "over", "pki", |parameters| {
+    write_certificate(&controller, "over", "pki", |parameters| {
         parameters.subject_alt_names = uri("build");
         expire(parameters);
     });
@@ -131,7 +131,7 @@ fn valid_certificates_authenticate_their_users() {
     let error = controller
         .run(&format!(
             "device list {} --client-cert build.pem --client-key over.key",
-            controller.server()
+            controller.server_options()
         ))
         .refused(2);
     assert!(error.contains("over.key"), "{error}");
@@ -141,32 +141,32 @@ fn valid_certificates_authenticate_their_users() {
 fn a_wrong_controller_certificate_is_rejected() {
     let mut controller = TestController::new();
     controller.run("certificate ca --out other").ok();
-    let at = |server: &str, ca: &str| {
+    let list_devices = |server: &str, ca: &str| {
         controller.run(&format!(
             "device list --server {server} --server-ca {ca} --token-file vic.token --retry-for 0"
         ))
     };
     let server = format!("https://127.0.0.1:{}", controller.port);
-    let error = at(&server, "other/ca.pem").refused(1);
+    let error = list_devices(&server, "other/ca.pem").refused(1);
     assert!(
         error.contains("is not trusted") && error.contains("unknown CA"),
         "{error}"
     );
-    let error = at(&format!("https://localhost:{}", controller.port), "pki/ca.pem").refused(1);
+    let error = list_devices(&format!("https://localhost:{}", controller.port), "pki/ca.pem").refused(1);
     assert!(error.contains("it is for another name"), "{error}");
-    let error = at("https://127.0.0.1:9", "pki/ca.pem").refused(1);
+    let error = list_devices("https://127.0.0.1:9", "pki/ca.pem").refused(1);
     assert!(error.contains("is unreachable"), "{error}");
-    let error = at(&format!("http://127.0.0.1:{}", controller.port), "pki/ca.pem").refused(2);
+    let error = list_devices(&format!("http://127.0.0.1:{}", controller.port), "pki/ca.pem").refused(2);
     assert!(error.contains("only https://"), "{error}");
-    let error = at(&server, "vic.token").refused(2);
+    let error = list_devices(&server, "vic.token").refused(2);
     assert!(error.contains("vic.token: no certificate"), "{error}");
 
     let name = || vec![rcgen::SanType::IpAddress("127.0.0.1".parse().unwrap())];
-    certificate(&controller, "ctl", "pki", |parameters| {
+    write_certificate(&controller, "ctl", "pki", |parameters| {
         parameters.subject_alt_names = name();
         expire(parameters);
     });
-    // `check` reports it as well.
+    // `check` also reports the expired certificate.
     let error = controller.run("check --machine controller.toml").refused(2);
     assert!(
         error.contains("controller.toml:5:1: tls.cert") && error.contains("expired"),
@@ -184,10 +184,10 @@ fn a_controllers_configuration_is_checked_with_its_files() {
     let controller = TestController::new();
     controller.run("check --machine controller.toml").ok();
     let text = fs::read_to_string(controller.path("controller.toml")).unwrap();
-    let check = |from: &str, to: &str, more: &str| {
+    let check = |from: &str, to: &str, options: &str| {
         assert!(text.contains(from));
         fs::write(controller.path("changed.toml"), text.replace(from, to)).unwrap();
-        controller.run(&format!("check {more} changed.toml"))
+        controller.run(&format!("check {options} changed.toml"))
     };
     let error = check("master_key_file = \"master.key\"", "", "").refused(2);
     assert!(error.contains("registry.master_key_file: is missing"), "{error}");
@@ -220,7 +220,7 @@ fn a_controllers_configuration_is_checked_with_its_files() {
     fs::set_permissions(controller.path("open.key"), fs::Permissions::from_mode(0o644)).unwrap();
     let error = check("master.key", "open.key", "--machine").refused(4);
     assert!(error.contains("registry.master_key_file"), "{error}");
-    // An unavailable database is reported as such.
+    // An unavailable database is reported as unavailable.
     let database = "postgres://u:secret@127.0.0.1:9/fleet";
     let error = check("fleet.registry", database, "--machine").refused(1);
     assert!(

@@ -10,11 +10,12 @@ use crate::controller::TestController;
 use crate::json;
 use crate::support::Process;
 
-/// Many transactions, so that the first one is stored long before the last.
+/// Number of imported devices. The import needs many transactions, so its first transaction is stored long before its last
+/// transaction.
 const DEVICES: u64 = 80_000;
 
-/// An export of devices of key mode, with its key.
-fn export(controller: &TestController) {
+/// Creates an export of devices in key mode, and the key of the export.
+fn create_export(controller: &TestController) {
     controller
         .run("registry create --registry old.registry --key-file old.key")
         .ok();
@@ -45,7 +46,7 @@ fn export(controller: &TestController) {
         .ok();
 }
 
-fn stored(controller: &TestController) -> u64 {
+fn stored_device_count(controller: &TestController) -> u64 {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let key = MasterKey::from_file(controller.path("master.key")).unwrap();
@@ -60,11 +61,11 @@ fn stored(controller: &TestController) -> u64 {
 #[test]
 fn an_import_and_an_event_stream_resume_after_a_controller_was_killed() {
     let mut controller = TestController::new();
-    export(&controller);
+    create_export(&controller);
     let run_command = |arguments: &str| {
         let connection = format!(
             "{} --token-file olga.token --retry-for 60 --json",
-            controller.server()
+            controller.server_options()
         );
         Process::start(controller.command(&format!("{arguments} {connection}")))
     };
@@ -73,10 +74,10 @@ fn an_import_and_an_event_stream_resume_after_a_controller_was_killed() {
     let is_import = |event: &serde_json::Value| event["kind"] == "enrolled";
     follower.wait_for("first devices", is_import);
     controller.kill();
-    let stored_at_kill = stored(&controller);
+    let stored_at_kill = stored_device_count(&controller);
     assert!(
         0 < stored_at_kill && stored_at_kill < DEVICES,
-        "in the middle: {stored_at_kill}"
+        "the kill was not during the import: {stored_at_kill}"
     );
     assert_eq!(
         stored_at_kill % 1_000,
@@ -86,10 +87,10 @@ fn an_import_and_an_event_stream_resume_after_a_controller_was_killed() {
     controller.start();
     let lines = import.wait_for_success();
     assert_eq!(lines.last().unwrap()["imported"], DEVICES, "{lines:?}");
-    assert_eq!(stored(&controller), DEVICES);
+    assert_eq!(stored_device_count(&controller), DEVICES);
     controller.run_local("registry check").ok();
 
-    // Each event exactly once.
+    // The follower has received each event exactly once.
     let entries = controller.run_local("events --json --limit 10000").ok();
     let mut event_numbers: Vec<u64> = entries
         .lines()
@@ -100,16 +101,20 @@ fn an_import_and_an_event_stream_resume_after_a_controller_was_killed() {
     if follower.printed_lines().last().unwrap()["id"] != newest {
         follower.wait_for("last event", |event| event["id"] == newest);
     }
-    let followed: Vec<u64> = follower
+    let followed_ids: Vec<u64> = follower
         .printed_lines()
         .iter()
         .map(|event| event["id"].as_u64().unwrap())
         .collect();
-    assert_eq!(followed, event_numbers);
+    assert_eq!(followed_ids, event_numbers);
     let imports = follower.printed_lines().into_iter().filter(is_import);
-    let each = imports.map(|event| {
+    let imported_counts = imports.map(|event| {
         let detail = event["detail"].as_str().unwrap().to_owned();
         detail.split(' ').next().unwrap().parse::<u64>().unwrap()
     });
-    assert_eq!(each.sum::<u64>(), DEVICES, "no device was stored twice");
+    assert_eq!(
+        imported_counts.sum::<u64>(),
+        DEVICES,
+        "no device was stored twice"
+    );
 }

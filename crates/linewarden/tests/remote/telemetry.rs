@@ -49,7 +49,7 @@ fn an_invalid_section_is_reported_with_its_position() {
             "{section}: {error}"
         );
     }
-    // The start reports the same error and does not start.
+    // `controller` reports the same error and does not start.
     let error = controller.run("controller --config changed.toml").refused(2);
     assert!(error.contains("telemetry.rate"), "{error}");
 }
@@ -67,7 +67,7 @@ fn a_collector_that_accepts_connections_without_a_response_delays_no_request() {
     fs::write(controller.path("controller.toml"), text + &section).unwrap();
     controller.start();
     controller.as_user("vic", "device list").ok();
-    // The collector has received spans by now, and does not respond.
+    // The controller has connected to the collector, which never responds.
     let connection = collector.accept().unwrap();
     controller.as_user("vic", "device list").ok();
     controller.terminate();

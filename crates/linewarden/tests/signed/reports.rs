@@ -9,92 +9,98 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::{KilledOnDrop, Process, TEST_TIMEOUT, linewarden, run};
-use crate::{byte_signer, inbox, keygen, nameless, next, receive, sender, signal};
+use crate::{
+    byte_signer, inbox, keygen, lacks_machine_id, receive_message, send_signal, sender, start_receiver,
+};
 
-fn show(at: &Path, path: &str) -> Value {
-    serde_json::from_str(&run(linewarden(at, &format!("signed show {path} --json")))).unwrap()
+fn show(directory_path: &Path, path: &str) -> Value {
+    serde_json::from_str(&run(linewarden(
+        directory_path,
+        &format!("signed show {path} --json"),
+    )))
+    .unwrap()
 }
 
 #[test]
 fn a_signer_shows_how_many_masks_are_left_and_why_none_can_be_used() {
-    if nameless() {
+    if lacks_machine_id() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    byte_signer(at, "truck", 128);
-    byte_signer(at, "bare", 0);
-    keygen(at, "--scheme ed25519 --out plain");
-    let show = |path| show(at, path);
+    let directory_path = directory.path();
+    byte_signer(directory_path, "truck", 128);
+    byte_signer(directory_path, "bare", 0);
+    keygen(directory_path, "--scheme ed25519 --out plain");
+    let show = |path| show(directory_path, path);
     assert_eq!(show("truck")["masks_left"], 128);
     assert_eq!(show("bare")["masks_left"], 0);
     assert!(show("plain")["masks_left"].is_null());
     assert!(show("truck/signer.json")["masks_left"].is_null());
 
     // A sender uses the masks at the same time.
-    let (inbox, to) = inbox();
-    let mut process = sender(at, &format!("truck --to {to} --idle-masks 0"));
+    let (inbox, address) = inbox();
+    let mut process = sender(directory_path, &format!("truck --to {address} --idle-masks 0"));
     let mut input = process.stdin.take().unwrap();
     input.write_all(b"a\n").unwrap();
-    next(&inbox);
+    receive_message(&inbox);
     assert_eq!(show("truck")["masks_left"], 64);
     drop(input);
     assert!(process.wait().unwrap().success());
 
-    let masks = at.join("truck/masks");
-    std::fs::copy(&masks, at.join("copy")).unwrap();
-    std::fs::rename(at.join("copy"), &masks).unwrap();
+    let masks = directory_path.join("truck/masks");
+    std::fs::copy(&masks, directory_path.join("copy")).unwrap();
+    std::fs::rename(directory_path.join("copy"), &masks).unwrap();
     assert!(
-        run(linewarden(at, "signed show truck")).contains("is a copy"),
+        run(linewarden(directory_path, "signed show truck")).contains("is a copy"),
         "{}",
         show("truck")
     );
 }
 
-/// The first mask is in the file soon, the last mask only after a long time.
+/// The command writes the first masks early, and needs a long time for all masks. The signal arrives in this time.
 #[test]
 fn an_interrupted_keygen_leaves_no_signer() {
-    if nameless() {
+    if lacks_machine_id() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
+    let directory_path = directory.path();
     let arguments = "signed keygen --scheme ra-rsa2048 --layout bytes:1 --masks 1000000 --out truck --json";
-    let keygen = Process::start(linewarden(at, arguments));
-    let begin = Instant::now();
-    while !at.join("truck/masks").exists() {
-        assert!(begin.elapsed() < TEST_TIMEOUT, "no masks were made");
+    let keygen = Process::start(linewarden(directory_path, arguments));
+    let started_at = Instant::now();
+    while !directory_path.join("truck/masks").exists() {
+        assert!(started_at.elapsed() < TEST_TIMEOUT, "no masks were generated");
         std::thread::yield_now();
     }
     keygen.signal(Signal::SIGINT);
     let (code, lines) = keygen.wait_for_exit();
     assert!(code == 1 && lines.is_empty(), "{code} {lines:?}");
-    assert!(!at.join("truck").exists());
+    assert!(!directory_path.join("truck").exists());
 }
 
 #[test]
 fn a_sender_prints_its_counters_and_reports_exhausted_masks() {
-    if nameless() {
+    if lacks_machine_id() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    byte_signer(at, "truck", 64);
-    let (inbox, to) = inbox();
-    let arguments = format!("signed send truck --to {to} --priority 2 --idle-masks 0 --lanes 1 --json");
-    let mut command = linewarden(at, &arguments);
-    let file = std::fs::File::create(at.join("errors")).unwrap();
+    let directory_path = directory.path();
+    byte_signer(directory_path, "truck", 64);
+    let (inbox, address) = inbox();
+    let arguments = format!("signed send truck --to {address} --priority 2 --idle-masks 0 --lanes 1 --json");
+    let mut command = linewarden(directory_path, &arguments);
+    let file = std::fs::File::create(directory_path.join("errors")).unwrap();
     let (read, write) = std::io::pipe().unwrap();
     command.stdin(read).stderr(file);
     let process = Process::start(command);
     let mut input = write;
     for _ in 0..66 {
         input.write_all(b"a\n").unwrap();
-        next(&inbox);
+        receive_message(&inbox);
     }
     process.signal(Signal::SIGUSR1);
     let counters = process.event("counters");
-    // A message is counted after it was sent, and before the next one is sent.
+    // The sender counts a message after its transmission, and before the transmission of the next message.
     let sent = counters["sent"].as_u64().unwrap();
     assert!((65..=66).contains(&sent), "{counters}");
     assert_eq!(counters["signed_with_masks"], 64, "{counters}");
@@ -105,11 +111,11 @@ fn a_sender_prints_its_counters_and_reports_exhausted_masks() {
     );
     // The error is reported once, with the next message.
     input.write_all(b"a\n").unwrap();
-    next(&inbox);
-    let errors = || std::fs::read_to_string(at.join("errors")).unwrap();
-    let begin = Instant::now();
+    receive_message(&inbox);
+    let errors = || std::fs::read_to_string(directory_path.join("errors")).unwrap();
+    let started_at = Instant::now();
     while !errors().contains("no masks left") {
-        assert!(begin.elapsed() < TEST_TIMEOUT, "no error was printed");
+        assert!(started_at.elapsed() < TEST_TIMEOUT, "no error was printed");
         std::thread::yield_now();
     }
     drop(input);
@@ -125,10 +131,10 @@ fn a_sender_prints_its_counters_and_reports_exhausted_masks() {
 #[test]
 fn a_receiver_reports_its_signers_and_a_reload_without_a_list() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    keygen(at, "--scheme ed25519 --out one");
-    keygen(at, "--scheme ecdsa-p256 --out two");
-    let (receiver, _) = receive(at, &["one", "two"], "");
+    let directory_path = directory.path();
+    keygen(directory_path, "--scheme ed25519 --out one");
+    keygen(directory_path, "--scheme ecdsa-p256 --out two");
+    let (receiver, _) = start_receiver(directory_path, &["one", "two"], "");
     let listening = &receiver.events("listening")[0];
     assert_eq!(
         (&listening["signers"], &listening["revoked"]),
@@ -149,22 +155,22 @@ fn a_receiver_reports_its_signers_and_a_reload_without_a_list() {
 #[test]
 fn a_sender_continues_without_writable_counters() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    keygen(at, "--scheme ed25519 --out plain");
-    let (inbox, to) = inbox();
+    let directory_path = directory.path();
+    keygen(directory_path, "--scheme ed25519 --out plain");
+    let (inbox, address) = inbox();
     let full = std::fs::File::create("/dev/full").unwrap();
     let (read, mut input) = std::io::pipe().unwrap();
-    let mut command = linewarden(at, &format!("signed send plain --to {to}"));
+    let mut command = linewarden(directory_path, &format!("signed send plain --to {address}"));
     command.stdin(read).stdout(full).stderr(Stdio::piped());
     let mut process = KilledOnDrop(command.spawn().unwrap());
     drop(command);
     for _ in 0..2 {
         input.write_all(b"a\n").unwrap();
-        next(&inbox);
-        signal(&process.0, Signal::SIGUSR1);
+        receive_message(&inbox);
+        send_signal(&process.0, Signal::SIGUSR1);
     }
     input.write_all(b"a\n").unwrap();
-    next(&inbox);
+    receive_message(&inbox);
     drop(input);
     let mut errors = String::new();
     let mut stderr = process.0.stderr.take().unwrap();
@@ -173,19 +179,22 @@ fn a_sender_continues_without_writable_counters() {
     assert!(errors.contains("standard output: No space left"), "{errors}");
 }
 
-/// All lines are available at once; at this rate the last one would be sent after more than a quarter of an hour.
+/// All lines are available immediately. At this rate, the last line would be sent after more than a quarter of an hour.
 #[test]
 fn a_paced_sender_handles_signals_between_messages() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    keygen(at, "--scheme ed25519 --out plain");
-    let (inbox, to) = inbox();
+    let directory_path = directory.path();
+    keygen(directory_path, "--scheme ed25519 --out plain");
+    let (inbox, address) = inbox();
     let (stdin, mut input) = std::io::pipe().unwrap();
-    let mut command = linewarden(at, &format!("signed send plain --to {to} --rate 1 --json"));
+    let mut command = linewarden(
+        directory_path,
+        &format!("signed send plain --to {address} --rate 1 --json"),
+    );
     command.stdin(stdin);
     input.write_all(&b"a\n".repeat(1000)).unwrap();
     let process = Process::start(command);
-    next(&inbox);
+    receive_message(&inbox);
     process.signal(Signal::SIGUSR1);
     process.event("counters");
     process.signal(Signal::SIGTERM);
@@ -197,22 +206,22 @@ fn a_paced_sender_handles_signals_between_messages() {
     );
 }
 
-/// With a plain scheme, equal payloads of one millisecond would be one message.
+/// Without a distinction by the sender, equal payloads within one millisecond would result in identical messages.
 #[test]
 fn equal_lines_are_separate_messages() {
-    if nameless() {
+    if lacks_machine_id() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
+    let directory_path = directory.path();
     for scheme in ["ed25519", "ecdsa-p256"] {
-        keygen(at, &format!("--scheme {scheme} --out {scheme}"));
+        keygen(directory_path, &format!("--scheme {scheme} --out {scheme}"));
     }
-    std::fs::write(at.join("line"), "stop\n").unwrap();
-    let (receiver, to) = receive(at, &["ed25519", "ecdsa-p256"], "");
+    std::fs::write(directory_path.join("line"), "stop\n").unwrap();
+    let (receiver, address) = start_receiver(directory_path, &["ed25519", "ecdsa-p256"], "");
     for scheme in ["ed25519", "ecdsa-p256"] {
-        let arguments = format!("signed send {scheme} --to {to} --input line --count 100");
-        run(linewarden(at, &arguments));
+        let arguments = format!("signed send {scheme} --to {address} --input line --count 100");
+        run(linewarden(directory_path, &arguments));
         for _ in 0..100 {
             receiver.event("verified");
         }
@@ -227,39 +236,42 @@ fn equal_lines_are_separate_messages() {
 }
 
 #[test]
-fn multicast_options_are_rejected_for_a_single_receiver() {
+fn multicast_options_are_rejected_for_a_unicast_address() {
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    keygen(at, "--scheme ed25519 --out plain");
+    let directory_path = directory.path();
+    keygen(directory_path, "--scheme ed25519 --out plain");
     for option in ["--interface lo", "--hops 2"] {
         let arguments = format!("signed send plain --to 127.0.0.1:7447 {option} --input nothing");
-        let refused = linewarden(at, &arguments).output().unwrap();
-        assert_eq!(refused.status.code(), Some(2), "{option}");
-        let error = String::from_utf8(refused.stderr).unwrap();
+        let output = linewarden(directory_path, &arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{option}");
+        let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains("127.0.0.1 is not a multicast group"), "{error}");
     }
-    let refused = linewarden(at, "signed send nowhere --to 127.0.0.1:7447")
+    let output = linewarden(directory_path, "signed send nowhere --to 127.0.0.1:7447")
         .output()
         .unwrap();
-    assert_eq!(refused.status.code(), Some(2));
-    let error = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("nowhere: not a signer"), "{error}");
 }
 
-/// A block of masks takes some hundredths of a second, a million of them an hour.
+/// The generation of one block of masks takes some hundredths of a second, and of a million masks about an hour.
 #[test]
 fn interrupted_mask_generation_keeps_the_generated_masks() {
-    if nameless() {
+    if lacks_machine_id() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
-    byte_signer(at, "truck", 0);
-    let masks_left = || show(at, "truck")["masks_left"].as_u64().unwrap();
-    let process = Process::start(linewarden(at, "signed masks truck --count 1000000 --json"));
-    let begin = Instant::now();
+    let directory_path = directory.path();
+    byte_signer(directory_path, "truck", 0);
+    let masks_left = || show(directory_path, "truck")["masks_left"].as_u64().unwrap();
+    let process = Process::start(linewarden(
+        directory_path,
+        "signed masks truck --count 1000000 --json",
+    ));
+    let started_at = Instant::now();
     while masks_left() == 0 {
-        assert!(begin.elapsed() < TEST_TIMEOUT, "no mask is made");
+        assert!(started_at.elapsed() < TEST_TIMEOUT, "no mask was generated");
         std::thread::yield_now();
     }
     process.signal(Signal::SIGINT);

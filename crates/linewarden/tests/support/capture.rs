@@ -1,8 +1,8 @@
-//! Capture files of a switch, and frames for it.
+//! Capture files of a switch, and frames for these files.
 
 use std::path::Path;
 
-/// A capture file (Ethernet) of these frames.
+/// The content of a pcap capture file (Ethernet) with these frames.
 pub fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut file = vec![
         0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0,
@@ -17,7 +17,8 @@ pub fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-pub fn captured(path: &Path) -> Vec<Vec<u8>> {
+/// Reads the frames in a pcap capture file.
+pub fn read_capture(path: &Path) -> Vec<Vec<u8>> {
     let file = std::fs::read(path).unwrap();
     let (mut rest, mut frames) = (&file[24..], Vec::new());
     while !rest.is_empty() {
@@ -28,6 +29,7 @@ pub fn captured(path: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
+/// An Ethernet frame with an IPv6 header and this payload.
 pub fn ipv6(payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend([0x86, 0xdd, 0x60, 0, 0, 7]);

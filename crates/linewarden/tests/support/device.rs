@@ -6,7 +6,7 @@ use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::wire::{self, Message};
 use linewarden_registry::{Credentials, DeviceRecord, PoolRow};
 
-/// A device that restarts for each handshake: it stores no state, and responds to a CHALLENGE of any row.
+/// A device that restarts for each handshake. The device stores no state, and responds to a CHALLENGE for any row.
 pub struct StatelessDevice {
     pub id: DeviceId,
     pub mode: Mode,
@@ -64,23 +64,24 @@ impl StatelessDevice {
         self.device = new_device(self.id, self.mode);
         self.is_idle = false;
         let output = self.device.start(nonce, now_ms).unwrap();
-        self.act(output, now_ms, send);
+        self.process_output(output, now_ms, send);
     }
 
     /// Processes a message received at `local`.
     pub fn receive(&mut self, payload: &[u8], local: &[u8; 16], now_ms: u64, send: impl FnMut(&[u8; 64])) {
         if let Ok(output) = self.device.handle(payload, local, now_ms) {
-            self.act(output, now_ms, send);
+            self.process_output(output, now_ms, send);
         }
     }
 
     /// Processes due timers.
     pub fn poll(&mut self, now_ms: u64, send: impl FnMut(&[u8; 64])) {
         let output = self.device.poll(now_ms);
-        self.act(output, now_ms, send);
+        self.process_output(output, now_ms, send);
     }
 
-    fn act(&mut self, mut output: Output, now_ms: u64, mut send: impl FnMut(&[u8; 64])) {
+    /// Carries out the outputs of the device role until the device waits for a message or a timer.
+    fn process_output(&mut self, mut output: Output, now_ms: u64, mut send: impl FnMut(&[u8; 64])) {
         loop {
             output = match output {
                 Output::Transmit(message) => {

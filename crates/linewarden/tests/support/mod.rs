@@ -1,5 +1,5 @@
 //! Private processes and network namespaces of a test.
-#![allow(dead_code, reason = "each test file uses a part of this module")]
+#![allow(dead_code, reason = "each test program uses only some of these items")]
 
 #[path = "../../../p4runtime/tests/service/support/authority.rs"]
 mod authority;
@@ -29,8 +29,9 @@ use self::authority::TestAuthority;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// A datagram that has not arrived by then was lost: the kernel sends three neighbor solicitations, one a second.
-const LOST_AFTER: Duration = Duration::from_secs(5);
+/// A datagram without an echo after this time is lost. The kernel drops a datagram that waits for neighbor resolution after three
+/// solicitations, one per second.
+const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A child process that is killed when dropped.
 pub struct KilledOnDrop(pub Child);
@@ -42,14 +43,14 @@ impl Drop for KilledOnDrop {
     }
 }
 
-/// A network namespace, held by a process, so that interfaces can be moved into it.
+/// A network namespace, which a process keeps open. Interfaces can be moved into the namespace of this process.
 pub struct Namespace {
     holder: KilledOnDrop,
     inside: NetNs,
 }
 
 impl Namespace {
-    /// `None` without the privilege or the programs.
+    /// Returns `None` if this process lacks the privilege, or if a program is not installed.
     pub fn new() -> Option<Self> {
         let script = "ip link set lo up && echo up && exec sleep 600";
         let child = Command::new("unshare")
@@ -80,43 +81,44 @@ impl Namespace {
     /// Runs a program to its end; returns its output. `command_line` is the program and its arguments, separated by
     /// spaces.
     #[track_caller]
-    pub fn run(&self, at: &Path, command_line: &str) -> String {
+    pub fn run(&self, directory: &Path, command_line: &str) -> String {
         let mut words = command_line.split_whitespace();
         let mut command = Command::new(words.next().unwrap());
-        command.args(words).current_dir(at);
+        command.args(words).current_dir(directory);
         self.inside.run(|| run(command)).unwrap()
     }
 
     /// Starts `linewarden` with these arguments, separated by spaces.
-    pub fn start(&self, at: &Path, arguments: &str) -> Process {
-        self.start_command(linewarden(at, arguments))
+    pub fn start(&self, directory: &Path, arguments: &str) -> Process {
+        self.start_command(linewarden(directory, arguments))
     }
 
-    /// Starts a command whose standard output is lines of JSON.
+    /// Starts a command that writes lines of JSON to its standard output.
     pub fn start_command(&self, command: Command) -> Process {
         self.inside.run(|| Process::start(command)).unwrap()
     }
 
-    /// Command prefix that runs a command inside.
+    /// Command prefix that runs a command in the namespace.
     pub fn wrapper(&self) -> Vec<String> {
         ["nsenter", "--net", "--target", &self.pid().to_string()]
             .map(str::to_owned)
             .to_vec()
     }
 
-    /// Makes this end of a veth accept the frames that the gateway at the other end sends by XDP, until dropped.
-    pub fn accept_xdp(&self, at: &Path, name: &str) -> XdpPass {
-        XdpPass::attach(&self.inside, &self.interface(at, name)).unwrap()
+    /// Attaches an XDP program to this interface of a veth pair, so that the interface accepts frames that the gateway sends by
+    /// XDP from the peer interface. Dropping the returned value removes the program.
+    pub fn accept_xdp(&self, directory: &Path, name: &str) -> XdpPass {
+        XdpPass::attach(&self.inside, &self.interface(directory, name)).unwrap()
     }
 
-    /// Raw frames in and out of an interface.
-    pub fn packet_socket(&self, at: &Path, name: &str) -> PacketSocket {
-        let interface = self.interface(at, name);
+    /// A packet socket for raw frames on an interface.
+    pub fn packet_socket(&self, directory: &Path, name: &str) -> PacketSocket {
+        let interface = self.interface(directory, name);
         PacketSocket::open(&self.inside, &interface, &Options::default()).unwrap()
     }
 
-    fn interface(&self, at: &Path, name: &str) -> Interface {
-        let text = self.run(at, &format!("ip -o link show dev {name}"));
+    fn interface(&self, directory: &Path, name: &str) -> Interface {
+        let text = self.run(directory, &format!("ip -o link show dev {name}"));
         let (index, _) = text.split_once(':').unwrap();
         Interface {
             name: name.to_owned(),
@@ -125,15 +127,15 @@ impl Namespace {
         }
     }
 
-    pub fn socket(&self, at: SocketAddr) -> UdpSocket {
-        let socket = self.inside.run(|| UdpSocket::bind(at).unwrap()).unwrap();
+    pub fn socket(&self, address: SocketAddr) -> UdpSocket {
+        let socket = self.inside.run(|| UdpSocket::bind(address).unwrap()).unwrap();
         socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         socket
     }
 
-    /// Echoes every datagram, as long as the test runs.
-    pub fn echo(&self, at: SocketAddr) {
-        let socket = self.socket(at);
+    /// Starts an echo service at this address, which runs until the end of the test program.
+    pub fn echo(&self, address: SocketAddr) {
+        let socket = self.socket(address);
         socket.set_read_timeout(None).unwrap();
         std::thread::spawn(move || {
             let mut buffer = [0; 2048];
@@ -144,14 +146,14 @@ impl Namespace {
     }
 }
 
-/// A command of `linewarden` in the directory `at`; arguments are separated by spaces.
-pub fn linewarden(at: &Path, arguments: &str) -> Command {
+/// A command of `linewarden` in this directory; arguments are separated by spaces.
+pub fn linewarden(directory: &Path, arguments: &str) -> Command {
     let mut command = Command::new(PROGRAM);
-    command.args(arguments.split_whitespace()).current_dir(at);
+    command.args(arguments.split_whitespace()).current_dir(directory);
     command
 }
 
-/// A process whose standard output is lines of JSON; killed when dropped.
+/// A process that writes lines of JSON to its standard output. Dropping this value kills the process.
 pub struct Process {
     child: KilledOnDrop,
     lines: Receiver<Value>,
@@ -165,7 +167,7 @@ impl Process {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                // A killed process may leave an incomplete line.
+                // A killed process can leave an incomplete line.
                 let Ok(line) = serde_json::from_str(&line) else {
                     return;
                 };
@@ -185,14 +187,14 @@ impl Process {
         self.child.0.id()
     }
 
-    /// The next line, if there is one within this time.
+    /// Returns the next line, or an error if no line arrives within this time or the output has ended.
     pub fn next(&self, timeout: Duration) -> Result<Value, RecvTimeoutError> {
         let line = self.lines.recv_timeout(timeout)?;
         self.printed.borrow_mut().push(line.clone());
         Ok(line)
     }
 
-    /// The first further line that satisfies the condition.
+    /// Waits for the next line that satisfies the condition.
     #[track_caller]
     pub fn wait_for(&self, description: &str, condition: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + TEST_TIMEOUT;
@@ -213,17 +215,18 @@ impl Process {
         }
     }
 
+    /// Waits for the next line with this event.
     #[track_caller]
     pub fn event(&self, name: &str) -> Value {
         self.wait_for(name, |line| line["event"] == name)
     }
 
-    /// All lines so far.
+    /// All lines that were read so far.
     pub fn printed_lines(&self) -> Vec<Value> {
         self.printed.borrow().clone()
     }
 
-    /// The lines so far with this event.
+    /// All lines with this event that were read so far.
     pub fn events(&self, name: &str) -> Vec<Value> {
         self.printed_lines()
             .into_iter()
@@ -231,14 +234,14 @@ impl Process {
             .collect()
     }
 
-    /// A gateway's last reported count of a verdict.
+    /// The count of a verdict in the gateway's latest report.
     pub fn count(&self, verdict: &str) -> u64 {
         let printed = self.printed.borrow();
         let counters = printed.iter().rev().find(|line| line["counters"].is_object());
         counters.map_or(0, |line| line["counters"][verdict].as_u64().unwrap_or(0))
     }
 
-    /// Waits until the gateway has counted this number of a verdict.
+    /// Waits until the gateway reports at least this count of a verdict.
     #[track_caller]
     pub fn wait_for_count(&self, verdict: &str, count: u64) {
         if self.count(verdict) < count {
@@ -278,7 +281,7 @@ impl Process {
             }
         }
         let code = self.child.0.wait().unwrap().code();
-        (code.expect("it was killed"), self.printed_lines())
+        (code.expect("a signal ended the process"), self.printed_lines())
     }
 
     /// Waits until the process ends by itself with exit code 0; returns all its lines.
@@ -312,47 +315,49 @@ pub fn free_udp_port() -> u16 {
     socket.local_addr().unwrap().port()
 }
 
-/// Asserts that datagrams are echoed. After a change of addresses a datagram may be lost before the gate: it is
-/// sent again, and only its own echo counts.
+/// Asserts that a datagram is echoed. After a change of addresses, a datagram can be lost before the gate, so this function
+/// sends the datagram repeatedly. Echoes of earlier datagrams do not count.
 #[track_caller]
-pub fn assert_echoed(from: &UdpSocket, to: SocketAddr) {
-    assert_echoed_with_size(from, to, 8);
+pub fn assert_echoed(from: &UdpSocket, destination: SocketAddr) {
+    assert_echoed_with_size(from, destination, 8);
 }
 
-/// As [`assert_echoed`], with a payload of `bytes` bytes. With fewer than 8, the echo may be of another datagram.
+/// Same as [`assert_echoed`], with a payload of `bytes` bytes. With fewer than 8 bytes, the echo can be of another datagram.
 #[track_caller]
-pub fn assert_echoed_with_size(from: &UdpSocket, to: SocketAddr, bytes: usize) {
+pub fn assert_echoed_with_size(from: &UdpSocket, destination: SocketAddr, bytes: usize) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let mut payload = NUMBER.fetch_add(1, Ordering::Relaxed).to_le_bytes().to_vec();
     payload.resize(bytes, bytes as u8);
     let deadline = Instant::now() + TEST_TIMEOUT;
-    from.set_read_timeout(Some(LOST_AFTER)).unwrap();
+    from.set_read_timeout(Some(ECHO_TIMEOUT)).unwrap();
     loop {
-        from.send_to(&payload, to).unwrap();
+        from.send_to(&payload, destination).unwrap();
         let mut buffer = [0; 2048];
         while let Ok(bytes) = from.recv(&mut buffer) {
             if buffer[..bytes] == payload {
                 return from.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
             }
         }
-        assert!(Instant::now() < deadline, "no echo from {to}");
+        assert!(Instant::now() < deadline, "no echo from {destination}");
     }
 }
 
-/// Files of a CA: `NAME.crt`, and `FILE.crt` and `FILE.key` for each subject.
-pub fn authority(at: &Path, name: &str, issued_to: &[(&str, &str)]) {
+/// Writes the files of a CA: `NAME.crt`, and `FILE.crt` and `FILE.key` for each subject. `subjects` has pairs of FILE and
+/// subject.
+pub fn authority(directory: &Path, name: &str, subjects: &[(&str, &str)]) {
     let ca = TestAuthority::new(name);
-    std::fs::write(at.join(format!("{name}.crt")), &ca.pem).unwrap();
-    for (file, subject) in issued_to {
+    std::fs::write(directory.join(format!("{name}.crt")), &ca.pem).unwrap();
+    for (file, subject) in subjects {
         let issued = ca.issue(subject);
-        std::fs::write(at.join(format!("{file}.crt")), issued.cert).unwrap();
-        key_file(at, file, &issued.key, 0o600);
+        std::fs::write(directory.join(format!("{file}.crt")), issued.cert).unwrap();
+        key_file(directory, file, &issued.key, 0o600);
     }
 }
 
-pub fn key_file(at: &Path, name: &str, text: &str, mode: u32) {
+/// Writes a key file `NAME.key` with this mode.
+pub fn key_file(directory: &Path, name: &str, text: &str, mode: u32) {
     let mut options = std::fs::OpenOptions::new();
-    let path = at.join(format!("{name}.key"));
+    let path = directory.join(format!("{name}.key"));
     let file = options.write(true).create_new(true).mode(mode).open(path);
     std::io::Write::write_all(&mut file.unwrap(), text.as_bytes()).unwrap();
 }

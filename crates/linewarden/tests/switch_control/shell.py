@@ -1,6 +1,6 @@
 """Operations of p4runtime-shell on a switch. Usage: shell.py HOST:PORT DIRECTORY with packets.p4info.txtpb and .json
 
-Frames go in and come out through the interfaces h0 to h3, the far ends of the switch's ports.
+The script sends and receives frames on the interfaces h0 to h3, which are connected to the switch's ports.
 """
 
 import os
@@ -20,14 +20,14 @@ CPU = 510
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 
-def port(number):
-    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHER_TYPE))
-    opened.bind((f"h{number}", ETHER_TYPE))
-    opened.settimeout(TEST_TIMEOUT_S)
-    return opened
+def open_port(number):
+    port_socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHER_TYPE))
+    port_socket.bind((f"h{number}", ETHER_TYPE))
+    port_socket.settimeout(TEST_TIMEOUT_S)
+    return port_socket
 
 
-ports = [port(number) for number in range(4)]
+ports = [open_port(number) for number in range(4)]
 
 
 def frame(dst, payload):
@@ -35,18 +35,18 @@ def frame(dst, payload):
     return address + b"\x02\x00\x00\x00\x00\xaa" + ETHER_TYPE.to_bytes(2, "big") + payload
 
 
-def comes_out(number, sent):
+def assert_received(number, sent):
     received = ports[number].recv(2048)
     assert received == sent, (number, received, sent)
 
 
-def is_silent():
-    for number, opened in enumerate(ports):
-        opened.setblocking(False)
+def assert_no_frames():
+    for number, port_socket in enumerate(ports):
+        port_socket.setblocking(False)
         try:
-            raise AssertionError((number, opened.recv(2048)))
+            raise AssertionError((number, port_socket.recv(2048)))
         except BlockingIOError:
-            opened.settimeout(TEST_TIMEOUT_S)
+            port_socket.settimeout(TEST_TIMEOUT_S)
 
 
 def flow(dst, action, **params):
@@ -57,26 +57,26 @@ def flow(dst, action, **params):
     return entry
 
 
-def refused(code, do):
+def assert_error(code, operation):
     try:
-        do()
+        operation()
     except (P4RuntimeWriteException, P4RuntimeException) as error:
         assert code in str(error), error
         return
     raise AssertionError(f"expected {code}")
 
 
-def tables():
+def check_tables():
     entry = flow("02:00:00:00:00:01", "In.to_port", port=1)
     entry.insert()
-    refused("ALREADY_EXISTS", entry.insert)
+    assert_error("ALREADY_EXISTS", entry.insert)
     sent = frame("02:00:00:00:00:01", b"to port 1")
     ports[0].send(sent)
-    comes_out(1, sent)
+    assert_received(1, sent)
     entry.action["port"] = "2"
     entry.modify()
     ports[0].send(sent)
-    comes_out(2, sent)
+    assert_received(2, sent)
     query = sh.TableEntry("In.flows")
     query.counter_data
     (read,) = query.read()
@@ -87,16 +87,16 @@ def tables():
     default.modify()
     unknown = frame("02:00:00:00:00:99", b"to the default")
     ports[0].send(unknown)
-    comes_out(3, unknown)
+    assert_received(3, unknown)
     entry.delete()
-    refused("NOT_FOUND", entry.delete)
+    assert_error("NOT_FOUND", entry.delete)
     ports[0].send(sent)
-    comes_out(3, sent)
-    back = sh.TableEntry("In.flows")(action="In.drop", is_default=True)
-    back.modify()
+    assert_received(3, sent)
+    drop_default = sh.TableEntry("In.flows")(action="In.drop", is_default=True)
+    drop_default.modify()
 
 
-def counters():
+def check_counters():
     counter = sh.CounterEntry("In.received")
     counter.index = 0
     (read,) = counter.read()
@@ -107,13 +107,13 @@ def counters():
     entry.insert()
     sent = frame("02:00:00:00:00:01", b"counted")
     ports[0].send(sent)
-    comes_out(1, sent)
+    assert_received(1, sent)
     (read,) = counter.read()
     assert (read.data.packet_count, read.data.byte_count) == (101, 1000 + len(sent)), read
     entry.delete()
 
 
-def meters():
+def check_meters():
     meter = sh.MeterEntry("In.rates")
     meter.index = 3
     meter.config.cir, meter.config.cburst, meter.config.pir, meter.config.pburst = 0, 1, 0, 1
@@ -130,8 +130,8 @@ def meters():
     policed.delete()
 
 
-def registers():
-    """The shell has no command for registers, but its client carries their messages."""
+def check_registers():
+    """The shell has no command for registers, so this check sends the messages with the shell's client."""
     (register,) = (known for known in sh.client.get_p4info().registers if known.preamble.name == "In.words")
     word = 0x0123456789ABCDEFFFFFFFFF
 
@@ -148,16 +148,16 @@ def registers():
     add.insert()
     sent = frame("02:00:00:00:00:01", b"add")
     ports[2].send(sent)
-    comes_out(2, sent)
+    assert_received(2, sent)
     query = p4runtime_pb2.Entity()
     entity(query)
-    (answer,) = sh.client.read_one(query)
-    (cell,) = answer.entities
+    (response,) = sh.client.read_one(query)
+    (cell,) = response.entities
     assert int.from_bytes(cell.register_entry.data.bitstring, "big") == word + 1
     add.delete()
 
 
-def packets():
+def check_packets():
     entry = flow("02:00:00:00:00:01", "In.to_controller", reason=9)
     entry.insert()
     sent = frame("02:00:00:00:00:01", b"hello")
@@ -169,11 +169,11 @@ def packets():
         out = sh.PacketOut(sent)
         out.metadata["egress_port"], out.metadata["unused"] = str(number), "0"
         out.send()
-        comes_out(number, sent)
+        assert_received(number, sent)
     entry.delete()
 
 
-def replication():
+def check_replication():
     group = sh.MulticastGroupEntry(1)
     group.add(1, 1).add(2, 1).add(2, 2)
     group.insert()
@@ -182,7 +182,7 @@ def replication():
     sent = frame(BROADCAST, b"to all")
     ports[0].send(sent)
     for number in (1, 2, 2):
-        comes_out(number, sent)
+        assert_received(number, sent)
     group.delete()
     broadcast_flow.delete()
 
@@ -193,13 +193,13 @@ def replication():
     copied.insert()
     sent = frame("02:00:00:00:00:01", b"twice")
     ports[1].send(sent)
-    comes_out(3, sent)
+    assert_received(3, sent)
     assert sh.client.get_stream_packet("packet", timeout=TEST_TIMEOUT_S).packet.payload == sent
     copied.delete()
     session.delete()
 
 
-def digests():
+def check_digests():
     digest = sh.DigestEntry("seen_t")
     digest.max_list_size, digest.ack_timeout_ns = 1, 10**12
     digest.insert()
@@ -207,14 +207,14 @@ def digests():
     learned.insert()
     sent = frame("02:00:00:00:00:01", b"who am I")
     ports[1].send(sent)
-    comes_out(3, sent)
+    assert_received(3, sent)
     message = sh.client.get_stream_packet("digest", timeout=TEST_TIMEOUT_S).digest
     src, port, broadcast = message.data[0].struct.members
     assert (src.bitstring, port.bitstring, broadcast.bool) == (b"\x02\x00\x00\x00\x00\xaa", b"\x01", False)
     learned.delete()
 
 
-def idleness():
+def check_idle_timeout():
     entry = flow("02:00:00:00:00:01", "In.drop")
     entry.idle_timeout_ns = 20_000_000
     entry.insert()
@@ -224,15 +224,15 @@ def idleness():
     entry.delete()
 
 
-def another_program():
-    kept = flow("02:00:00:00:00:01", "In.to_port", port=1)
-    kept.insert()
+def check_new_program():
+    entry = flow("02:00:00:00:00:01", "In.to_port", port=1)
+    entry.insert()
     sh.client.set_fwd_pipe_config(INFO, JSON)
-    assert list(sh.TableEntry("In.flows").read()) == [], "a program begins empty"
-    kept.insert()
+    assert list(sh.TableEntry("In.flows").read()) == [], "a new program has no entries"
+    entry.insert()
     sent = frame("02:00:00:00:00:01", b"through the other program")
     ports[0].send(sent)
-    comes_out(1, sent)
+    assert_received(1, sent)
 
 
 sh.setup(
@@ -244,10 +244,20 @@ sh.setup(
 )
 assert sh.APIVersion() == "1.5.0"
 try:
-    for part in (tables, counters, meters, registers, packets, replication, digests, idleness, another_program):
-        part()
-        is_silent()
-        print(part.__name__, flush=True)
+    for check in (
+        check_tables,
+        check_counters,
+        check_meters,
+        check_registers,
+        check_packets,
+        check_replication,
+        check_digests,
+        check_idle_timeout,
+        check_new_program,
+    ):
+        check()
+        assert_no_frames()
+        print(check.__name__, flush=True)
 finally:
     sh.teardown()
 assert threading.active_count() == 1

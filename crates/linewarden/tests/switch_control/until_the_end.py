@@ -11,7 +11,7 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 address, switch = sys.argv[1], int(sys.argv[2])
 
-# The P4Info comes from the switch.
+# Without `config`, the shell reads the P4Info from the switch.
 sh.setup(device_id=0, grpc_addr=address, election_id=(0, 1), config=None, verbose=False)
 entry = sh.TableEntry("In.flows")(action="In.to_port")
 entry.match["dst"], entry.action["port"] = "02:00:00:00:00:01", "1"

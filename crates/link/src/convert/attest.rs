@@ -274,7 +274,7 @@ fn observations_from_wire(
     }
 }
 
-/// Encodes the round; `age_ns` is the time since its end.
+/// Encodes the round; `age_ns` is the time since the end of the round.
 pub(crate) fn round_to_wire(outcome: &RoundOutcome, age_ns: u64) -> proto::AppraiseRoundRequest {
     proto::AppraiseRoundRequest {
         registration: None,
@@ -284,7 +284,7 @@ pub(crate) fn round_to_wire(outcome: &RoundOutcome, age_ns: u64) -> proto::Appra
         feed_revision: outcome.feed_revision.0,
         duration_ms: outcome.duration_ms,
         age_ns,
-        last_verdict_ms: outcome.last_verdict_ms,
+        last_proof_ms: outcome.last_proof_ms,
         devices: outcome
             .observations
             .iter()
@@ -304,8 +304,8 @@ pub(crate) fn round_to_wire(outcome: &RoundOutcome, age_ns: u64) -> proto::Appra
     }
 }
 
-/// Decodes the round, and the time since its end. The controller cannot compare the gateway's clock with its own clock,
-/// so `ended_ns` is 0.
+/// Decodes the round, and the time since the end of the round in ns. The controller cannot compare the gateway's clock with
+/// its own clock, so `ended_ns` is 0.
 pub(crate) fn round_from_wire(
     request: &proto::AppraiseRoundRequest,
 ) -> Result<(RoundOutcome, u64), Malformed> {
@@ -316,7 +316,7 @@ pub(crate) fn round_from_wire(
         feed_revision: Revision(request.feed_revision),
         duration_ms: request.duration_ms,
         ended_ns: 0,
-        last_verdict_ms: request.last_verdict_ms,
+        last_proof_ms: request.last_proof_ms,
         observations: observations_from_wire(request)?,
     };
     Ok((outcome, request.age_ns))
@@ -390,7 +390,7 @@ mod tests {
             feed_revision: Revision(5),
             duration_ms: 6,
             ended_ns: 0,
-            last_verdict_ms: 7,
+            last_proof_ms: 7,
             observations: pairs
                 .zip(1..)
                 .map(|((outcome, address), device)| ProverObservation {
@@ -406,8 +406,8 @@ mod tests {
     #[test]
     fn a_round_is_decoded_as_it_was_encoded() {
         let request = round_to_wire(&round(), 9);
-        let (arrived, age_ns) = round_from_wire(&request).unwrap();
-        assert_eq!(format!("{arrived:?}"), format!("{:?}", round()));
+        let (decoded_round, age_ns) = round_from_wire(&request).unwrap();
+        assert_eq!(format!("{decoded_round:?}"), format!("{:?}", round()));
         assert_eq!(age_ns, 9);
     }
 
@@ -431,8 +431,8 @@ mod tests {
         }
     }
 
-    /// A sender with a gateway's certificate cannot make the controller allocate more memory than the message is
-    /// long. The controller decodes the message before it checks the registration.
+    /// A sender with a gateway's certificate cannot make the controller allocate more memory than twice the length of the
+    /// message. The limit matters because the controller decodes the message before it checks the registration.
     #[test]
     fn decoding_a_round_allocates_at_most_twice_its_length() {
         let mut request = round_to_wire(&round(), 9);

@@ -15,19 +15,19 @@ pub(crate) use trust::*;
 #[error("malformed message: {0}")]
 pub struct Malformed(pub(crate) &'static str);
 
-/// Converts a byte slice to an array of `N` bytes.
-pub(crate) fn exact_bytes<const N: usize>(bytes: &[u8], field: &'static str) -> Result<[u8; N], Malformed> {
-    bytes.try_into().map_err(|_| Malformed(field))
+/// Converts a byte slice to an array of `N` bytes. A slice of another length is an error with the text `problem`.
+pub(crate) fn exact_bytes<const N: usize>(bytes: &[u8], problem: &'static str) -> Result<[u8; N], Malformed> {
+    bytes.try_into().map_err(|_| Malformed(problem))
 }
 
 /// Converts a byte slice to an array of `N` bytes, or an empty slice to `None`.
 pub(crate) fn optional_bytes<const N: usize>(
     bytes: &[u8],
-    field: &'static str,
+    problem: &'static str,
 ) -> Result<Option<[u8; N]>, Malformed> {
     match bytes.is_empty() {
         true => Ok(None),
-        false => exact_bytes(bytes, field).map(Some),
+        false => exact_bytes(bytes, problem).map(Some),
     }
 }
 

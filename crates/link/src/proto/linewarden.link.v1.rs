@@ -488,7 +488,7 @@ pub struct AppraiseRoundRequest {
     #[prost(uint64, tag = "7")]
     pub age_ns: u64,
     #[prost(uint32, tag = "8")]
-    pub last_verdict_ms: u32,
+    pub last_proof_ms: u32,
     #[prost(fixed64, repeated, tag = "10")]
     pub devices: ::prost::alloc::vec::Vec<u64>,
     #[prost(fixed64, repeated, tag = "11")]

@@ -47,9 +47,9 @@ pub(super) fn digest_coverage(event: &Event, digest: &Digest) -> DigestCoverage 
         return DigestCoverage::All;
     }
     // PFP 10.4.1, EV_SEPARATOR: the error value 1 is measured, and the data describe the error.
-    let failed = event.kind == EventType::EV_SEPARATOR && matches_digest(&[&1u32.to_le_bytes()]);
+    let is_error_separator = event.kind == EventType::EV_SEPARATOR && matches_digest(&[&1u32.to_le_bytes()]);
     match event.kind.rule() {
-        DigestRule::Data if !failed => DigestCoverage::Unexplained,
+        DigestRule::Data if !is_error_separator => DigestCoverage::Unexplained,
         _ if event.kind == EventType::EV_IPL && matches_grub(data) => DigestCoverage::Unexplained,
         _ => DigestCoverage::NotLogged,
     }
@@ -84,12 +84,12 @@ fn measured_parts(kind: EventType, data: &[u8]) -> Vec<Range<usize>> {
         }
         // coreboot of Star Labs logs a field of 50 bytes and measures the first four.
         EventType::EV_SEPARATOR => std::iter::once(0..4).collect(),
-        EventType::EV_EFI_VARIABLE_AUTHORITY => authority(data),
+        EventType::EV_EFI_VARIABLE_AUTHORITY => authority_parts(data),
         EventType::EV_ACTION
         | EventType::EV_EFI_ACTION
         | EventType::EV_OMIT_BOOT_DEVICE_EVENTS
         | EventType::EV_S_CRTM_VERSION => without_nul(0..data.len(), data),
-        EventType::EV_IPL => boot_loader(data),
+        EventType::EV_IPL => boot_loader_parts(data),
         EventType::EV_EVENT_TAG => tagged_data(data).into_iter().collect(),
         _ => Vec::new(),
     }
@@ -105,7 +105,7 @@ fn variable_value(data: &[u8]) -> Option<Range<usize>> {
 /// The parts that are measured instead of the complete UEFI_VARIABLE_DATA (PFP 3.3.4.8): the EFI_SIGNATURE_DATA alone,
 /// as firmware did before the profile was clarified; the signature without its owner's GUID; or all but the last byte,
 /// which shim 15 and earlier log but do not measure (google/go-attestation issue 157).
-fn authority(data: &[u8]) -> Vec<Range<usize>> {
+fn authority_parts(data: &[u8]) -> Vec<Range<usize>> {
     const OWNER_BYTES: usize = 16;
     let mut parts = Vec::new();
     if let Some(value) = variable_value(data) {
@@ -119,7 +119,7 @@ fn authority(data: &[u8]) -> Vec<Range<usize>> {
 /// GRUB measures a command without the prefix that it logs: `grub_cmd: COMMAND` without the final NUL (upstream),
 /// `grub_cmd COMMAND` with the NUL (Red Hat; tpm2-tools pull request 2303). systemd-stub logs UTF-16 text and measures
 /// the text with or without the final NUL.
-fn boot_loader(data: &[u8]) -> Vec<Range<usize>> {
+fn boot_loader_parts(data: &[u8]) -> Vec<Range<usize>> {
     let mut parts = without_nul(0..data.len(), data);
     for separator in [&b": "[..], b" ", b":"] {
         if let Some(position) = data.windows(separator.len()).position(|bytes| bytes == separator) {

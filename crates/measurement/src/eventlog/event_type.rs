@@ -6,12 +6,13 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventType(pub u32);
 
-/// What the digest of an event covers, by its type.
+/// The content of an event's digest, by the type of the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DigestRule {
     /// Nothing is extended.
     NotExtended,
-    /// The event data, in one of the known forms; with a digest of anything else the data are unexplained.
+    /// The digest is a hash of the event data, in one of the known forms. If the digest matches no form, the data do
+    /// not explain the extended value.
     Data,
     /// Something outside the log, or the data: both are valid.
     Anything,
@@ -51,7 +52,8 @@ event_types! {
     EV_UNUSED = 0x0000_0002, Anything;
     /// Information that is not extended.
     EV_NO_ACTION = 0x0000_0003, NotExtended;
-    /// The end of a phase: the digest covers the data, or the error value 1 with the description as data.
+    /// The end of a phase: the digest covers the data; after an error, the digest covers the value 1, and the data
+    /// describe the error.
     EV_SEPARATOR = 0x0000_0004, Data;
     /// A text.
     EV_ACTION = 0x0000_0005, Data;
@@ -70,7 +72,7 @@ event_types! {
     EV_TABLE_OF_DEVICES = 0x0000_000b, Anything;
     /// A short value that the log may omit.
     EV_COMPACT_HASH = 0x0000_000c, Anything;
-    /// Any measurement of a boot loader. GRUB's commands and systemd-stub's texts are covered by their digests, in
+    /// Any measurement made by a boot loader. GRUB's commands and systemd-stub's texts are covered by their digests, in
     /// several forms; the contents of loaded files are not in the log.
     EV_IPL = 0x0000_000d, Anything;
     /// A boot loader's data or a partition table.
@@ -81,7 +83,7 @@ event_types! {
     EV_NONHOST_CONFIG = 0x0000_0010, Anything;
     /// Description of another processor.
     EV_NONHOST_INFO = 0x0000_0011, Anything;
-    /// Boot attempts are not measured on this platform: a text.
+    /// A text by which the firmware states that it does not measure boot attempts.
     EV_OMIT_BOOT_DEVICE_EVENTS = 0x0000_0012, Data;
     /// Code of the firmware, with its name.
     EV_POST_CODE2 = 0x0000_0013, Anything;
@@ -111,7 +113,7 @@ event_types! {
     EV_EFI_VARIABLE_BOOT2 = 0x8000_000c, Anything;
     /// A partition table without the fields that differ from disk to disk.
     EV_EFI_GPT_EVENT2 = 0x8000_000d, Anything;
-    /// Measurements of the processor before the firmware ran.
+    /// Measurements that the processor made before the firmware ran.
     EV_EFI_HCRTM_EVENT = 0x8000_0010, Anything;
     /// The entry of a key database that authorized an image.
     EV_EFI_VARIABLE_AUTHORITY = 0x8000_00e0, Data;

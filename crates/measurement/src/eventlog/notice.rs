@@ -35,12 +35,12 @@ pub enum Notice {
     MachineSpecific {
         /// The PCR.
         pcr: PcrIndex,
-        /// The first event with such data; `None` if only the purpose of the PCR indicates it.
+        /// The first event with machine-specific data; `None` if only the purpose of the PCR indicates such data.
         event: Option<ReplayedEvent>,
     },
 }
 
-/// All notices on these PCRs. `log` is the log that replays to their values, or why there is none.
+/// All notices on these PCRs. `log` is the log that replays to their values, or the reason why there is no log.
 pub fn notices(selection: PcrSelection, log: Result<&ReplayedLog, &str>) -> Vec<Notice> {
     if selection.is_empty() {
         return Vec::new();

@@ -29,12 +29,12 @@ pub enum ParseError {
         entry: usize,
         /// The offset of the entry.
         offset: usize,
-        /// What is wrong.
+        /// The problem.
         problem: EntryProblem,
     },
 }
 
-/// What is wrong with an entry.
+/// Why an entry is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryProblem {
     /// The log ends within the entry.
@@ -51,8 +51,8 @@ pub enum EntryProblem {
     InvalidPcr(u32),
     /// An entry has too many digests, or the first entry lists too many algorithms, or the first entry lists none.
     #[error("invalid number of hash algorithms: {0}")]
-    TooManyAlgorithms(u32),
-    /// The first entry lists this algorithm twice, or with a wrong size, or an entry has two digests of it.
+    InvalidAlgorithmCount(u32),
+    /// The first entry lists this algorithm twice, or with a wrong size, or an entry has two digests of this algorithm.
     #[error("hash algorithm {0:#06x} is listed twice or with a wrong size")]
     InvalidAlgorithm(u16),
     /// A digest of an algorithm that the first entry does not list, so its length is unknown.
@@ -63,7 +63,7 @@ pub enum EntryProblem {
     NoDigest,
 }
 
-type Read<T> = Result<T, EntryProblem>;
+type ParseResult<T> = Result<T, EntryProblem>;
 
 /// Digest length of each algorithm of the log.
 type Sizes = BTreeMap<u16, usize>;
@@ -86,7 +86,7 @@ impl EventLog {
         let used_len = used_bytes(bytes);
         while bytes.len() - fields.rest().len() < used_len {
             let entry_bytes = fields.rest();
-            let event = next(&mut fields, sizes.as_ref(), events.len()).and_then(|event| {
+            let event = read_event(&mut fields, sizes.as_ref(), events.len()).and_then(|event| {
                 if events.is_empty() {
                     sizes = spec_id(&event)?;
                 }
@@ -114,8 +114,9 @@ impl EventLog {
     }
 }
 
-/// Length of the log without the padding at its end. An entry may itself end in such bytes: the padding starts at an
-/// entry boundary.
+/// Returns a lower bound of the length of all entries: the length of the log without equal bytes 0 or 0xff at its end.
+/// The last entry may itself end in such bytes, so the padding starts at the end of the entry that contains this
+/// position.
 fn used_bytes(bytes: &[u8]) -> usize {
     match bytes.last() {
         Some(fill @ (0 | 0xff)) => {
@@ -126,7 +127,7 @@ fn used_bytes(bytes: &[u8]) -> usize {
     }
 }
 
-fn next(fields: &mut ByteReader<'_>, sizes: Option<&Sizes>, entry: usize) -> Read<Event> {
+fn read_event(fields: &mut ByteReader<'_>, sizes: Option<&Sizes>, entry: usize) -> ParseResult<Event> {
     if entry == ENTRIES_MAX {
         return Err(EntryProblem::TooMany);
     }
@@ -156,17 +157,17 @@ fn next(fields: &mut ByteReader<'_>, sizes: Option<&Sizes>, entry: usize) -> Rea
     })
 }
 
-/// TPML_DIGEST_VALUES. Digests of unknown algorithms are skipped.
-fn digests(fields: &mut ByteReader<'_>, sizes: &Sizes, kind: EventType) -> Read<Vec<Digest>> {
+/// Reads a TPML_DIGEST_VALUES. Digests of unknown algorithms are skipped.
+fn digests(fields: &mut ByteReader<'_>, sizes: &Sizes, kind: EventType) -> ParseResult<Vec<Digest>> {
     let count = fields
         .u32_le()
         .ok_or(EntryProblem::Truncated("number of digests"))?;
     match count {
         0 if kind != EventType::EV_NO_ACTION => return Err(EntryProblem::NoDigest),
         0..=BANKS_MAX => {}
-        _ => return Err(EntryProblem::TooManyAlgorithms(count)),
+        _ => return Err(EntryProblem::InvalidAlgorithmCount(count)),
     }
-    let mut listed = Sizes::new();
+    let mut listed_sizes = Sizes::new();
     let mut digests = Vec::new();
     for _ in 0..count {
         let id = fields
@@ -174,7 +175,7 @@ fn digests(fields: &mut ByteReader<'_>, sizes: &Sizes, kind: EventType) -> Read<
             .ok_or(EntryProblem::Truncated("digest's algorithm"))?;
         let size = *sizes.get(&id).ok_or(EntryProblem::UnlistedAlgorithm(id))?;
         let bytes = fields.take(size).ok_or(EntryProblem::Truncated("digest"))?;
-        if listed.insert(id, size).is_some() {
+        if listed_sizes.insert(id, size).is_some() {
             return Err(EntryProblem::InvalidAlgorithm(id));
         }
         if let Some(algorithm) = HashAlgorithm::from_tcg_id(id) {
@@ -186,7 +187,7 @@ fn digests(fields: &mut ByteReader<'_>, sizes: &Sizes, kind: EventType) -> Read<
 
 /// The algorithms that the first entry of the agile format lists, or `None` for the SHA-1 format
 /// (TCG_EfiSpecIDEvent).
-fn spec_id(event: &Event) -> Read<Option<Sizes>> {
+fn spec_id(event: &Event) -> ParseResult<Option<Sizes>> {
     let mut fields = ByteReader::new(&event.data);
     if event.kind != EventType::EV_NO_ACTION || fields.take(SPEC_ID_AGILE.len()) != Some(SPEC_ID_AGILE) {
         return Ok(None);
@@ -197,7 +198,7 @@ fn spec_id(event: &Event) -> Read<Option<Sizes>> {
         .u32_le()
         .ok_or(EntryProblem::TruncatedList("number of algorithms"))?;
     if !(1..=BANKS_MAX).contains(&count) {
-        return Err(EntryProblem::TooManyAlgorithms(count));
+        return Err(EntryProblem::InvalidAlgorithmCount(count));
     }
     let mut sizes = Sizes::new();
     for _ in 0..count {

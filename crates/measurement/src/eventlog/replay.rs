@@ -64,8 +64,8 @@ fn missing_bank_text(bank: HashAlgorithm, available: &[HashAlgorithm]) -> String
 }
 
 impl ReplayError {
-    /// Whether the log does not determine the values, because it has no digests of the bank: an empty log, one in the
-    /// SHA-1 format, or one with other banks. Then the values can be appraised without a log. With any other error, the
+    /// Whether the log does not determine the values, because it has no digests of the bank: an empty log, a log in the
+    /// SHA-1 format, or a log with other banks. Then the values can be appraised without a log. With any other error, the
     /// log is invalid or contradicts the values.
     pub const fn has_no_statement(&self) -> bool {
         matches!(self, Self::MissingBank { .. })
@@ -158,8 +158,9 @@ pub fn verify_replay(log: &EventLog, values: &PcrValues) -> Result<ReplayedLog, 
         });
     }
     for (pcr, actual) in values.iter() {
-        let of_pcr = || events.iter().filter(|event| event.pcr == pcr);
-        let value_from = |start: Digest| of_pcr().fold(start, |value, event| value.extended(&event.digest));
+        let events_of_pcr = || events.iter().filter(|event| event.pcr == pcr);
+        let value_from =
+            |start: Digest| events_of_pcr().fold(start, |value, event| value.extended(&event.digest));
         let mut starts = start_values(log, pcr, bank).into_iter();
         let replayed = starts.next().map(value_from).unwrap_or(pcr.start_value(bank));
         if replayed != *actual && !starts.any(|start| value_from(start) == *actual) {
@@ -167,7 +168,7 @@ pub fn verify_replay(log: &EventLog, values: &PcrValues) -> Result<ReplayedLog, 
                 pcr,
                 replayed: Box::new(replayed),
                 actual: Box::new(*actual),
-                last_entry: of_pcr().next_back().map(|event| event.entry),
+                last_entry: events_of_pcr().next_back().map(|event| event.entry),
             });
         }
     }

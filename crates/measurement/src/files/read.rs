@@ -19,9 +19,9 @@ const ATTEMPTS_MAX: u32 = 4;
 /// Limits of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries, including those for absent files and for directories.
+    /// Maximum number of entries, including entries for absent files and for directories.
     pub entries_max: usize,
-    /// Total bytes of all files.
+    /// Maximum total length of all files, bytes.
     pub bytes_max: u64,
 }
 
@@ -90,13 +90,13 @@ pub enum FilesError {
     },
 }
 
-/// Measures the entries at these paths, and everything below those that are directories. `root` is the directory that
+/// Measures the entries at these paths and, recursively, the contents of directories. `root` is the directory that
 /// represents `/`.
 ///
-/// Symbolic links before the end of a listed path are followed, without leaving `root`; a link at its end or inside a
-/// directory is measured itself. A file that changes during the read is read again a few times: size, mode, times and
-/// inode show a change. Two writes of the same size within one tick of the kernel's clock (1 to 10 ms), with a read
-/// between them, are not detected; the hash may then mix both contents, and the next measurement differs.
+/// Symbolic links before the end of a listed path are followed, without leaving `root`; a link at the end of a listed
+/// path or inside a directory is measured itself. A file that changes during the read is read again a few times: size,
+/// mode, times and inode show a change. Two writes of the same size within one tick of the kernel's clock (1 to 10 ms),
+/// with a read between them, are not detected; the hash may then mix both contents, and the next measurement differs.
 ///
 /// # Errors
 /// [`FilesError`], with the path.

@@ -12,9 +12,10 @@ use rustix::io::{Errno, retry_on_intr};
 
 /// Maximum number of symbolic links on a path, as in the kernel (path_resolution(7)).
 const LINKS_MAX: u32 = 40;
-/// Maximum number of directories opened on a path. Links with many `..` restart at the root for each.
+/// Maximum number of directories opened on a path. For each `..`, the walk restarts at the root, so links can cause many
+/// steps.
 const STEPS_MAX: u32 = 1 << 16;
-/// Sticky, and writable by all, as `/tmp`.
+/// Mode bits of a directory that is sticky and writable by all users, such as `/tmp`.
 const SHARED: u32 = 0o1002;
 /// Inode of the root directory of a proc filesystem (PROC_ROOT_INO).
 const PROC_ROOT_INODE: u64 = 1;
@@ -33,7 +34,7 @@ impl Root {
     }
 
     /// Opens the path itself: never a link's target, and nothing outside the root. Symbolic links before the last
-    /// component are followed, an absolute one from the root. Two kinds of links are not followed: links of a process
+    /// component are followed, an absolute link from the root. Two kinds of links are not followed: links of a process
     /// in `/proc`, which lead to the files of the process whatever the text of the link is; and links in a sticky
     /// directory that all users can write, if link and directory belong to different users (fs.protected_symlinks).
     ///
@@ -66,13 +67,14 @@ impl Root {
 /// A path during resolution.
 struct PathWalk<'a> {
     root: BorrowedFd<'a>,
-    /// Remaining components, the next one last. The first element is the last component of the path itself;
-    /// components of links are inserted after it.
+    /// Remaining components in reverse order: the next component is the last element. The first element is the last
+    /// component of the path itself.
     remaining: Vec<Vec<u8>>,
     /// Names of the directories from the root to the current directory; none is a link.
     directories: Vec<Vec<u8>>,
     /// The current directory; `None` for the root.
     current: Option<OwnedFd>,
+    /// Number of links followed so far.
     links: u32,
 }
 
@@ -83,7 +85,7 @@ impl PathWalk<'_> {
             .map_or(self.root, |directory| directory.as_fd())
     }
 
-    /// Inserts components before the remaining ones.
+    /// Inserts the components of a path before the remaining components.
     fn prepend(&mut self, path: &[u8]) {
         let names = path.split(|byte| *byte == b'/');
         let names = names.filter(|name| !matches!(*name, b"" | b"."));
@@ -141,11 +143,12 @@ impl PathWalk<'_> {
 }
 
 /// Whether the target of a link in this directory may differ from its text. This applies to all links in `/proc`, except
-/// those in its root (`self`, `mounts`, `net`).
+/// links in the root directory of `/proc` (`self`, `mounts`, `net`).
 fn is_process_link(link: &OwnedFd, directory: &Stat) -> Result<bool, Errno> {
     Ok(fstatfs(link)?.f_type == PROC_SUPER_MAGIC && directory.st_ino != PROC_ROOT_INODE)
 }
 
+/// Opens one component in a directory.
 fn step(directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| openat(directory, name, flags | OFlags::CLOEXEC, Mode::empty()))
 }

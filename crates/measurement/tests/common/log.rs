@@ -1,4 +1,4 @@
-//! Test logs, written from the profile's structures without code of the crate.
+//! Test logs. They are encoded from the structures of the TCG profile, without the encoder of the tested crate.
 
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::eventlog::{EventLog, EventType};
@@ -10,14 +10,15 @@ pub const BANKS: [HashAlgorithm; 2] = [HashAlgorithm::Sha1, HashAlgorithm::Sha25
 #[derive(Clone)]
 pub struct Log {
     pub bytes: Vec<u8>,
-    pub starts: Vec<usize>,
+    /// The offset of each entry in `bytes`.
+    pub entry_offsets: Vec<usize>,
 }
 
 impl Log {
     pub fn new() -> Self {
         let mut log = Self {
             bytes: Vec::new(),
-            starts: Vec::new(),
+            entry_offsets: Vec::new(),
         };
         log.legacy(
             0,
@@ -31,20 +32,20 @@ impl Log {
     pub fn empty() -> Self {
         Self {
             bytes: Vec::new(),
-            starts: Vec::new(),
+            entry_offsets: Vec::new(),
         }
     }
 
-    /// TCG_PCR_EVENT.
+    /// Appends a TCG_PCR_EVENT.
     pub fn legacy(&mut self, pcr: u32, kind: EventType, digest: &[u8], data: &[u8]) -> &mut Self {
-        self.starts.push(self.bytes.len());
+        self.entry_offsets.push(self.bytes.len());
         self.u32(pcr).u32(kind.0).bytes.extend(digest);
         self.data(data)
     }
 
-    /// TCG_PCR_EVENT2 with these digests.
+    /// Appends a TCG_PCR_EVENT2 with these digests.
     pub fn agile(&mut self, pcr: u32, kind: EventType, digests: &[(u16, Vec<u8>)], data: &[u8]) -> &mut Self {
-        self.starts.push(self.bytes.len());
+        self.entry_offsets.push(self.bytes.len());
         self.u32(pcr).u32(kind.0).u32(digests.len() as u32);
         for (id, digest) in digests {
             self.bytes.extend(id.to_le_bytes());
@@ -53,12 +54,12 @@ impl Log {
         self.data(data)
     }
 
-    /// An event with digests of `measured`.
+    /// Appends an event with the digests of `measured` in both banks, and with the event data `data`.
     pub fn event(&mut self, pcr: u32, kind: EventType, measured: &[u8], data: &[u8]) -> &mut Self {
         self.agile(pcr, kind, &digests(measured), data)
     }
 
-    /// An entry that extends no PCR.
+    /// Appends an EV_NO_ACTION entry, which extends no PCR.
     pub fn no_action(&mut self, pcr: u32, data: &[u8]) -> &mut Self {
         let zeros = BANKS.map(|bank| (bank.tcg_id(), vec![0; bank.digest_bytes()]));
         self.agile(pcr, EventType::EV_NO_ACTION, &zeros, data)
@@ -85,7 +86,7 @@ pub fn digests(measured: &[u8]) -> Vec<(u16, Vec<u8>)> {
         .to_vec()
 }
 
-/// TCG_EfiSpecIDEvent with algorithms and the sizes of their digests.
+/// TCG_EfiSpecIDEvent with algorithm identifiers and the sizes of their digests in bytes.
 pub fn spec_id(algorithms: &[(u16, u16)]) -> Vec<u8> {
     let mut data = b"Spec ID Event03\0\0\0\0\0\0\x02\0\x02".to_vec();
     data.extend((algorithms.len() as u32).to_le_bytes());
@@ -97,7 +98,7 @@ pub fn spec_id(algorithms: &[(u16, u16)]) -> Vec<u8> {
     data
 }
 
-/// UEFI_VARIABLE_DATA.
+/// UEFI_VARIABLE_DATA of a variable in the EFI global variable namespace.
 pub fn variable(name: &str, value: &[u8]) -> Vec<u8> {
     let name: Vec<u16> = name.encode_utf16().collect();
     let mut data = vec![
@@ -118,7 +119,7 @@ pub fn pcr(index: u32) -> PcrIndex {
     PcrIndex::try_from(index).unwrap()
 }
 
-/// The values of these PCRs according to the log.
+/// Returns the values that these PCRs have after a replay of the log.
 pub fn values_of(log: &EventLog, bank: HashAlgorithm, selection: &str) -> PcrValues {
     let selection: PcrSelection = selection.parse().unwrap();
     let replayed = log.replay(bank).unwrap();

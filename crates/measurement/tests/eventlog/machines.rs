@@ -1,4 +1,4 @@
-//! Logs of unusual genuine machines (tests/data/README.md): all are accepted, and unexplained data are reported.
+//! Unusual logs of genuine machines (tests/data/README.md): all logs are accepted, and unexplained data are reported.
 
 use linewarden_measurement::HashAlgorithm::{self, Sha1, Sha256};
 use linewarden_measurement::configuration::Configuration;
@@ -11,16 +11,16 @@ use linewarden_measurement::pcr::PcrValues;
 use crate::common::log::{Log, pcr, values_of};
 
 /// All PCRs that firmware extends.
-const FIRMWARE: &str = "0-7";
+const FIRMWARE_PCRS: &str = "0-7";
 
-fn replayed(bytes: &[u8], bank: HashAlgorithm) -> (PcrValues, ReplayedLog) {
+fn replay_firmware_log(bytes: &[u8], bank: HashAlgorithm) -> (PcrValues, ReplayedLog) {
     let log = EventLog::parse(bytes).unwrap();
-    let values = values_of(&log, bank, FIRMWARE);
+    let values = values_of(&log, bank, FIRMWARE_PCRS);
     let replayed = verify_replay(&log, &values).unwrap();
     (values, replayed)
 }
 
-/// Entry, type and description of unexplained data.
+/// Returns entry number, type and description of the events with unexplained data.
 fn unexplained(replayed: &ReplayedLog) -> Vec<(usize, EventType, &str)> {
     let events = replayed.unexplained();
     events
@@ -31,7 +31,7 @@ fn unexplained(replayed: &ReplayedLog) -> Vec<(usize, EventType, &str)> {
 #[test]
 fn a_version_with_a_digest_of_other_data_is_unexplained() {
     let log = include_bytes!("../data/cases/dell-poweredge-crtm-version.bin");
-    let (values, replayed) = replayed(log, Sha256);
+    let (values, replayed) = replay_firmware_log(log, Sha256);
     assert_eq!(
         unexplained(&replayed),
         [(3, EventType::EV_S_CRTM_VERSION, "2.3.5")]
@@ -45,25 +45,25 @@ fn a_version_with_a_digest_of_other_data_is_unexplained() {
         )
     );
     assert_eq!(serde_json::to_value(event).unwrap()["coverage"], "unexplained");
-    let reported: Vec<String> = notices(values.selection(), Ok(&replayed))
+    let notice_lines: Vec<String> = notices(values.selection(), Ok(&replayed))
         .iter()
         .map(ToString::to_string)
         .collect();
     assert!(
-        reported[0].starts_with(
+        notice_lines[0].starts_with(
             "1 event with data that the digest does not cover, appraised by digest alone; the first: entry 3"
         ),
-        "{reported:?}"
+        "{notice_lines:?}"
     );
     assert!(
-        reported[1].starts_with("PCR 1 contains machine-specific data on most hardware"),
-        "{reported:?}"
+        notice_lines[1].starts_with("PCR 1 contains machine-specific data on most hardware"),
+        "{notice_lines:?}"
     );
 }
 
 #[test]
-fn digests_of_files_under_their_names_are_unexplained() {
-    let (_, replayed) = replayed(include_bytes!("../data/cases/coreboot-ev-action.bin"), Sha256);
+fn events_with_a_file_name_and_a_digest_of_the_file_are_unexplained() {
+    let (_, replayed) = replay_firmware_log(include_bytes!("../data/cases/coreboot-ev-action.bin"), Sha256);
     let action = EventType::EV_ACTION;
     assert_eq!(
         unexplained(&replayed),
@@ -76,8 +76,9 @@ fn digests_of_files_under_their_names_are_unexplained() {
 }
 
 #[test]
-fn separators_in_a_field_of_fifty_bytes_are_proven_in_part() {
-    let (_, replayed) = replayed(include_bytes!("../data/cases/starlabs-separator-50.bin"), Sha256);
+fn separators_with_fifty_bytes_of_data_are_proven_partly() {
+    let (_, replayed) =
+        replay_firmware_log(include_bytes!("../data/cases/starlabs-separator-50.bin"), Sha256);
     assert_eq!((replayed.events().len(), unexplained(&replayed).len()), (8, 0));
     for event in replayed.events() {
         assert_eq!(
@@ -88,11 +89,11 @@ fn separators_in_a_field_of_fifty_bytes_are_proven_in_part() {
 }
 
 #[test]
-fn variables_measured_by_value_for_tpm_1_2_are_proven_in_part() {
+fn variables_measured_by_value_for_tpm_1_2_are_proven_partly() {
     let log = include_bytes!("../data/cases/lenovo-n1fet43w-tpm12-driver-config.bin");
     let parsed = EventLog::parse(log).unwrap();
     assert_eq!((parsed.format(), parsed.banks()), (LogFormat::Sha1, &[Sha1][..]));
-    let (_, replayed) = replayed(log, Sha1);
+    let (_, replayed) = replay_firmware_log(log, Sha1);
     let last = replayed.events().last().unwrap();
     assert_eq!(
         (last.kind, &last.coverage),
@@ -130,7 +131,7 @@ fn a_log_without_entries_of_a_bank_gives_a_notice_for_the_values() {
             format!("{reason}: PCRs 0 are appraised by their values alone, without an event log")
         );
     }
-    // A log that contradicts the values is another case.
+    // A log that contradicts the values gives a different error.
     let mut log = Log::new();
     log.event(0, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
     assert!(
@@ -140,9 +141,9 @@ fn a_log_without_entries_of_a_bank_gives_a_notice_for_the_values() {
     );
 }
 
-/// The log of a confidential guest: the whole memory area of the table, padded with 0xff.
+/// A confidential guest provides the whole memory area of its CCEL table: the log, padded with 0xff.
 #[test]
-fn every_log_is_the_same_with_the_padding_of_a_ccel_table() {
+fn logs_with_the_padding_of_a_ccel_table_replay_equally() {
     let recorded = [
         (&include_bytes!("../data/direct/log.bin")[..], Sha256),
         (include_bytes!("../data/bios/log.bin"), Sha1),
@@ -153,9 +154,9 @@ fn every_log_is_the_same_with_the_padding_of_a_ccel_table() {
         ),
     ];
     for (log, bank) in recorded {
-        let mut filled = log.to_vec();
-        filled.resize(1 << 17, 0xff);
-        assert_eq!(replayed(&filled, bank), replayed(log, bank));
+        let mut padded = log.to_vec();
+        padded.resize(1 << 17, 0xff);
+        assert_eq!(replay_firmware_log(&padded, bank), replay_firmware_log(log, bank));
     }
 }
 
@@ -167,28 +168,28 @@ fn machine_specific_data_gives_a_notice_at_every_location() {
         .event(5, EventType::EV_EFI_GPT_EVENT, b"disk", b"disk")
         .event(6, EventType::EV_TABLE_OF_DEVICES, b"devices", b"")
         .event(7, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
-    let (values, replayed) = replayed(&log.bytes, Sha256);
-    let specific = |notice: &Notice| match notice {
+    let (values, replayed) = replay_firmware_log(&log.bytes, Sha256);
+    let machine_specific = |notice: &Notice| match notice {
         Notice::MachineSpecific { pcr, event } => Some((pcr.get(), event.as_ref().map(|event| event.entry))),
         _ => None,
     };
-    let reported: Vec<_> = notices(values.selection(), Ok(&replayed))
+    let locations: Vec<_> = notices(values.selection(), Ok(&replayed))
         .iter()
-        .filter_map(specific)
+        .filter_map(machine_specific)
         .collect();
     assert_eq!(
-        reported,
+        locations,
         [(1, None), (2, Some(1)), (3, Some(2)), (5, Some(3)), (6, Some(4))]
     );
 }
 
-/// Unproven data have no effect on decisions: only the digests do.
+/// Decisions depend only on the digests, and not on unproven data.
 #[test]
 fn two_logs_with_the_same_claim_differ_by_their_digests() {
     let boot = |measured: &[u8]| {
         let mut log = Log::new();
         log.event(0, EventType::EV_S_CRTM_VERSION, measured, b"2.3.5");
-        let (values, replayed) = replayed(&log.bytes, Sha256);
+        let (values, replayed) = replay_firmware_log(&log.bytes, Sha256);
         (Configuration::new(values, [].into()).unwrap(), replayed)
     };
     let ((old, old_log), (new, new_log)) = (boot(b"one"), boot(b"two"));

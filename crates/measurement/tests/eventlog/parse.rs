@@ -14,14 +14,14 @@ fn parse_error(log: &Log) -> (usize, EntryProblem) {
             problem,
             offset,
         }) => {
-            assert_eq!(Some(&offset), log.starts.get(entry), "{problem}");
+            assert_eq!(Some(&offset), log.entry_offsets.get(entry), "{problem}");
             (entry, problem)
         }
         other => panic!("{other:?}"),
     }
 }
 
-fn small() -> Log {
+fn small_log() -> Log {
     let mut log = Log::new();
     log.event(0, EventType::EV_S_CRTM_VERSION, b"1\0", b"1\0")
         .event(7, EventType(0x9999_0001), b"anything", b"kept")
@@ -31,7 +31,7 @@ fn small() -> Log {
 
 #[test]
 fn both_formats_are_read() {
-    let log = small().parse();
+    let log = small_log().parse();
     assert_eq!(
         (log.format(), log.banks().len(), log.events().len()),
         (LogFormat::Agile, 2, 4)
@@ -59,10 +59,10 @@ fn both_formats_are_read() {
 }
 
 #[test]
-fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
-    let log = small();
+fn a_log_that_ends_inside_an_entry_is_refused_with_the_entry_number() {
+    let log = small_log();
     let boundaries: Vec<_> = log
-        .starts
+        .entry_offsets
         .iter()
         .skip(1)
         .chain([&log.bytes.len()])
@@ -71,9 +71,9 @@ fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
     for length in 1..=log.bytes.len() {
         let entry = boundaries.iter().filter(|end| **end < length).count();
         match EventLog::parse(&log.bytes[..length]) {
-            // A few bytes of an entry for PCR 0 cannot be distinguished from padding: the PCR values decide.
-            Ok(log_part) => {
-                let end = log_part
+            // Zero bytes at the start of an entry for PCR 0 look like padding. The PCR values reveal the missing entry.
+            Ok(truncated_log) => {
+                let end = truncated_log
                     .events()
                     .len()
                     .checked_sub(1)
@@ -84,11 +84,11 @@ fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
                 );
             }
             Err(ParseError::Entry {
-                entry: found,
+                entry: error_entry,
                 problem: EntryProblem::Truncated(_),
                 ..
             }) => {
-                assert_eq!(found, entry, "{length} bytes");
+                assert_eq!(error_entry, entry, "{length} bytes");
                 assert!(!boundaries.contains(&length));
             }
             Err(other) => panic!("{length} bytes: {other}"),
@@ -97,10 +97,10 @@ fn a_log_that_ends_inside_an_entry_is_refused_with_its_number() {
 }
 
 #[test]
-fn bytes_after_the_last_entry_are_rejected_with_its_number() {
+fn bytes_after_the_last_entry_are_rejected_as_the_next_entry() {
     let with_tail = |tail: &[u8]| {
-        let mut log = small();
-        log.starts.push(log.bytes.len());
+        let mut log = small_log();
+        log.entry_offsets.push(log.bytes.len());
         log.bytes.extend(tail);
         log
     };
@@ -108,28 +108,28 @@ fn bytes_after_the_last_entry_are_rejected_with_its_number() {
         parse_error(&with_tail(&[1])),
         (4, EntryProblem::Truncated("PCR index"))
     );
-    // These bytes are no padding, because padding repeats one byte up to the end.
-    let mut mixed = vec![0xff; 64];
-    mixed.push(0);
+    // These bytes are not padding, because padding repeats one byte up to the end.
+    let mut two_byte_values = vec![0xff; 64];
+    two_byte_values.push(0);
     assert_eq!(
-        parse_error(&with_tail(&mixed)),
+        parse_error(&with_tail(&two_byte_values)),
         (4, EntryProblem::InvalidPcr(u32::MAX))
     );
-    let mut mixed = vec![0; 64];
-    mixed.push(0xff);
-    assert!(EventLog::parse(&with_tail(&mixed).bytes).is_err());
-    // An entry that ends in such bytes and is truncated is rejected, too.
-    let mut log = small();
+    let mut two_byte_values = vec![0; 64];
+    two_byte_values.push(0xff);
+    assert!(EventLog::parse(&with_tail(&two_byte_values).bytes).is_err());
+    // A truncated entry is rejected even if all bytes at its end are equal.
+    let mut log = small_log();
     log.event(4, EventType::EV_SEPARATOR, &[0xff; 4], &[0xff; 4]);
     log.bytes.pop();
     assert_eq!(parse_error(&log), (4, EntryProblem::Truncated("event data")));
 }
 
 #[test]
-fn the_unused_rest_of_the_log_area_ends_the_log() {
-    let mut ending = small();
-    ending.event(4, EventType::EV_SEPARATOR, &[0xff; 4], &[0xff; 4]);
-    for log in [small(), ending] {
+fn padding_after_the_last_entry_is_ignored() {
+    let mut with_0xff_at_the_end = small_log();
+    with_0xff_at_the_end.event(4, EventType::EV_SEPARATOR, &[0xff; 4], &[0xff; 4]);
+    for log in [small_log(), with_0xff_at_the_end] {
         for (fill, bytes) in [
             (0, 1),
             (0xff, 1),
@@ -138,10 +138,10 @@ fn the_unused_rest_of_the_log_area_ends_the_log() {
             (0, 1 << 16),
             (0xff, 1 << 16),
         ] {
-            let mut filled = log.bytes.clone();
-            filled.resize(filled.len() + bytes, fill);
+            let mut padded = log.bytes.clone();
+            padded.resize(padded.len() + bytes, fill);
             assert_eq!(
-                EventLog::parse(&filled).unwrap(),
+                EventLog::parse(&padded).unwrap(),
                 log.parse(),
                 "{bytes} bytes of {fill}"
             );
@@ -155,9 +155,9 @@ fn the_unused_rest_of_the_log_area_ends_the_log() {
 }
 
 #[test]
-fn impossible_entries_are_refused_with_their_number() {
+fn invalid_entries_are_refused_with_their_number() {
     let error_of = |add_entry: &dyn for<'a> Fn(&'a mut Log) -> &'a mut Log| {
-        let mut log = small();
+        let mut log = small_log();
         add_entry(&mut log);
         parse_error(&log)
     };
@@ -172,7 +172,7 @@ fn impossible_entries_are_refused_with_their_number() {
         (4, EntryProblem::NoDigest)
     );
     // An EV_NO_ACTION entry extends no PCR.
-    let mut log = small();
+    let mut log = small_log();
     log.agile(4, EventType::EV_NO_ACTION, &[], b"x");
     assert_eq!(log.parse().events().len(), 5);
     assert_eq!(
@@ -186,10 +186,10 @@ fn impossible_entries_are_refused_with_their_number() {
     let repeated = vec![sha256.clone(); 17];
     assert_eq!(
         error_of(&|log| log.agile(4, kind, &repeated, b"")),
-        (4, EntryProblem::TooManyAlgorithms(17))
+        (4, EntryProblem::InvalidAlgorithmCount(17))
     );
     // An EV_NO_ACTION entry may have no PCR.
-    let mut log = small();
+    let mut log = small_log();
     log.no_action(u32::MAX, b"about the whole platform");
     assert_eq!(log.parse().events()[4].pcr(), None);
 }
@@ -203,7 +203,7 @@ fn the_first_entrys_list_of_algorithms_is_checked() {
     };
     assert_eq!(
         parse_error(&log_with(&[])),
-        (0, EntryProblem::TooManyAlgorithms(0))
+        (0, EntryProblem::InvalidAlgorithmCount(0))
     );
     assert_eq!(
         parse_error(&log_with(&[(11, 20)])),

@@ -1,4 +1,4 @@
-//! PCR values, logs that replay to them, and the proven parts of the logs' data.
+//! Logs replay to PCR values, and the digests prove parts of the logs' data.
 
 use linewarden_measurement::HashAlgorithm::{Sha1, Sha256, Sha384};
 use linewarden_measurement::eventlog::{DigestCoverage, EventType, ReplayError, verify_replay};
@@ -6,7 +6,7 @@ use linewarden_measurement::{Digest, HashAlgorithm};
 
 use crate::common::log::{Log, digests, pcr, utf16, values_of, variable};
 
-/// The proven part of the event's data, from a log with this event in PCR 7.
+/// Returns which part of `data` the digest of `measured` covers, for an event of this type in PCR 7.
 fn digest_coverage(kind: EventType, measured: &[u8], data: &[u8]) -> DigestCoverage {
     let mut log = Log::new();
     log.no_action(0, b"a remark").event(7, kind, measured, data);
@@ -29,7 +29,7 @@ fn a_log_replays_to_its_values_only() {
         .event(4, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]);
     let log = log.parse();
     let mut values = values_of(&log, Sha256, "4,11");
-    // PCR 4 computed manually, and PCR 11 unchanged.
+    // The test computes PCR 4 without the crate's replay; PCR 11 keeps its start value.
     let extend = |old: &[u8], data: &[u8]| Sha256.digest(&[old, Sha256.digest(&[data]).as_bytes()]);
     let computed = extend(extend(&[0; 32], b"Calling").as_bytes(), &[0; 4]);
     assert_eq!(values.get(pcr(4)), Some(&computed));
@@ -90,7 +90,7 @@ fn data_with_another_digest_are_unexplained_and_the_log_is_accepted() {
     ] {
         let data = variable("SecureBoot", &[1]);
         assert_eq!(digest_coverage(kind, &data, &data), DigestCoverage::All, "{kind}");
-        // A claim about another value is never accepted as measured.
+        // Data that differ from the measured data are never reported as proven.
         for other_data in [variable("SecureBoot", &[0]), Vec::new()] {
             assert_eq!(
                 digest_coverage(kind, &data, &other_data),
@@ -123,9 +123,9 @@ fn the_formats_of_firmware_and_boot_loaders_are_recognized() {
     let (line, line_nul) = (utf16("quiet splash"), utf16("quiet splash\0"));
     let tagged = [&0x8f3b_22ecu32.to_le_bytes()[..], &5u32.to_le_bytes(), b"inner"].concat();
     let part = |start: usize, end: usize| DigestCoverage::Part(start..end);
-    // Type, measured bytes, data, result.
-    type Form<'a> = (T, &'a [u8], &'a [u8], DigestCoverage);
-    let forms: [Form<'_>; 22] = [
+    // Type, measured bytes, data, expected coverage.
+    type Case<'a> = (T, &'a [u8], &'a [u8], DigestCoverage);
+    let cases: [Case<'_>; 22] = [
         (T::EV_EFI_VARIABLE_BOOT, b"option", &boot, part(48, 54)),
         (T::EV_EFI_VARIABLE_BOOT2, &boot, &boot, DigestCoverage::All),
         (T::EV_EFI_VARIABLE_DRIVER_CONFIG, b"option", &boot, part(48, 54)),
@@ -199,7 +199,7 @@ fn the_formats_of_firmware_and_boot_loaders_are_recognized() {
         ),
         (T::EV_COMPACT_HASH, b"abc", b"abc", DigestCoverage::All),
     ];
-    for (kind, measured, data, expected) in forms {
+    for (kind, measured, data, expected) in cases {
         assert_eq!(
             digest_coverage(kind, measured, data),
             expected,
@@ -229,7 +229,7 @@ fn entries_for_other_pcrs_and_no_action_entries_are_not_examined() {
 }
 
 #[test]
-fn a_bank_without_digests_is_named() {
+fn the_error_names_a_bank_without_digests() {
     let mut log = Log::new();
     log.event(7, EventType::EV_SEPARATOR, &[0; 4], &[0; 4]).agile(
         7,
@@ -255,61 +255,69 @@ fn a_bank_without_digests_is_named() {
 }
 
 #[test]
-fn the_start_of_pcr_0_follows_the_locality() {
-    let start = |bank: HashAlgorithm, last: u8| {
+fn the_start_value_of_pcr_0_is_the_startup_locality() {
+    let start_value = |bank: HashAlgorithm, locality_byte: u8| {
         let mut bytes = vec![0; bank.digest_bytes()];
-        *bytes.last_mut().unwrap() = last;
+        *bytes.last_mut().unwrap() = locality_byte;
         Digest::new(bank, &bytes).unwrap()
     };
-    let locality = |reported: u8| [b"StartupLocality\0", &[reported][..]].concat();
-    let separator = (EventType::EV_SEPARATOR, [0u8; 4]);
+    let locality = |locality: u8| [b"StartupLocality\0", &[locality][..]].concat();
+    let separator_data = [0u8; 4];
     let mut logs = Vec::new();
-    for reported in [0, 3, 4] {
+    for stated in [0, 3, 4] {
         let mut log = Log::new();
-        log.no_action(0, &locality(reported))
-            .event(0, separator.0, &separator.1, &separator.1);
-        logs.push((log, reported, separator.1.to_vec()));
+        log.no_action(0, &locality(stated)).event(
+            0,
+            EventType::EV_SEPARATOR,
+            &separator_data,
+            &separator_data,
+        );
+        logs.push((log, stated, separator_data.to_vec()));
     }
     let mut log = Log::new();
     log.event(0, EventType::EV_EFI_HCRTM_EVENT, b"microcode", b"HCRTM");
     logs.push((log, 4, b"microcode".to_vec()));
     let mut log = Log::new();
-    log.event(0, separator.0, &separator.1, &separator.1);
-    logs.push((log, 0, separator.1.to_vec()));
-    for (log, last, measured) in logs {
+    log.event(0, EventType::EV_SEPARATOR, &separator_data, &separator_data);
+    logs.push((log, 0, separator_data.to_vec()));
+    for (log, locality_byte, measured) in logs {
         for bank in [Sha1, Sha256] {
-            let expected = start(bank, last).extended(&bank.digest(&[&measured]));
+            let expected = start_value(bank, locality_byte).extended(&bank.digest(&[&measured]));
             assert_eq!(
                 log.parse().replay(bank).unwrap().get(pcr(0)),
                 Some(&expected),
-                "{last}"
+                "{locality_byte}"
             );
         }
     }
-    // If the startup event names no locality, is repeated, late or missing, the value decides, and only localities are
-    // tried.
-    let remarks: [&[&[u8]]; 5] = [
+    // The startup event is missing, invalid or repeated, or comes late. Then the replay tries the start values of the
+    // localities 0, 3 and 4, and no other start values.
+    let startup_event_lists: [&[&[u8]]; 5] = [
         &[],
         &[&locality(1)],
         &[&locality(0), &locality(3)],
         &[&locality(3)[..16]],
         &[&[&locality(3)[..], b"x"].concat()],
     ];
-    for remarks in remarks {
+    for events in startup_event_lists {
         let mut log = Log::new();
-        for remark in remarks {
-            log.no_action(0, remark);
+        for startup_event in events {
+            log.no_action(0, startup_event);
         }
-        log.event(0, separator.0, &separator.1, &separator.1)
+        log.event(0, EventType::EV_SEPARATOR, &separator_data, &separator_data)
             .no_action(0, &locality(3));
         let log = log.parse();
-        for (last, is_locality) in [(0, true), (3, true), (4, true), (1, false), (0x80, false)] {
+        for (locality_byte, is_locality) in [(0, true), (3, true), (4, true), (1, false), (0x80, false)] {
             let mut values = values_of(&log, Sha256, "0,7");
-            let value = start(Sha256, last).extended(&Sha256.digest(&[&separator.1]));
+            let value = start_value(Sha256, locality_byte).extended(&Sha256.digest(&[&separator_data]));
             values.set(pcr(0), value).unwrap();
-            assert_eq!(verify_replay(&log, &values).is_ok(), is_locality, "{last}");
-            // No other PCR starts with this value.
-            values.set(pcr(7), start(Sha256, 3)).unwrap();
+            assert_eq!(
+                verify_replay(&log, &values).is_ok(),
+                is_locality,
+                "{locality_byte}"
+            );
+            // PCR 7 cannot start with a locality.
+            values.set(pcr(7), start_value(Sha256, 3)).unwrap();
             assert!(verify_replay(&log, &values).is_err());
         }
     }
@@ -332,7 +340,7 @@ fn text_in_event_data_is_escaped() {
     )
     .event(8, EventType::EV_IPL, b"", &[b'x'; 5000]);
     let log = log.parse();
-    let reported: Vec<_> = log
+    let descriptions: Vec<_> = log
         .events()
         .iter()
         .skip(1)
@@ -340,14 +348,19 @@ fn text_in_event_data_is_escaped() {
         .collect();
     // Data with a control character are not displayed as text.
     assert!(
-        reported[0].bytes().all(|byte| byte.is_ascii_hexdigit()) || reported[0].contains("bytes with"),
+        descriptions[0].bytes().all(|byte| byte.is_ascii_hexdigit())
+            || descriptions[0].contains("bytes with"),
         "{}",
-        reported[0]
+        descriptions[0]
     );
     assert_eq!(
-        reported[1],
+        descriptions[1],
         "Na\\u{7}me (8be4df61-93ca-11d2-aa0d-00e098032b8c): nothing"
     );
-    assert!(reported[2].chars().count() <= 201);
-    assert!(reported.iter().all(|line| !line.chars().any(char::is_control)));
+    assert!(descriptions[2].chars().count() <= 201);
+    assert!(
+        descriptions
+            .iter()
+            .all(|line| !line.chars().any(char::is_control))
+    );
 }

@@ -14,12 +14,12 @@ pub struct Messages {
     pub crate_directory: &'static str,
     /// Protobuf files below `proto/`.
     pub sources: &'static [&'static str],
-    /// Whether to write descriptors.
+    /// Whether to generate `descriptors.bin`, which the text format requires.
     pub descriptors: bool,
 }
 
 impl Messages {
-    /// Generated files by name.
+    /// Contents of the generated files by file name.
     fn generated(&self) -> io::Result<BTreeMap<String, Vec<u8>>> {
         let mut compiler = protox::Compiler::new([Path::new(self.crate_directory).join("proto")])
             .map_err(io::Error::other)?;
@@ -41,7 +41,7 @@ impl Messages {
             let descriptors = compiler.encode_file_descriptor_set();
             files.insert("descriptors.bin".to_owned(), descriptors);
         }
-        for name in names(out.path())? {
+        for name in file_names(out.path())? {
             let content = std::fs::read(out.path().join(&name))?;
             files.insert(name, content);
         }
@@ -52,7 +52,7 @@ impl Messages {
         Path::new(self.crate_directory).join("src/proto")
     }
 
-    /// Writes the files.
+    /// Writes the generated files to `src/proto/`.
     pub fn write(&self) -> io::Result<()> {
         std::fs::create_dir_all(self.target())?;
         for (name, content) in self.generated()? {
@@ -61,9 +61,9 @@ impl Messages {
         Ok(())
     }
 
-    /// Missing, different and superfluous files.
+    /// Names of the files in `src/proto/` that are missing, superfluous or different from the generated files.
     pub fn stale(&self) -> io::Result<BTreeSet<String>> {
-        let mut stale = names(&self.target())?;
+        let mut stale = file_names(&self.target())?;
         for (name, content) in self.generated()? {
             let committed = std::fs::read(self.target().join(&name)).unwrap_or_default();
             match committed == content {
@@ -75,7 +75,7 @@ impl Messages {
     }
 }
 
-fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
+fn file_names(directory: &Path) -> io::Result<BTreeSet<String>> {
     let name = |entry: io::Result<std::fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
     std::fs::read_dir(directory)?.map(name).collect()
 }

@@ -212,7 +212,7 @@ pub struct Action {
 pub enum SizeSemantics {
     /// Sum of the weights of all members.
     SumOfWeights,
-    /// Number of members; no weight may exceed `max_member_weight` unless the maximum is zero.
+    /// Number of members. A weight must not exceed `max_member_weight`.
     SumOfMembers {
         /// Maximum weight of a member; zero for no maximum.
         max_member_weight: u32,

@@ -1,4 +1,4 @@
-//! Reads the elements of a P4Info that refer to no other element.
+//! Reads single elements and parts of elements: counters, meters, profiles, match kinds, action references.
 
 use std::collections::BTreeSet;
 
@@ -114,6 +114,7 @@ pub(super) fn check_part_id(
     }
 }
 
+/// Converts the number of cells of an array; an error for a negative number.
 pub(super) fn cells(size: i64) -> Result<u64, Problem> {
     u64::try_from(size).map_err(|_| Problem::Size(size))
 }

@@ -58,6 +58,7 @@ type UnionType = Arc<Vec<(String, Arc<HeaderType>)>>;
 /// Resolves type specifications. Each struct is resolved once, so repeated nesting costs no extra time.
 pub(super) struct Types<'a> {
     info: &'a config::P4TypeInfo,
+    /// Resolved structs by name; `None` while a struct is being resolved.
     structs: BTreeMap<&'a str, Option<Arc<Type>>>,
 }
 
@@ -99,7 +100,7 @@ impl<'a> Types<'a> {
                     .info
                     .enums
                     .get(&named.name)
-                    .ok_or_else(|| unknown(&named.name))?;
+                    .ok_or_else(|| unknown_type(&named.name))?;
                 Type::Enum(spec.members.iter().map(|member| member.name.clone()).collect())
             }
             TypeSpec::Error(_) => Type::Error(
@@ -114,7 +115,7 @@ impl<'a> Types<'a> {
                     .info
                     .serializable_enums
                     .get(&named.name)
-                    .ok_or_else(|| unknown(&named.name))?;
+                    .ok_or_else(|| unknown_type(&named.name))?;
                 Type::SerializableEnum(width(
                     spec.underlying_type.as_ref().map_or(0, |bits| bits.bitwidth),
                 )?)
@@ -129,7 +130,7 @@ impl<'a> Types<'a> {
             Some(None) => return Err(Problem::RecursiveType(name.to_owned())),
             None => {}
         }
-        let spec = self.info.structs.get(name).ok_or_else(|| unknown(name))?;
+        let spec = self.info.structs.get(name).ok_or_else(|| unknown_type(name))?;
         self.structs.insert(name, None);
         let members = spec
             .members
@@ -142,7 +143,7 @@ impl<'a> Types<'a> {
     }
 
     fn new_type(&mut self, name: &'a str) -> Result<Arc<Type>, Problem> {
-        let spec = self.info.new_types.get(name).ok_or_else(|| unknown(name))?;
+        let spec = self.info.new_types.get(name).ok_or_else(|| unknown_type(name))?;
         match spec.representation.as_ref().ok_or(Problem::NoType)? {
             // The compiler resolves chains of new types: the original type is a built-in type.
             Representation::OriginalType(original) => match original.type_spec {
@@ -158,7 +159,7 @@ impl<'a> Types<'a> {
     }
 
     fn header(&self, name: &str) -> Result<Arc<HeaderType>, Problem> {
-        let spec = self.info.headers.get(name).ok_or_else(|| unknown(name))?;
+        let spec = self.info.headers.get(name).ok_or_else(|| unknown_type(name))?;
         let fields = spec
             .members
             .iter()
@@ -173,7 +174,11 @@ impl<'a> Types<'a> {
     }
 
     fn union(&self, name: &str) -> Result<UnionType, Problem> {
-        let spec = self.info.header_unions.get(name).ok_or_else(|| unknown(name))?;
+        let spec = self
+            .info
+            .header_unions
+            .get(name)
+            .ok_or_else(|| unknown_type(name))?;
         let members = spec
             .members
             .iter()
@@ -208,6 +213,6 @@ fn type_name(named: Option<&config::P4NamedType>) -> Result<&str, Problem> {
     named.map(|named| named.name.as_str()).ok_or(Problem::NoType)
 }
 
-fn unknown(name: &str) -> Problem {
+fn unknown_type(name: &str) -> Problem {
     Problem::UnknownType(name.to_owned())
 }

@@ -120,7 +120,7 @@ pub(super) async fn get<T: Target>(
     let programs = shared.programs.read().await;
     // Writes and reads refer to this pipeline, so a client needs its ids.
     let config = programs
-        .addressed()
+        .target_pipeline()
         .ok()
         .map(|pipeline| v1::ForwardingPipelineConfig {
             p4info: with_info.then(|| pipeline.info.message().clone()),

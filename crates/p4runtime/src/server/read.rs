@@ -25,7 +25,7 @@ pub(super) async fn read<T: Target>(
 ) -> Result<Responses, Status> {
     shared.check_device(request.device_id)?;
     let programs = shared.programs.clone().read_owned().await;
-    let pipeline = programs.addressed()?;
+    let pipeline = programs.target_pipeline()?;
     let target = shared.target.clone();
     // The whole response is built under the lock, so that it shows one state. The response is sent after the lock is
     // released, so that a slow client does not block writes.
@@ -52,7 +52,7 @@ fn respond<T: Target>(
         .iter()
         .map(|request| respond_to_one(target, info, request, &mut chunks))
         .collect();
-    (chunks.close(), results)
+    (chunks.finish(), results)
 }
 
 fn respond_to_one<T: Target>(
@@ -78,29 +78,33 @@ fn respond_to_one<T: Target>(
     Ok(())
 }
 
+/// Entities of a read, divided into responses of limited size.
 #[derive(Default)]
 struct Chunks {
-    closed: Vec<v1::ReadResponse>,
-    open: Vec<v1::Entity>,
-    open_bytes: usize,
+    responses: Vec<v1::ReadResponse>,
+    /// Entities of the next response.
+    pending_entities: Vec<v1::Entity>,
+    pending_bytes: usize,
 }
 
 impl Chunks {
     fn push(&mut self, entity: v1::Entity) {
-        self.open_bytes += entity.encoded_len();
-        self.open.push(entity);
-        if self.open_bytes > RESPONSE_BYTES {
-            self.open_bytes = 0;
-            self.closed.push(v1::ReadResponse {
-                entities: std::mem::take(&mut self.open),
+        self.pending_bytes += entity.encoded_len();
+        self.pending_entities.push(entity);
+        if self.pending_bytes > RESPONSE_BYTES {
+            self.pending_bytes = 0;
+            self.responses.push(v1::ReadResponse {
+                entities: std::mem::take(&mut self.pending_entities),
             });
         }
     }
 
-    fn close(mut self) -> Vec<v1::ReadResponse> {
-        if !self.open.is_empty() {
-            self.closed.push(v1::ReadResponse { entities: self.open });
+    fn finish(mut self) -> Vec<v1::ReadResponse> {
+        if !self.pending_entities.is_empty() {
+            self.responses.push(v1::ReadResponse {
+                entities: self.pending_entities,
+            });
         }
-        self.closed
+        self.responses
     }
 }

@@ -24,8 +24,8 @@ use v1::stream_message_response::Update as Message;
 
 /// Capacity of the message queue of a client.
 const OUTBOX_MESSAGES: usize = 1024;
-/// Part of the queue that is reserved for arbitration messages, which report the status of the client. Packets use at
-/// most half of the queue.
+/// Number of messages of the queue that are reserved for arbitration messages, which report the status of the client.
+/// Packets use at most half of the queue.
 const OUTBOX_RESERVED: usize = 64;
 
 /// Sender of messages to one client.
@@ -422,8 +422,8 @@ pub(super) async fn forward_events<T: Target>(shared: Weak<Shared<T>>, mut event
             0 => {}
             lost => strong.report_lost_to_primaries(lost),
         }
-        let due = strong.digests().due(strong.now_ns());
-        for list in due {
+        let due_lists = strong.digests().take_due_lists(strong.now_ns());
+        for list in due_lists {
             send_list(&strong, list);
         }
     }

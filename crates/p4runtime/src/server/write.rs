@@ -21,7 +21,7 @@ pub(super) async fn write<T: Target>(
     #[allow(deprecated, reason = "read only to reject the deprecated field")]
     let role_id = request.role_id;
     shared.check_primary(request.device_id, &request.role, role_id, request.election_id)?;
-    let pipeline = programs.addressed()?;
+    let pipeline = programs.target_pipeline()?;
     let atomicity = atomicity_of(request.atomicity)?;
     let shared = shared.clone();
     // The task owns the lock: if the client cancels, the write continues and stays exclusive.
@@ -57,15 +57,19 @@ fn write_batch<T: Target>(
     atomicity: Atomicity,
 ) -> Result<Vec<Result<(), EntityError>>, EntityError> {
     let translator = Translator::new(info);
-    let mut valid: Vec<Update> = Vec::with_capacity(updates.len());
+    let mut valid_updates: Vec<Update> = Vec::with_capacity(updates.len());
     let mut results: Vec<Result<(), EntityError>> = Vec::with_capacity(updates.len());
     for update in updates {
-        results.push(translator.decode_update(update).map(|update| valid.push(update)));
+        results.push(
+            translator
+                .decode_update(update)
+                .map(|update| valid_updates.push(update)),
+        );
     }
     let all_or_none = atomicity != Atomicity::ContinueOnError;
-    let batch_fails = all_or_none && valid.len() < updates.len();
-    if !batch_fails && !valid.is_empty() {
-        let mut write_results = target.write(&valid, atomicity)?.into_iter();
+    let batch_fails = all_or_none && valid_updates.len() < updates.len();
+    if !batch_fails && !valid_updates.is_empty() {
+        let mut write_results = target.write(&valid_updates, atomicity)?.into_iter();
         for result in results.iter_mut().filter(|result| result.is_ok()) {
             *result = write_results.next().unwrap_or_else(|| {
                 Err(EntityError::new(

@@ -1,7 +1,7 @@
 //! Actions and action specifications of entries (9.1.2, 9.2.3).
 
-use super::key::unwritable;
-use super::{Translator, nonzero_id, unknown};
+use super::key::unwritable_error;
+use super::{Translator, nonzero_id, unknown_id};
 use crate::bytes::Bits;
 use crate::entity::{Action, ActionSet, EntryAction, Port, SelectionMode, SizeMode, WeightedAction};
 use crate::error::EntityError;
@@ -19,7 +19,7 @@ impl<'a> Translator<'a> {
             .info
             .actions()
             .get(ActionId(action.action_id))
-            .ok_or_else(|| unknown("action", action.action_id))?;
+            .ok_or_else(|| unknown_id("action", action.action_id))?;
         let at_action = |error: EntityError| error.at(format!("action \"{}\"", definition.name));
         if let Some(extra) = action.params.iter().find(|argument| {
             !definition
@@ -27,7 +27,7 @@ impl<'a> Translator<'a> {
                 .iter()
                 .any(|param| param.id.0 == argument.param_id)
         }) {
-            return Err(at_action(unknown("parameter", extra.param_id)));
+            return Err(at_action(unknown_id("parameter", extra.param_id)));
         }
         let params = definition.params.iter().map(|param| {
             decode_param(param, &action.params)
@@ -232,7 +232,7 @@ impl<'a> Translator<'a> {
 
 fn decode_param(param: &Param, arguments: &[v1::action::Param]) -> Result<Bits, EntityError> {
     let Format::Bits(width) = param.format else {
-        return Err(unwritable());
+        return Err(unwritable_error());
     };
     let mut values = arguments
         .iter()

@@ -1,6 +1,6 @@
 //! Counters, meters and registers (9.3, 9.4, 9.6).
 
-use super::{Translator, signed, unknown, unsigned};
+use super::{Translator, signed, unknown_id, unsigned};
 use crate::data::Data;
 use crate::entity::{CounterData, Entity, EntryRef, MeterConfig, MeterCounters, Update};
 use crate::error::EntityError;
@@ -14,21 +14,21 @@ impl<'a> Translator<'a> {
         self.info
             .counters()
             .get(CounterId(id))
-            .ok_or_else(|| unknown("counter", id))
+            .ok_or_else(|| unknown_id("counter", id))
     }
 
     pub(super) fn meter(&self, id: u32) -> Result<&'a Meter, EntityError> {
         self.info
             .meters()
             .get(MeterId(id))
-            .ok_or_else(|| unknown("meter", id))
+            .ok_or_else(|| unknown_id("meter", id))
     }
 
     pub(super) fn register(&self, id: u32) -> Result<&'a Register, EntityError> {
         self.info
             .registers()
             .get(RegisterId(id))
-            .ok_or_else(|| unknown("register", id))
+            .ok_or_else(|| unknown_id("register", id))
     }
 
     pub(super) fn decode_counter_update(&self, message: &v1::CounterEntry) -> Result<Update, EntityError> {

@@ -1,6 +1,6 @@
 //! Table keys and value set members (9.1.1).
 
-use super::{Translator, unknown};
+use super::{Translator, unknown_id};
 use crate::bytes::Bits;
 use crate::entity::{EntryKey, FieldMatch};
 use crate::error::EntityError;
@@ -15,7 +15,7 @@ impl<'a> Translator<'a> {
         self.info
             .tables()
             .get(TableId(id))
-            .ok_or_else(|| unknown("table", id))
+            .ok_or_else(|| unknown_id("table", id))
     }
 
     /// Decodes the identity of a table entry.
@@ -60,7 +60,7 @@ pub(super) fn decode_fields(
 ) -> Result<Vec<FieldMatch>, EntityError> {
     for (index, message) in matches.iter().enumerate() {
         if !fields.iter().any(|field| field.id.0 == message.field_id) {
-            return Err(unknown("match field", message.field_id));
+            return Err(unknown_id("match field", message.field_id));
         }
         if matches
             .iter()
@@ -84,7 +84,7 @@ pub(super) fn decode_fields(
 fn decode_field(field: &MatchField, message: Option<&v1::FieldMatch>) -> Result<FieldMatch, EntityError> {
     let width = match field.format {
         Format::Bits(width) => width,
-        Format::Unwritable => return Err(unwritable()),
+        Format::Unwritable => return Err(unwritable_error()),
     };
     let Some(message) = message else {
         return dont_care(field.kind, width);
@@ -215,7 +215,7 @@ pub(super) fn encode_fields(fields: &[MatchField], matches: &[FieldMatch]) -> Ve
 }
 
 /// Error for a field that cannot be written.
-pub(super) fn unwritable() -> EntityError {
+pub(super) fn unwritable_error() -> EntityError {
     EntityError::unimplemented(
         "type has no bit<W> representation: translated types of kind sdn_string are not supported",
     )

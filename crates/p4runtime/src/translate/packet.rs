@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::Translator;
-use super::key::unwritable;
+use super::key::unwritable_error;
 use crate::bytes::Bits;
 use crate::error::EntityError;
 use crate::p4info::{ControllerHeader, Format, MetadataField};
@@ -14,10 +14,10 @@ use crate::proto::v1;
 pub enum PackError {
     /// The frame is shorter than the header.
     #[error("frame of {frame_bytes} bytes is too short: the header has {header_bytes} bytes")]
-    Short {
-        /// Length of the frame.
+    FrameTooShort {
+        /// Length of the frame, bytes.
         frame_bytes: usize,
-        /// Length of the header.
+        /// Length of the header, bytes.
         header_bytes: usize,
     },
     /// The header has a field that the controller cannot encode.
@@ -67,7 +67,7 @@ fn decode_metadata(
 fn decode_value(field: &MetadataField, metadata: &[v1::PacketMetadata]) -> Result<Bits, EntityError> {
     let at_field = |error: EntityError| error.at(format!("metadata \"{}\"", field.name));
     let Format::Bits(width) = field.format else {
-        return Err(at_field(unwritable()));
+        return Err(at_field(unwritable_error()));
     };
     let mut values = metadata
         .iter()
@@ -121,13 +121,15 @@ impl ControllerHeader {
         Ok(header)
     }
 
-    /// Unpacks the header in front of a frame; returns the values and the rest of the frame.
+    /// Unpacks the header in front of a frame; returns the values and the payload.
     pub fn unpack<'a>(&self, frame: &'a [u8]) -> Result<(Vec<Bits>, &'a [u8]), PackError> {
         let header_bytes = self.length_bytes()?;
-        let (header, payload) = frame.split_at_checked(header_bytes).ok_or(PackError::Short {
-            frame_bytes: frame.len(),
-            header_bytes,
-        })?;
+        let (header, payload) = frame
+            .split_at_checked(header_bytes)
+            .ok_or(PackError::FrameTooShort {
+                frame_bytes: frame.len(),
+                header_bytes,
+            })?;
         let mut values = Vec::with_capacity(self.fields.len());
         let mut offset = 0;
         for field in &self.fields {

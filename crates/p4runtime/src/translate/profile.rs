@@ -1,7 +1,7 @@
 //! Members and groups of action profiles (9.2).
 
 use super::action::{decode_watch_port, decode_weight, deprecated_watch, encode_port, group_size_excess};
-use super::{Translator, nonzero_id, unknown, unsigned32};
+use super::{Translator, nonzero_id, unknown_id, unsigned32};
 use crate::entity::{Change, Group, GroupMember, Member};
 use crate::error::EntityError;
 use crate::ids::{GroupId, MemberId, ProfileId};
@@ -15,7 +15,7 @@ impl<'a> Translator<'a> {
         self.info
             .profiles()
             .get(ProfileId(id))
-            .ok_or_else(|| unknown("action profile", id))
+            .ok_or_else(|| unknown_id("action profile", id))
     }
 
     pub(super) fn selector(&self, id: u32) -> Result<&'a Profile, EntityError> {

@@ -13,13 +13,13 @@ use v1::packet_replication_engine_entry::Type as Replication;
 /// Filter of table entries; a field at its default matches all entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryFilter {
-    /// Entries with this action, in direct tables.
+    /// Action of the entries to read, in direct tables; `None` for any action.
     pub action: Option<ActionId>,
-    /// Entries with this priority, unless zero.
+    /// Priority of the entries to read; zero for any priority.
     pub priority: i32,
-    /// Entries with this controller metadata, unless zero.
+    /// Controller metadata of the entries to read; zero for any controller metadata.
     pub controller_metadata: u64,
-    /// Entries with this metadata, unless empty.
+    /// Metadata of the entries to read; empty for any metadata.
     pub metadata: Vec<u8>,
 }
 

@@ -1,7 +1,7 @@
 //! Value sets and digests (9.5.3, 9.7).
 
 use super::key::{decode_fields, encode_fields};
-use super::{Translator, signed, unknown, unsigned, unsigned32};
+use super::{Translator, signed, unknown_id, unsigned, unsigned32};
 use crate::entity::{Change, Digest, DigestConfig, FieldMatch};
 use crate::error::EntityError;
 use crate::ids::{DigestId, ValueSetId};
@@ -15,14 +15,14 @@ impl<'a> Translator<'a> {
         self.info
             .value_sets()
             .get(ValueSetId(id))
-            .ok_or_else(|| unknown("value set", id))
+            .ok_or_else(|| unknown_id("value set", id))
     }
 
     pub(super) fn digest(&self, id: u32) -> Result<&'a p4info::Digest, EntityError> {
         self.info
             .digests()
             .get(DigestId(id))
-            .ok_or_else(|| unknown("digest", id))
+            .ok_or_else(|| unknown_id("digest", id))
     }
 
     /// Decodes a value set with all members.

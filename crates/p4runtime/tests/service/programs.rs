@@ -82,8 +82,8 @@ async fn programs_are_verified_saved_committed_and_reconciled() {
     raw.write(write_request(vec![counter(0, 5)], Default::default()))
         .await
         .unwrap();
-    // After the save, requests refer to the new program. The old program runs until the commit, which keeps the written
-    // state.
+    // After the save, requests refer to the saved program, but the old program runs until the commit. The commit keeps
+    // the state that was written after the save.
     assert_eq!(
         set(&mut raw, Action::VerifyAndSave, Some(b"second")).await,
         Code::Ok
@@ -128,7 +128,7 @@ async fn programs_are_verified_saved_committed_and_reconciled() {
     assert_ne!(
         first_counter(&mut raw).await,
         written_counter,
-        "a new commit starts with empty state"
+        "verify and commit starts with empty state"
     );
     let mut broken = set_request(Action::VerifyAndCommit, Some(b"a"));
     broken.config.as_mut().unwrap().p4info.as_mut().unwrap().tables[0].size = -1;

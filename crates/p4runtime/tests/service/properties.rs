@@ -110,7 +110,7 @@ fn strings(entry: &mut v1::TableEntry) -> Vec<&mut Vec<u8>> {
         .collect()
 }
 
-/// Type with a value.
+/// A type with at most `depth` levels of structs and tuples, and a value of this type.
 fn value(depth: u32) -> BoxedStrategy<(Type, Data)> {
     let leaf = prop_oneof![
         (1_u32..100)
@@ -206,12 +206,14 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Lists of one digest as in the specification's pseudocode.
+/// Buffered and unacknowledged messages of one digest, as in the specification's pseudocode.
 #[derive(Default)]
 struct Model {
     config: Option<DigestConfig>,
     buffer: Vec<u8>,
+    /// Time of the first message in `buffer`.
     first_ns: u64,
+    /// Unacknowledged lists: list id, acknowledgment deadline in nanoseconds, messages.
     cache: Vec<(u64, u64, Vec<u8>)>,
 }
 
@@ -280,7 +282,7 @@ proptest! {
         let (mut now_ns, mut list_ids) = (0, Vec::new());
         for (event, pause_ns) in events {
             now_ns += pause_ns;
-            let mut sent_lists = digests.due(now_ns);
+            let mut sent_lists = digests.take_due_lists(now_ns);
             prop_assert!(digests.next_due_ns().is_none_or(|due| due > now_ns));
             let mut expected = Vec::new();
             for (id, model) in &mut models {

@@ -28,7 +28,7 @@ fn codes(status: &Status) -> Vec<Code> {
     details.details.iter().map(code).collect()
 }
 
-/// Written entity, read request, and the read entity if it differs from the written one.
+/// Update type, written entity, read request, and the entity in the response if it differs from the written entity.
 const ROUND_TRIPS: &[(Type, &str, &str, Option<&str>)] = &[
     (
         Insert,
@@ -230,7 +230,7 @@ async fn batches_are_atomic_if_requested() {
     use v1::write_request::Atomicity::{ContinueOnError, DataplaneAtomic, RollbackOnError};
     let (server, _client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
-    // The server rejects the first update; the switch rejects the second update.
+    // The server rejects the update of the missing cell 99; the switch rejects the deletion of the missing member 9.
     for invalid in [counter(99, 1), update(Delete, &member(9))] {
         let code = if invalid.r#type() == Modify {
             Code::OutOfRange
@@ -366,7 +366,7 @@ async fn large_responses_are_split_and_filters_apply() {
     }
     assert_eq!(entries, 16 + 2);
     assert!(messages >= 4);
-    let odd_filter = EntryFilter {
+    let odd_index_filter = EntryFilter {
         metadata: vec![1; 100_000],
         ..EntryFilter::default()
     };
@@ -374,7 +374,7 @@ async fn large_responses_are_split_and_filters_apply() {
     let request = Read::TableEntries {
         table: Some(table),
         key: None,
-        filter: odd_filter,
+        filter: odd_index_filter,
         options,
     };
     assert_eq!(client.read(&[request]).await.unwrap().len(), 8);
@@ -478,7 +478,7 @@ async fn client_returns_the_result_of_each_update() {
         error.to_string(),
         "1 of 2 failed; update 1: NotFound: entity does not exist"
     );
-    // The errors of this batch exceed gRPC's default of 8 KiB of headers.
+    // The errors of this batch exceed gRPC's default limit of 8 KiB for headers.
     let deletes: Vec<_> = (1..2000)
         .map(|number| Update::Member(Change::Delete((id, MemberId(number)))))
         .collect();

@@ -43,7 +43,7 @@ fn code(error: &ClientError) -> Code {
     }
 }
 
-async fn session(
+async fn connect(
     server: &Server,
     role: &str,
     election_id: u128,
@@ -103,8 +103,8 @@ async fn change_of_the_primary_is_notified_to_all_controllers() {
 
 #[tokio::test]
 async fn violation_of_arbitration_rules_ends_the_stream() {
-    let (server, _first, mut first_events) = Server::controlled().await;
-    let duplicate_id = session(&server, "", 10).await.unwrap_err();
+    let (server, primary, mut primary_events) = Server::controlled().await;
+    let duplicate_id = connect(&server, "", 10).await.unwrap_err();
     assert_eq!(code(&duplicate_id), Code::InvalidArgument);
     let other_device = ClientIdentity {
         device_id: 2,
@@ -117,32 +117,33 @@ async fn violation_of_arbitration_rules_ends_the_stream() {
     assert_eq!(code(&other_device), Code::NotFound);
     let mut backups = Vec::new();
     for election_id in 1..10 {
-        backups.push(session(&server, "", election_id).await.unwrap());
+        backups.push(connect(&server, "", election_id).await.unwrap());
     }
     assert_eq!(
-        code(&session(&server, "", 12).await.unwrap_err()),
+        code(&connect(&server, "", 12).await.unwrap_err()),
         Code::ResourceExhausted
     );
-    // The stream of the primary ends, and the other controllers are notified.
+    // A backup that requests the election id of the primary loses its stream.
     let (backup, backup_events, _) = &mut backups[0];
     backup.set_election_id(10).await.unwrap();
     assert_eq!(
         code(&backup_events.next().await.unwrap_err()),
         Code::InvalidArgument
     );
-    let (_, next_events, _) = &mut backups[1];
-    drop(_first);
+    // When the stream of the primary ends, the backups are notified.
+    let (_, other_backup_events, _) = &mut backups[1];
+    drop(primary);
     assert!(
-        matches!(first_events.next().await, Err(ClientError::StreamEnded)),
+        matches!(primary_events.next().await, Err(ClientError::StreamEnded)),
         "a client that is dropped ends its session"
     );
     assert_eq!(
-        arbitration_status(next_events).await,
+        arbitration_status(other_backup_events).await,
         (ArbitrationStatus::NoPrimary, Some(10))
     );
 }
 
-/// Raw stream, for messages that the client would not send.
+/// Opens a stream and sends `messages`, which [`Client`] would not send. Returns the responses.
 async fn raw_stream(server: &Server, messages: &[&str]) -> tonic::Streaming<v1::StreamMessageResponse> {
     let (sender, receiver) = tokio::sync::mpsc::channel(16);
     for message in messages {
@@ -158,7 +159,7 @@ async fn raw_stream(server: &Server, messages: &[&str]) -> tonic::Streaming<v1::
         .await
         .unwrap()
         .into_inner();
-    // Dropping the sender would end the stream: it must exist until the end of the test.
+    // The sender must exist until the end of the test, because dropping the sender would end the stream.
     std::mem::forget(sender);
     incoming
 }
@@ -232,11 +233,11 @@ async fn takeover_waits_for_writes_of_the_previous_primary() {
         (first, result)
     });
     server.switch.write_blocker.wait_for_write().await;
-    let candidate = session(&server, "", 11);
+    let candidate = connect(&server, "", 11);
     tokio::pin!(candidate);
     let status = tokio::select! {
         status = arbitration_status(&mut first_events) => status,
-        _ = &mut candidate => panic!("the second is primary while the first still writes"),
+        _ = &mut candidate => panic!("the second client is primary while the first client still writes"),
     };
     assert_eq!(
         status,
@@ -258,7 +259,7 @@ async fn takeover_waits_for_writes_of_the_previous_primary() {
     );
 }
 
-/// A client that cancels its write does not allow a concurrent write.
+/// The switch may still process a write after the client has cancelled the write; no other client may write until then.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_write_still_excludes_other_writes() {
     let (server, mut first, _events) = Server::controlled().await;
@@ -269,7 +270,7 @@ async fn cancelled_write_still_excludes_other_writes() {
     writing.abort();
     let _ = writing.await;
     let (mut second, second_events) = {
-        let candidate = session(&server, "", 11);
+        let candidate = connect(&server, "", 11);
         tokio::pin!(candidate);
         let early = tokio::time::timeout(Duration::from_millis(50), &mut candidate).await;
         assert!(early.is_err(), "became primary during the write");
@@ -311,7 +312,8 @@ async fn invalid_stream_messages_receive_error_responses() {
     let (server, _client, _events) = Server::controlled().await;
     let valid_metadata = "metadata { metadata_id: 1 value: '\\x01' } metadata { metadata_id: 2 value: '\\x01' } metadata { metadata_id: 3 value: '\\x00' }";
     let packet = |metadata: &str| format!("packet {{ payload: 'p' {metadata} }}");
-    let primary = "arbitration { device_id: 1 role { name: 'a' } election_id { low: RANK } }".to_owned();
+    let primary =
+        "arbitration { device_id: 1 role { name: 'a' } election_id { low: ELECTION_ID } }".to_owned();
     let backup = "arbitration { device_id: 1 role { name: 'a' } }".to_owned();
     let cases = [
         (
@@ -373,9 +375,9 @@ async fn invalid_stream_messages_receive_error_responses() {
             "unknown stream message",
         ),
     ];
-    for (rank, (first, message, code, expected)) in (1..).zip(cases) {
-        let first = first.replace("RANK", &rank.to_string());
-        let mut stream = raw_stream(&server, &[&first, &message]).await;
+    for (election_id, (arbitration, message, code, expected)) in (1..).zip(cases) {
+        let arbitration = arbitration.replace("ELECTION_ID", &election_id.to_string());
+        let mut stream = raw_stream(&server, &[&arbitration, &message]).await;
         assert!(matches!(next(&mut stream).await, Incoming::Arbitration(_)));
         let Incoming::Error(error) = next(&mut stream).await else {
             panic!("{message}")
@@ -418,7 +420,7 @@ fn digest(max_list_size: u32, max_timeout_ns: u64, ack_timeout_ns: u64) -> Diges
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-async fn list(events: &mut Events) -> DigestList {
+async fn next_list(events: &mut Events) -> DigestList {
     match events.next().await.unwrap() {
         StreamEvent::Digest(list) => list,
         other => panic!("{other:?}"),
@@ -441,12 +443,12 @@ async fn digests_are_buffered_and_sent_once_until_acknowledged() {
     notify(1);
     notify(1);
     notify(2);
-    let first = list(&mut events).await;
+    let first = next_list(&mut events).await;
     assert_eq!(first.data, [learned(1), learned(2)]);
     notify(1);
     notify(3);
     notify(4);
-    let second = list(&mut events).await;
+    let second = next_list(&mut events).await;
     assert_eq!(
         second.data,
         [learned(3), learned(4)],
@@ -466,20 +468,20 @@ async fn digests_are_buffered_and_sent_once_until_acknowledged() {
     notify(3);
     notify(2);
     notify(1);
-    assert_eq!(list(&mut events).await.data, [learned(2), learned(1)]);
-    // Single messages without delay (timeout 0); then the digest is disabled.
+    assert_eq!(next_list(&mut events).await.data, [learned(2), learned(1)]);
+    // With timeout 0, the server sends each message without delay.
     let unbuffered = Update::Digest(Change::Modify(digest(0, 0, 0)));
     client
         .write(&[unbuffered], Atomicity::ContinueOnError)
         .await
         .unwrap();
     notify(9);
-    assert_eq!(list(&mut events).await.data, [learned(9)]);
+    assert_eq!(next_list(&mut events).await.data, [learned(9)]);
     notify(9);
     assert_eq!(
-        list(&mut events).await.data,
+        next_list(&mut events).await.data,
         [learned(9)],
-        "without a timeout, the same message is sent again"
+        "without an acknowledgment timeout, the same message is sent again"
     );
     let disable = Update::Digest(Change::Delete(DigestId(id("learned_t"))));
     client
@@ -497,7 +499,7 @@ async fn digests_are_buffered_and_sent_once_until_acknowledged() {
     ));
 }
 
-/// The service task does not run until this test awaits.
+/// The service task does not run until this test awaits, so the queue for 64 events overflows.
 #[tokio::test]
 async fn lost_digests_are_reported_to_slow_clients() {
     let (server, mut client, mut events) = Server::controlled().await;
@@ -534,7 +536,7 @@ async fn incomplete_list_is_sent_after_the_timeout() {
         id: DigestId(id("learned_t")),
         data: learned(5),
     });
-    assert_eq!(list(&mut events).await.data, [learned(5)]);
+    assert_eq!(next_list(&mut events).await.data, [learned(5)]);
 }
 
 #[tokio::test]

@@ -22,7 +22,8 @@ fn python() -> Option<PathBuf> {
     import.is_ok_and(|status| status.success()).then_some(python)
 }
 
-/// Runs all operations in the shell and checks that they restore the state. TLS servers require `certificates`.
+/// Runs all operations of `shell.py` and checks that they succeed. `certificates` are the files of a client with TLS: CA,
+/// certificate and key.
 async fn check_shell(python: PathBuf, server: &Server, certificates: &[PathBuf]) {
     let authority = server.endpoint.uri().authority();
     let address = authority.map(ToString::to_string).unwrap_or_default();
@@ -41,7 +42,7 @@ async fn check_shell(python: PathBuf, server: &Server, certificates: &[PathBuf])
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        output.status.success() && stdout.contains("all state is restored"),
+        output.status.success() && stdout.contains("all operations succeeded"),
         "{stdout}"
     );
 }

@@ -13,8 +13,9 @@ use linewarden_p4runtime::evidence::{
 use linewarden_p4runtime::server::Routes;
 use linewarden_tls::{ClientTls, Identity, ServerTls, TlsError, TlsPart, endpoint};
 
-/// First error of a rejected client: connection lost, or the alert of the server, during or after the handshake.
+/// Possible errors of a client if the server closes the connection during or after the handshake.
 const CONNECTION_CLOSED: [&str; 2] = ["connection to the switch was lost: ", UNREACHABLE[0]];
+/// Error of a client that establishes no connection.
 const UNREACHABLE: [&str; 1] = ["connection to the switch failed: "];
 
 /// Evidence source with a fixed switch id.
@@ -62,7 +63,7 @@ fn address(server: &Server) -> SocketAddr {
     address.parse().unwrap()
 }
 
-/// Sets a program, and returns the arbitration status of this client.
+/// Connects a client, which sets a program; returns the arbitration status of this client.
 async fn control(server: &Server, tls: Option<&ClientTls>) -> Result<ArbitrationStatus, ClientError> {
     let endpoint = endpoint(&address(server).to_string(), tls).unwrap();
     let identity = ClientIdentity {
@@ -80,7 +81,7 @@ async fn switch_id(server: &Server, tls: Option<&ClientTls>) -> Result<u64, evid
     Ok(client.digests().await?.switch_id)
 }
 
-/// Checks that both services fail with one of these errors.
+/// Checks that the P4Runtime service and the evidence service fail with one of `reasons`.
 async fn expect_rejection(server: &Server, tls: Option<&ClientTls>, reasons: &[&str]) {
     let has_reason = |message: &str| reasons.iter().any(|reason| message.contains(reason));
     let error = control(server, tls).await.unwrap_err().to_string();
@@ -148,7 +149,7 @@ async fn client_ca_requires_a_client_certificate() {
     let server = start_server(&authority, Some(&clients)).await;
     let tls = tls_trusting(&authority);
     expect_rejection(&server, Some(&tls), &CONNECTION_CLOSED).await;
-    // The CA of the server is not the client CA: its client certificates are rejected.
+    // A client certificate of the server's CA is rejected, because this CA is not the client CA.
     let foreign_client = tls
         .clone()
         .with_identity(identity(&authority.issue("controller")));
@@ -179,10 +180,10 @@ fn configuration_errors_name_the_problem() {
         |chain: &str, key: &str| Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap_err();
     let damaged = certificate.cert.replacen("\nMII", "\nM!!", 1);
     assert_ne!(damaged, certificate.cert);
-    let no_x509 = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-    let no_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    let invalid_certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let invalid_key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
     let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
-    let chain = format!("{}{no_x509}", certificate.cert);
+    let chain = format!("{}{invalid_certificate}", certificate.cert);
     for (error, part, reason) in [
         (
             identity_error(&certificate.cert, &other_certificate.key),
@@ -205,7 +206,7 @@ fn configuration_errors_name_the_problem() {
             "damaged",
         ),
         (
-            identity_error(no_x509, &certificate.key),
+            identity_error(invalid_certificate, &certificate.key),
             TlsPart::Certificate,
             "certificate 1",
         ),
@@ -225,7 +226,7 @@ fn configuration_errors_name_the_problem() {
             "no unencrypted private key",
         ),
         (
-            identity_error(&certificate.cert, no_key),
+            identity_error(&certificate.cert, invalid_key),
             TlsPart::Key,
             "cannot be used",
         ),

@@ -1,7 +1,7 @@
 //! Attestation keys: `k → k2 → kg`, and the keys for ATTEST_REQUESTs outside a session (LAP/1 3.2).
 //!
 //! Each key made from k is the HMAC of a message, because k may be in a TPM (`TPM2_HMAC`), which computes nothing else
-//! with k. This module defines the messages. [`AttestationKey`] is the software implementation of what the TPM does.
+//! with k. This module defines the messages. [`AttestationKey`] implements the TPM's operation in software.
 
 use core::fmt;
 

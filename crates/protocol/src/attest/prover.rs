@@ -94,7 +94,7 @@ pub enum ProofOutcome {
     MeasurementNeeded(PeriodStart, VerifiedRequest),
 }
 
-/// What the prover stores about one gateway.
+/// The prover's state for one gateway.
 #[derive(Debug)]
 struct GatewayState {
     gateway: GatewayId,
@@ -239,7 +239,7 @@ impl Prover {
         ProofOutcome::Proof(round.proof_message(device, proof))
     }
 
-    /// Sets the key of the period of `request`. Later proofs for its gateway use this key.
+    /// Sets the key of the period of `request`. Later proofs for the request's gateway use this key.
     pub fn begin_period(&mut self, request: &VerifiedRequest, key: &PeriodKey) {
         let round = &request.round;
         let last = self.remove_gateway(round.gateway);
@@ -280,9 +280,9 @@ impl ScreenedRequest {
         (round.gateway, round.start.period)
     }
 
-    /// Whether the request is for the last period of its gateway, or for the next period. A device that was switched
-    /// off receives later periods, but so does a device under attack. Where a [`RequestKey`] is expensive, callers
-    /// limit the unexpected requests.
+    /// Whether the request is for the last period of its gateway, or for a period up to the period after
+    /// [`Prover::period`]. A device that was switched off receives later periods, but so does a device under attack.
+    /// Where a [`RequestKey`] is expensive, callers limit the unexpected requests.
     #[must_use]
     pub fn is_expected(&self) -> bool {
         self.is_expected

@@ -132,7 +132,7 @@ fn a_period_is_not_proven_after_a_later_period_or_with_two_salts() {
 }
 
 #[test]
-fn without_a_session_the_controller_vouches_for_periods() {
+fn without_a_session_the_controller_confirms_periods() {
     let mut device = Device::new(5);
     assert_eq!(
         device.prove_without_session(&round(GATEWAY, 4, 1)),
@@ -227,7 +227,7 @@ fn each_refusal_is_reached() {
 }
 
 #[test]
-fn every_bit_of_a_request_is_under_the_tag() {
+fn the_tag_covers_every_bit_of_a_request() {
     let device = Device::new(5);
     let message = round(GATEWAY, 5, 1).request(DEVICE, &session());
     for bit in 0..64 * 8 {

@@ -85,13 +85,14 @@ pub(super) struct ChallengeQueue {
     /// The expected CHALLENGE, with the distance of its row from the next row of its gateway.
     expected: Option<(u64, wire::Challenge)>,
     waiting: [Option<WaitingChallenge>; WAITING_MAX],
-    /// Number of sampled CHALLENGEs since the newest copy of the REQUEST.
+    /// Number of CHALLENGEs considered for the sample since the newest copy of the REQUEST.
     arrivals: u64,
     /// The number of the newest copy of the REQUEST.
     request_copy: u8,
+    /// Number of random numbers drawn.
     draws: u64,
     /// Whether a sampled CHALLENGE is next.
-    is_drawn_next: bool,
+    is_sample_next: bool,
     /// A CHALLENGE that verified while the PUF was read for another CHALLENGE.
     verified: Option<VerifiedChallenge>,
     /// Whether a CHALLENGE did not verify, or the PUF could not be read for it.
@@ -106,9 +107,9 @@ impl ChallengeQueue {
         nonce: &[u8; 16],
     ) -> ChallengeCheck {
         let mode = config.mode;
-        let mut is_open = true;
+        let mut is_undecided = true;
         for row_key in self.keys.candidates(mode, &puf_query(mode, challenge)) {
-            is_open = mode == Mode::Key && !self.keys.is_complete;
+            is_undecided = mode == Mode::Key && !self.keys.is_complete;
             let auth_key = AuthKey::derive(
                 row_key,
                 config.suite,
@@ -126,7 +127,7 @@ impl ChallengeQueue {
                 });
             }
         }
-        match is_open {
+        match is_undecided {
             true => ChallengeCheck::NeedsReading,
             false => ChallengeCheck::Rejected,
         }
@@ -142,10 +143,11 @@ impl ChallengeQueue {
         self.verified.take()
     }
 
-    /// Queues a CHALLENGE that needs a reading, or drops it if the queue is full. Returns `false` if the CHALLENGE, or
-    /// one of its row that arrived after the same copy of the REQUEST, is queued already. `ahead` is the distance of
-    /// its row from the next row of its gateway, if known; `copy` is the number of the newest REQUEST copy;
-    /// `is_prompt` is whether the CHALLENGE arrived soon after that copy.
+    /// Queues a CHALLENGE that needs a reading. If the queue is full, drops this CHALLENGE or a random other CHALLENGE.
+    /// Returns `false` if the queue already contains the CHALLENGE, or a CHALLENGE of the same row that arrived after
+    /// the same copy of the REQUEST. `ahead` is the distance of the row from the next row of its gateway, if known.
+    /// `copy` is the number of the newest REQUEST copy. `is_prompt` is whether the CHALLENGE arrived soon after that
+    /// copy.
     pub(super) fn enqueue(
         &mut self,
         challenge: &wire::Challenge,
@@ -215,9 +217,9 @@ impl ChallengeQueue {
 
     /// The CHALLENGE for the next PUF reading.
     pub(super) fn take_next(&mut self, nonce: &[u8; 16]) -> Option<wire::Challenge> {
-        let is_drawn = self.expected.is_none() || self.is_drawn_next;
-        self.is_drawn_next = !is_drawn;
-        if !is_drawn {
+        let takes_sample = self.expected.is_none() || self.is_sample_next;
+        self.is_sample_next = !takes_sample;
+        if !takes_sample {
             return self.expected.take().map(|(_, challenge)| challenge);
         }
         // Of CHALLENGEs with equal counts, a random one comes first.
@@ -236,7 +238,8 @@ impl ChallengeQueue {
         sampled.or_else(|| self.expected.take().map(|(_, challenge)| challenge))
     }
 
-    /// Adds the result of a reading for a CHALLENGE; returns a queued CHALLENGE that verifies now, if any.
+    /// Adds the result of a reading for a CHALLENGE (`candidate`). Returns a CHALLENGE that verifies now, if any: a kept
+    /// CHALLENGE, the candidate, or a queued CHALLENGE.
     pub(super) fn add_reading(
         &mut self,
         config: &DeviceConfig,

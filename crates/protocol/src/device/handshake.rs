@@ -23,17 +23,17 @@ pub(super) struct Retransmit {
     pub(super) sent_ms: u64,
     interval_ms: u64,
     /// Copies sent.
-    pub(super) sent: u8,
+    pub(super) copies_sent: u8,
 }
 
 impl Retransmit {
-    /// The first copy is due at `due_ms`.
+    /// Creates a timer; the first copy is due at `due_ms`.
     pub(super) fn starting(due_ms: u64) -> Self {
         Self {
             due_ms,
             sent_ms: due_ms,
             interval_ms: RETRANSMIT_FIRST_MS,
-            sent: 0,
+            copies_sent: 0,
         }
     }
 
@@ -42,7 +42,7 @@ impl Retransmit {
         self.sent_ms = now_ms;
         self.due_ms = now_ms.saturating_add(self.interval_ms);
         self.interval_ms = (self.interval_ms * 2).min(RETRANSMIT_MAX_MS);
-        self.sent = self.sent.saturating_add(1);
+        self.copies_sent = self.copies_sent.saturating_add(1);
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) struct PendingResponse {
     pub(super) response: [u8; MESSAGE_BYTES],
     pub(super) tag: [u8; 16],
     pub(super) key: SessionKey,
-    pub(super) ticket: TicketRoot,
+    pub(super) ticket_root: TicketRoot,
     pub(super) gateway: GatewayId,
     pub(super) idx: RowIndex,
     pub(super) nonce: [u8; 16],

@@ -149,7 +149,7 @@ impl Device {
     }
 
     /// The session before the current one, until `poll` finds that [`PREVIOUS_SESSION_MS`] have passed since the ACK.
-    /// Used only to open what its gateway has sealed.
+    /// Used only to open messages that its gateway has sealed.
     #[must_use]
     pub fn previous_session(&self) -> Option<&PreviousSession> {
         self.previous_session.as_ref()
@@ -158,11 +158,11 @@ impl Device {
     /// Whether the ACK of a sent RESPONSE is expected at any moment: fewer than [`PROMPT_RESPONSES_MAX`] copies were
     /// sent.
     ///
-    /// The gateway may have replaced the session by the one that the ACK opens. Callers should seal messages after
+    /// The gateway may have replaced the session by the session that the ACK opens. Callers should seal messages after
     /// the ACK.
     #[must_use]
     pub fn awaits_prompt_ack(&self) -> bool {
-        matches!(&self.step, Step::AwaitAck(pending) if pending.retransmit.sent < PROMPT_RESPONSES_MAX)
+        matches!(&self.step, Step::AwaitAck(pending) if pending.retransmit.copies_sent < PROMPT_RESPONSES_MAX)
     }
 
     /// The last NAK since the handshake began, for display only.
@@ -357,7 +357,7 @@ impl Device {
         self.read_for_next(now_ms)
     }
 
-    /// Performs what is due by now, one action per call.
+    /// Performs one action that is due at `now_ms`, and returns its output; [`Output::None`] if no action is due.
     pub fn poll(&mut self, now_ms: u64) -> Output {
         self.previous_session
             .take_if(|previous| previous.expires_at_ms <= now_ms);
@@ -409,7 +409,7 @@ impl Device {
                 self.read_for_next(now_ms)
             }
             Step::AwaitChallenge(pending) if pending.retransmit.due_ms <= now_ms => {
-                if pending.retransmit.sent >= MAX_REQUESTS {
+                if pending.retransmit.copies_sent >= MAX_REQUESTS {
                     let nonce = pending.nonce;
                     let failure = match pending.challenges.had_failure || pending.challenges.is_waiting() {
                         true => Failure::ChallengesRejected,
@@ -439,7 +439,7 @@ impl Device {
         is_enrolled: impl FnOnce(&PufQuery) -> bool,
     ) -> Result<Output, IgnoredReason> {
         let (pending, is_reading) = match &mut self.step {
-            Step::AwaitChallenge(pending) if pending.retransmit.sent > 0 => (pending, false),
+            Step::AwaitChallenge(pending) if pending.retransmit.copies_sent > 0 => (pending, false),
             Step::AwaitPuf { pending, candidate } => {
                 if *candidate == *challenge {
                     return Err(IgnoredReason::Duplicate);
@@ -480,7 +480,7 @@ impl Device {
             Mode::Pool => self.row_floors.distance(gateway, idx),
             Mode::Key => None,
         };
-        let newest_copy = (pending.retransmit.sent, now_ms < pending.prompt_until_ms());
+        let newest_copy = (pending.retransmit.copies_sent, now_ms < pending.prompt_until_ms());
         if !pending
             .challenges
             .enqueue(challenge, ahead, newest_copy, &pending.nonce)
@@ -564,7 +564,7 @@ impl Device {
         self.step = Step::AwaitAck(PendingResponse {
             response,
             tag: message.tag,
-            ticket: TicketRoot::derive(row_key, &session),
+            ticket_root: TicketRoot::derive(row_key, &session),
             key: SessionKey::derive(auth_key, config.suite, &message.tag),
             gateway: session.gateway,
             idx: session.idx,
@@ -636,7 +636,7 @@ impl Device {
             renew_at_ms,
             expires_at_ms,
             key: pending.key,
-            ticket_root: pending.ticket,
+            ticket_root: pending.ticket_root,
             response_tag: pending.tag,
         });
         Output::Authenticated(id)

@@ -13,7 +13,7 @@ pub const ETHER_VLAN: u16 = 0x8100;
 pub const ETHER_QINQ: u16 = 0x88a8;
 /// Ethernet type of IPv6.
 pub const ETHER_IPV6: u16 = 0x86dd;
-/// Ethernet types of tags that name a network or a path through bridges and are not parsed: those used before IEEE
+/// Ethernet types of tags that name a network or a path through bridges and are not parsed: types from before IEEE
 /// 802.1ad (0x9100, 0x9200, 0x9300), I-TAG (IEEE 802.1ah), VN-Tag, E-TAG (IEEE 802.1BR).
 pub const ETHER_TAGS: [u16; 6] = [0x9100, 0x9200, 0x9300, 0x88e7, 0x8926, 0x893f];
 /// Lower values in the Ethernet type field are lengths (IEEE 802.3).

@@ -14,8 +14,8 @@ const REPLY_TTL: u8 = 64;
 /// Reverses a frame whose UDP payload was replaced by a reply of equal length.
 ///
 /// Swaps MAC addresses, IP addresses and ports; sets TTL or hop limit to 64; computes the IPv4 header checksum and
-/// the UDP checksum in full. VLAN tags, all other header fields and the bytes after the datagram are kept. `None`,
-/// with the frame unchanged, if `parsed` is not a UDP datagram of this frame.
+/// the UDP checksum in full. VLAN tags, all other header fields and the bytes after the datagram are kept. `None` if
+/// `parsed` is not a UDP datagram of this frame.
 #[must_use]
 pub fn reverse_frame(frame: &mut [u8], parsed: &Frame) -> Option<()> {
     let (ip, udp) = parsed.datagram()?;

@@ -28,8 +28,8 @@ pub struct Endpoint {
 
 /// Writes an Ethernet frame with a UDP datagram to the front of `out` and returns its length.
 ///
-/// `vlans` are those of [`super::Meta`], outer first. `None` if `out` is too small, the addresses are of two
-/// families, or the payload does not fit a packet; `out` may then be partly written.
+/// `vlans` are as in [`super::Meta`], outer first. `None` if `out` is too small, the addresses are of two families, or
+/// the payload does not fit into a packet; `out` may then be partly written.
 #[must_use]
 pub fn udp(out: &mut [u8], from: &Endpoint, to: &Endpoint, vlans: [u16; 2], payload: &[u8]) -> Option<usize> {
     let mut writer = Writer { out, at: 0 };

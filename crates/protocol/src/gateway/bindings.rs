@@ -45,8 +45,8 @@ impl BindingKey {
 /// Why a claim failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ClaimError {
-    Owned,
-    Full,
+    OwnedByOtherDevice,
+    TableFull,
 }
 
 #[derive(Debug)]
@@ -121,10 +121,10 @@ impl Bindings {
         now: BootTime,
     ) -> Result<(), ClaimError> {
         if self.is_owned_by_other(lines, key, device, now) {
-            return Err(ClaimError::Owned);
+            return Err(ClaimError::OwnedByOtherDevice);
         }
         if !self.has_room(key, device) {
-            return Err(ClaimError::Full);
+            return Err(ClaimError::TableFull);
         }
         if self.claimants.entry(key).or_default().insert(device) {
             match key {

@@ -47,7 +47,7 @@ control_protocols! {
     Cdp = "cdp", [([0x01, 0, 0x0c, 0xcc, 0xcc, 0xcc], LLC)];
     /// LLDP (IEEE 802.1AB): nearest bridge, nearest non-TPMR bridge, nearest customer bridge.
     Lldp = "lldp", [(bridge_group(0x0e), 0x88cc), (bridge_group(0x03), 0x88cc), (bridge_group(0x00), 0x88cc)];
-    /// PTP over Ethernet (IEEE 1588 annex E): the address of peer delay messages, and that of all other messages.
+    /// PTP over Ethernet (IEEE 1588 annex E): the address of most messages, and the address of peer delay messages.
     Ptp = "ptp", [([0x01, 0x1b, 0x19, 0, 0, 0], 0x88f7), (bridge_group(0x0e), 0x88f7)];
     /// EAPOL and MKA (IEEE 802.1X).
     Eapol = "eapol", [(bridge_group(0x03), 0x888e)];

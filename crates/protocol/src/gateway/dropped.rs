@@ -38,7 +38,7 @@ pub const DROPPED_TYPES: usize = 40;
 /// How many frames of each Ethernet type a gate has dropped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DroppedTypes {
-    /// Type ([`LLC`] for frames with a length in its place) and number of frames.
+    /// Type ([`LLC`] for frames with a length in place of the type) and number of frames.
     types: Vec<(u16, u64)>,
     /// Frames of types without a slot.
     other: u64,

@@ -27,10 +27,10 @@ impl Gateway {
 
     /// Like [`Gateway::handle_frame`]; also returns the position of the resulting frame.
     pub fn handle(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> HandledFrame {
-        let special = self
+        let data_or_p4dra = self
             .handle_sealed_frame(now, frame)
             .or_else(|| self.handle_p4dra_frame(frame));
-        let result = special.unwrap_or_else(|| HandledFrame {
+        let result = data_or_p4dra.unwrap_or_else(|| HandledFrame {
             verdict: self.decide(now, ingress, frame),
             frame: 0..frame.len(),
             trailer: None,
@@ -127,7 +127,7 @@ impl Gateway {
     /// Frames that devices must not send never pass.
     fn check_gate(&self, now: Now, ingress: u32, bytes: &[u8], parsed: &Frame) -> Verdict {
         match &parsed.network {
-            Network::Other(kind) if is_unparsed_tag(*kind) => return Verdict::DropGateTag,
+            Network::Other(kind) if is_unparsed_tag(*kind) => return Verdict::DropGateVlan,
             Network::Other(_) | Network::Arp => {}
             Network::Ip(ip) => match ip.transport {
                 Transport::UdpLength(_) => return Verdict::DropTruncated,
@@ -157,7 +157,8 @@ impl Gateway {
         self.check_sender(now, &sender)
     }
 
-    /// Counts dropped non-IP frames, which have a verdict of their own.
+    /// Counts a dropped non-IP frame by its Ethernet type. Returns the verdict, for such a frame
+    /// [`Verdict::DropGateType`] in place of [`Verdict::DropGate`].
     fn count_dropped(&mut self, parsed: &Frame, verdict: Verdict) -> Verdict {
         let ether_type = match parsed.network {
             Network::Ip(_) => return verdict,

@@ -98,7 +98,7 @@ impl Line {
         }
     }
 
-    /// Replaces the whole commit word if it equals `expected`; returns whether it did.
+    /// Replaces the whole commit word if the word equals `expected`; returns whether the word was replaced.
     pub(super) fn compare_and_swap(&mut self, expected: CommitWord, next: CommitWord) -> bool {
         let is_equal = self.commit == expected;
         if is_equal {
@@ -152,7 +152,7 @@ pub struct LineView {
     pub ingress: u32,
     /// Number of installed rows after the current row.
     pub rows_ahead: usize,
-    /// The data of the last winning RESPONSE; zeros before the first one.
+    /// The data of the last winning RESPONSE; zeros before the first winning RESPONSE.
     pub session: SessionView,
 }
 

@@ -9,8 +9,8 @@
 //! 2. Is it well formed? ([`crate::wire::parse`])
 //! 3. REQUEST: the reply comes from the line; nothing is written.
 //! 4. RESPONSE: [`Gateway::check_response`] reads and verifies, [`Gateway::commit`] spends the row,
-//!    [`Gateway::open_session`] does the work of the winner. The steps are separate because other CPUs handle packets
-//!    in between, and tests do so too. Each step requires the proof from the previous step:
+//!    [`Gateway::open_session`] does the work of the winner. The steps are separate because other CPUs can handle
+//!    packets between the steps, and so can tests. Each step requires the proof from the previous step:
 //!    [`FreshVerified`] → [`TagVerified`](crate::tag::TagVerified) → [`CommittedRow`].
 //!
 //! The states of a device's line:
@@ -96,7 +96,7 @@ pub struct Gateway {
     provers: BTreeMap<DeviceId, attest::ProverState>,
     periods: attest::ByParity<Option<Period>>,
     rounds: attest::ByParity<Option<OpenRound>>,
-    /// 0: no round was opened.
+    /// Number of the last opened round; 0: no round was opened.
     last_round: RoundNumber,
     counters: [u64; VERDICT_SLOTS],
     dropped: DroppedTypes,
@@ -158,7 +158,7 @@ impl Gateway {
         self.config.miss_per_s = live.miss_per_s;
     }
 
-    /// Sets a new freshness value; the current one becomes the previous one (LAP/1 1.4.1: every 8 s).
+    /// Sets a new freshness value; the current value becomes the previous value (LAP/1 1.4.1: every 8 s).
     pub fn rotate_fresh_value(&mut self, value: FreshValue, now: Now) {
         self.freshness.rotate(value, now);
     }
@@ -221,7 +221,7 @@ impl Gateway {
             Ok(Message::Request(request)) => self.handle_request(now, meta, request),
             Ok(Message::Response(response)) => self.handle_response(now, meta, response),
             Ok(Message::Proof(proof)) => Err(self.handle_proof(now, proof)),
-            Ok(Message::DataUp(..)) => Err(Verdict::DropNotSealed),
+            Ok(Message::DataUp(..)) => Err(Verdict::DropGateNotSealed),
             Ok(
                 Message::Challenge(_)
                 | Message::Ack(_)

@@ -54,7 +54,7 @@ impl Gateway {
     }
 }
 
-/// Positions of the MAC addresses.
+/// Positions of the destination and the source MAC address.
 const MACS: (Range<usize>, Range<usize>) = (0..6, 6..12);
 
 fn write_addresses(frame: &mut [u8], to: Mac, from: Mac) -> Option<()> {

@@ -261,7 +261,7 @@ impl Gateway {
     }
 }
 
-/// Makes the lowest row the current one if the line is empty: user space writes only lines with neither VALID nor BUSY.
+/// Makes the lowest row the current row if the line is empty: user space writes only lines with neither VALID nor BUSY.
 fn fill_if_empty(line: &mut Line) {
     let Some(&lowest) = line.rows_ahead.keys().next() else {
         return;

@@ -29,8 +29,8 @@ impl RateLimit {
     }
 }
 
-/// The CHALLENGE for a REQUEST with this row. A controller uses it too, for a gateway that does not hold the device
-/// (LAP/1 1.4.6).
+/// The CHALLENGE for a REQUEST with this row. A controller uses this function too, for a gateway that has no row of the
+/// device (LAP/1 1.4.6).
 #[must_use]
 pub fn challenge(
     request: &Request,

@@ -1,6 +1,6 @@
 //! RESPONSE → ACK (LAP/1 1.4.3, 1.4.4), in three steps, each of which requires the proof from the previous step.
 //!
-//! [`Gateway::check_response`] takes the gateway by shared reference: before a proof succeeds nothing is created,
+//! [`Gateway::check_response`] takes the gateway by shared reference: before the tag verifies, nothing is created,
 //! counted against a device, or spent.
 
 use zerocopy::byteorder::big_endian::U32;
@@ -236,8 +236,8 @@ impl Gateway {
             self.bindings
                 .claim(&self.lines, key, device, now.boot())
                 .map_err(|error| match error {
-                    ClaimError::Owned => Verdict::DropAddressOwned,
-                    ClaimError::Full => Verdict::DropTableFull,
+                    ClaimError::OwnedByOtherDevice => Verdict::DropAddressOwned,
+                    ClaimError::TableFull => Verdict::DropTableFull,
                 })
         })
     }

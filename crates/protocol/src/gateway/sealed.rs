@@ -183,7 +183,10 @@ impl Gateway {
         insert_header(bytes, &ip, &udp, &message).ok_or(Verdict::DropTooBig)
     }
 
-    /// Returns the datagram of a frame towards a device, or, if the frame contains no datagram, the verdict.
+    /// Returns the datagram of a frame towards a device.
+    ///
+    /// # Errors
+    /// The verdict on an exempt frame, or on a frame without a datagram that can be sealed.
     fn sealable_datagram(&self, bytes: &[u8]) -> Result<(Ip, Udp), Verdict> {
         let parsed = frame::parse(bytes).map_err(|_| Verdict::DropTruncated)?;
         if let Network::Ip(ip) = parsed.network {
@@ -200,8 +203,8 @@ impl Gateway {
         parsed.datagram().ok_or(Verdict::DropUnsealed)
     }
 
-    /// Whether the frame is an ATTEST_REQUEST of the gateway. It has its own tag, and is also sent to devices without a
-    /// session.
+    /// Whether the frame is an ATTEST_REQUEST of the gateway. An ATTEST_REQUEST has its own tag, and is also sent to
+    /// devices without a session.
     fn is_own_request(&self, bytes: &[u8], ip: &Ip, udp: &Udp) -> bool {
         let is_from_gateway =
             udp.src_port == self.config.lap_port && self.config.local_addresses.contains(&ip.src);
@@ -269,8 +272,8 @@ pub(super) fn packet_end(bytes: &[u8], ip: &Ip) -> Option<usize> {
     Some(ip.at + length)
 }
 
-/// Removes the LAP header: the bytes before it move by its length. Returns the resulting range of the frame. Bytes
-/// after the packet stay. Checksums are corrected for the change (RFC 1624), so that a wrong checksum stays wrong.
+/// Removes the LAP header: the bytes before the header move by its length. Returns the resulting range of the frame,
+/// which ends with the packet. Checksums are corrected for the change (RFC 1624), so that a wrong checksum stays wrong.
 fn strip_header(bytes: &mut [u8], ip: &Ip, udp: &Udp, port: u16) -> Option<Range<usize>> {
     let end = packet_end(bytes, ip)?;
     let message = bytes.get(udp.payload())?.get(..DATA_HEADER_BYTES)?;

@@ -41,7 +41,9 @@ pub type Random<'a> = &'a mut dyn FnMut() -> Option<[u8; 16]>;
 #[derive(Debug)]
 struct CurrentKey {
     side: Side,
+    /// When the key expires.
     until_ms: u64,
+    /// The address of the peer, if known.
     address: Option<SocketAddr>,
 }
 
@@ -53,7 +55,7 @@ struct RetryTimer {
 }
 
 impl RetryTimer {
-    fn from(due_ms: u64) -> Self {
+    fn starting_at(due_ms: u64) -> Self {
         Self {
             due_ms,
             interval_ms: RETRY_INTERVAL_MS.0,
@@ -76,7 +78,7 @@ impl RetryTimer {
 struct PendingHello {
     nonce: [u8; 16],
     retry: RetryTimer,
-    /// Destination of its last copy.
+    /// Destination of the last copy of the HELLO.
     path: Option<Path>,
 }
 
@@ -99,7 +101,7 @@ struct ActiveSession {
     session: Session,
     until_ms: u64,
     path: Path,
-    /// For a responder: the HELLO that opened it.
+    /// For a responder: the HELLO that opened the session.
     hello: Option<[u8; HANDSHAKE_BYTES]>,
     /// Time of the last opened message, or the start of the session.
     opened_ms: u64,
@@ -138,8 +140,8 @@ impl Association {
         }
     }
 
-    /// Takes a key from the controller, the time when it expires, and the peer's address, if known. A session under the
-    /// previous key stays until it expires.
+    /// Sets the key from the controller, the time when the key expires, and the peer's address, if known. If the id of
+    /// the pair is unchanged, only the address is set. A session under the previous key stays until it expires.
     pub fn set_key(&mut self, pairing: Pairing, role: Role, until_ms: u64, address: Option<SocketAddr>) {
         match &mut self.current_key {
             Some(current) if current.side.pairing.id == pairing.id => current.address = address,
@@ -226,7 +228,7 @@ impl Association {
         })
     }
 
-    /// Writes the next message to `out` and returns its path and length. Call it until it returns `None`.
+    /// Writes the next message to `out` and returns its path and length. Call this function until the result is `None`.
     pub fn poll(&mut self, now_ms: u64, random: Random<'_>, out: &mut [u8]) -> Option<(Path, usize)> {
         self.expire(now_ms);
         let (path, message) = match self.welcome.take() {
@@ -246,7 +248,7 @@ impl Association {
         if self.hello.is_none() {
             self.hello = Some(PendingHello {
                 nonce: random()?,
-                retry: RetryTimer::from(now_ms),
+                retry: RetryTimer::starting_at(now_ms),
                 path: None,
             });
         }
@@ -256,7 +258,7 @@ impl Association {
         }
         let path = Path {
             address: current.address?,
-            // Both paths are used in turn, because a gate drops messages on the wrong path.
+            // Copies are sent alternately in plain UDP and inside DATA, because a gate drops messages on the wrong path.
             sealed: hello.path.is_some_and(|last| !last.sealed),
         };
         hello.path = Some(path);
@@ -283,7 +285,8 @@ impl Association {
         Some((active.path, length))
     }
 
-    /// Handles a message; returns its payload, perhaps empty, if it is a DATA of the peer, decrypted in place.
+    /// Handles a message. If the message is a DATA of the peer, decrypts it in place and returns its payload, which may
+    /// be empty.
     pub fn receive<'m>(
         &mut self,
         message: &'m mut [u8],
@@ -300,7 +303,8 @@ impl Association {
             return None;
         }
         let payload = message.get(HEADER_BYTES..message.len().checked_sub(TAG_BYTES)?)?;
-        // An empty request gets a reply; a reply does not, otherwise the exchange would never end.
+        // A responder replies to an empty DATA, which requests a reply. An initiator does not, because the exchange would
+        // never end.
         let active = self.active.as_ref()?;
         self.is_reply_due |= payload.is_empty() && active.hello.is_some();
         Some(payload)
@@ -352,6 +356,7 @@ impl Association {
         self.welcome = Some((path, welcome));
     }
 
+    /// Returns whether the message is the awaited WELCOME, which opens a session.
     fn receive_welcome(&mut self, message: &[u8], path: Path, now_ms: u64) -> bool {
         let (Some(current), Some(hello)) = (&self.current_key, &self.hello) else {
             return false;
@@ -372,14 +377,14 @@ impl Association {
             hello: None,
             opened_ms: now_ms,
             // The first request is sent at once: it shows the responder that the initiator is active.
-            probe: Some(RetryTimer::from(now_ms)),
+            probe: Some(RetryTimer::starting_at(now_ms)),
         });
         self.hello = None;
         true
     }
 
-    /// Opens a DATA under the active session, or under an offered session, which then becomes the active one. A message
-    /// that fails is unchanged: the AEAD verifies before it decrypts.
+    /// Opens a DATA under the active session, or under an offered session, which then becomes the active session.
+    /// Returns whether the message was opened. Otherwise, the message is unchanged: the AEAD verifies before it decrypts.
     fn open(&mut self, message: &mut [u8], path: Path, now_ms: u64) -> bool {
         if let Some(active) = &mut self.active
             && let Ok(is_newest) = active.session.open_in_place(message)
@@ -390,9 +395,9 @@ impl Association {
             }
             active.opened_ms = now_ms;
             if let Some(probe) = &mut active.probe {
-                *probe = RetryTimer::from(now_ms.saturating_add(PROBE_AFTER_MS));
+                *probe = RetryTimer::starting_at(now_ms.saturating_add(PROBE_AFTER_MS));
             }
-            // The peer is active: no new handshake is needed, unless under a new key.
+            // The peer is active, so a handshake is necessary only under a new key.
             if self
                 .current_key
                 .as_ref()

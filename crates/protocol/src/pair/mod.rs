@@ -71,10 +71,10 @@ impl Role {
     }
 }
 
-/// The controller gives both devices the key and the id of the pair.
+/// The key and the id of a pair, which the controller sends to both devices.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct Pairing {
-    /// Random, names the key.
+    /// Random; identifies the key.
     pub id: [u8; 16],
     /// `K_AB`.
     pub key: [u8; 32],
@@ -180,6 +180,7 @@ impl Side {
         debug_assert!(expanded.is_ok());
     }
 
+    /// The key of a HELLO. Only the initiator sends a HELLO, so the responder's key is unused.
     fn hello_key(&self) -> Keys {
         let mut key = [0; 32];
         self.derive(1, &self.pairing.id, &mut key);
@@ -268,7 +269,7 @@ pub struct Session {
     role: Role,
     keys: Keys,
     /// The last number used.
-    sent: u32,
+    last_sent: u32,
     window: Window,
 }
 
@@ -277,7 +278,7 @@ impl fmt::Debug for Session {
         write!(
             f,
             "Session({:?}, sent {}, {:?})",
-            self.role, self.sent, self.window
+            self.role, self.last_sent, self.window
         )
     }
 }
@@ -288,7 +289,7 @@ impl Session {
             header: side.header(Kind::Data, side.role, 0),
             role: side.role,
             keys,
-            sent: 0,
+            last_sent: 0,
             window: Window::new(0),
         }
     }
@@ -300,7 +301,7 @@ impl Session {
     pub fn seal(&mut self, payload: &[u8], out: &mut [u8]) -> Result<usize, PairError> {
         let length = OVERHEAD_BYTES + payload.len();
         let out = out.get_mut(..length).ok_or(PairError::CannotSeal)?;
-        let seq = self.sent.checked_add(1).ok_or(PairError::CannotSeal)?;
+        let seq = self.last_sent.checked_add(1).ok_or(PairError::CannotSeal)?;
         let head = Header {
             seq: U64::new(seq.into()),
             ..self.header
@@ -321,11 +322,11 @@ impl Session {
                 return Err(PairError::CannotSeal);
             }
         }
-        self.sent = seq;
+        self.last_sent = seq;
         Ok(length)
     }
 
-    /// Opens a message of the peer in place, once; returns the payload.
+    /// Opens a message of the peer in place; returns the payload. A copy of an opened message does not open.
     ///
     /// # Errors
     /// [`PairError::Unrecognized`], [`PairError::Replayed`].

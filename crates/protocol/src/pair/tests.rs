@@ -63,7 +63,7 @@ fn a_reflected_message_does_not_open() {
     let (mut a, mut b) = sessions();
     let mut up = sealed(&mut a, b"x");
     assert_eq!(a.open(&mut up.clone()), Err(PairError::Unrecognized));
-    // With the other role in the header the key is that of the other direction.
+    // With the other role in the header, the message still does not open, because each direction has its own key.
     up[4] = Role::Responder as u8;
     assert_eq!(a.open(&mut up.clone()), Err(PairError::Unrecognized));
     assert_eq!(b.open(&mut up), Err(PairError::Unrecognized));
@@ -137,13 +137,13 @@ fn another_pair_key_peer_or_handshake_gives_other_keys() {
 }
 
 #[test]
-fn numbers_end_and_are_not_used_by_failures() {
+fn numbers_run_out_and_failures_use_no_number() {
     let (mut a, _) = sessions();
     assert_eq!(
         a.seal(b"12", &mut [0; OVERHEAD_BYTES + 1]),
         Err(PairError::CannotSeal)
     );
-    assert_eq!(a.sent, 0);
-    a.sent = u32::MAX;
+    assert_eq!(a.last_sent, 0);
+    a.last_sent = u32::MAX;
     assert_eq!(a.seal(b"", &mut [0; 99]), Err(PairError::CannotSeal));
 }

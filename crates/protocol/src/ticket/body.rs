@@ -162,7 +162,8 @@ pub enum Outcome {
     Refused = 4,
 }
 
-/// The enrollment state of the device after a request, which is the response to every request.
+/// The enrollment state of the device after a request: the response to [`Kind::Status`], [`Kind::Rows`] and
+/// [`Kind::Key`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EnrollmentState {
     /// The result of the request.

@@ -1,8 +1,9 @@
-//! Tickets: messages between a device and the controller, sealed end to end past the gateway (LAP/1 1.7).
+//! Tickets: messages between a device and the controller, encrypted end to end (LAP/1 1.7).
 //!
-//! The gateway in between knows `auth_key` and the session key, but never a [`RowKey`]; so it can neither read nor
-//! forge messages sealed under a [`TicketRoot`]. A request additionally proves to the gateway, under the session key,
-//! that it comes from the holder of the session. No I/O and no heap: the caller owns buffers, sockets and randomness.
+//! The gateway that relays a ticket knows `auth_key` and the session key, but never a [`RowKey`]. So the gateway can
+//! neither read nor forge messages sealed under a [`TicketRoot`]. A request additionally proves to the gateway, under
+//! the session key, that the request comes from the holder of the session. No I/O and no heap: the caller owns buffers,
+//! sockets and randomness.
 
 mod body;
 mod evidence;
@@ -42,7 +43,7 @@ pub const HEADER_BYTES: usize = 64;
 pub const OVERHEAD_BYTES: usize = HEADER_BYTES + AEAD_NONCE_BYTES + AEAD_TAG_BYTES;
 /// Maximum length of a message in bytes: with DATA's header it fits every link with an MTU of 1,280 bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1_176;
-/// Additional bytes of a request for the gateway that relays it: serial number and proof.
+/// Length of the part of a request that its gateway checks: serial number and proof.
 pub const RELAY_AUTH_BYTES: usize = 8 + PROOF_BYTES;
 /// Maximum length of a body in bytes.
 pub const BODY_BYTES_MAX: usize = MESSAGE_BYTES_MAX - OVERHEAD_BYTES - RELAY_AUTH_BYTES;
@@ -53,8 +54,8 @@ const PROOF_BYTES: usize = 16;
 /// Start of the associated data.
 const LABEL: &[u8; 14] = b"lap1 ticket v1";
 
-/// The gateway's UDP port for tickets, unless another is configured: LAP's port plus 2, because the classic profiles
-/// use the next port.
+/// The gateway's UDP port for tickets, unless another port is configured: LAP's port plus 2, because the classic
+/// profiles use LAP's port plus 1. `None` if the sum is not a port.
 #[must_use]
 pub fn ticket_port(lap_port: u16) -> Option<u16> {
     lap_port.checked_add(2)
@@ -70,7 +71,7 @@ pub enum Kind {
     Rows = 2,
     /// A new key of a key-mode device.
     Key = 3,
-    /// A key for a pair with another device. Does not change the device.
+    /// A key for a pair with another device. Does not change the enrollment of the device.
     Pair = 4,
     /// A chunk of evidence about the device's configuration. Does not change the enrollment of the device.
     Evidence = 5,
@@ -258,13 +259,13 @@ impl TicketHeader {
     }
 }
 
-/// The message is not a ticket, or does not open: it is altered, reflected, or of another session or device.
+/// Why a ticket was rejected or could not be sealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TicketError {
     /// Not in this format.
     #[error("message rejected: not a ticket of version 1")]
     Malformed,
-    /// The AEAD's tag does not verify.
+    /// The AEAD's tag does not verify: the ticket is altered, reflected, or of another session or device.
     #[error("ticket rejected: it is altered, or of another session or device")]
     NotAuthentic,
     /// The buffer or the format has no room for the body.
@@ -280,7 +281,7 @@ pub enum TicketError {
 pub struct RelayAuth<'a> {
     /// The key of the session in the header.
     pub key: &'a SessionKey,
-    /// The serial number of the request, above the number of each earlier request in this session.
+    /// The serial number of the request, above the serial number of each earlier request in this session.
     pub serial: u64,
 }
 
@@ -289,7 +290,7 @@ fn proof(key: &SessionKey, suite: Suite, proven_bytes: &[u8]) -> [u8; PROOF_BYTE
     f_padded(key.as_bytes(), &[label(3, suite)], proven_bytes)
 }
 
-/// The part of a request for its gateway.
+/// The part of a request that its gateway checks.
 #[derive(Clone, Copy, Debug)]
 struct RelayProof<'a> {
     serial: u64,
@@ -366,7 +367,7 @@ impl<'a> SealedTicket<'a> {
         tag::verify(&expected, &relay_proof.proof).map(|_| relay_proof.serial)
     }
 
-    /// Decrypts the ticket into `buffer`, which then holds only the body.
+    /// Decrypts the ticket into `buffer`, and returns the body.
     ///
     /// # Errors
     /// [`TicketError::NotAuthentic`]; `buffer` is wiped.

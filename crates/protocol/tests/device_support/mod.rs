@@ -36,11 +36,11 @@ pub fn row_key(mode: Mode, idx: u32) -> RowKey {
 pub fn nonce(number: u64) -> [u8; 16] {
     let mut nonce = [0xA0; 16];
     nonce[..8].copy_from_slice(&number.to_be_bytes());
-    // The statement of a device without any RESPONSE.
+    // The row statement of a device that has sent no RESPONSE.
     RowStatement::default().write_into(nonce)
 }
 
-/// The nonce in the device's REQUEST, with its statement.
+/// The nonce in the device's REQUEST, with the device's row statement.
 pub fn nonce_with_statement(device: &Device, number: u64) -> [u8; 16] {
     match device.config().mode {
         Mode::Pool => device.row_statement().write_into(nonce(number)),
@@ -48,7 +48,7 @@ pub fn nonce_with_statement(device: &Device, number: u64) -> [u8; 16] {
     }
 }
 
-/// A gateway's offer.
+/// A row that a gateway offers in a CHALLENGE.
 #[derive(Clone, Copy)]
 pub struct TestChallenge {
     pub mode: Mode,

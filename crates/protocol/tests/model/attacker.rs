@@ -16,7 +16,7 @@ use super::enrollment::{Enrollment, SUITE};
 use super::node::Node;
 use super::random::Random;
 
-const RECORDS: usize = 160;
+const RECORDS_MAX: usize = 160;
 
 /// The attacker's action on a message.
 pub enum FrameAction {
@@ -26,7 +26,7 @@ pub enum FrameAction {
     Delay(u64),
     /// Delivered, and again with this delay, ms.
     Duplicate(u64),
-    /// Delivered with one bit flipped.
+    /// Delivered with this bit flipped.
     Alter(usize),
     /// Replaced by this frame.
     Replace(Vec<u8>),
@@ -54,17 +54,17 @@ impl Attacker {
     pub fn intercept(
         &mut self,
         bytes: &[u8],
-        hostility: u32,
+        interference_percent: u32,
         enrollments: &[Enrollment],
         random: &mut Random,
     ) -> FrameAction {
-        if self.recorded.len() < RECORDS {
+        if self.recorded.len() < RECORDS_MAX {
             self.recorded.push(bytes.to_vec());
         } else {
-            let index = random.below(RECORDS);
+            let index = random.below(RECORDS_MAX);
             self.recorded[index] = bytes.to_vec();
         }
-        if !random.chance(hostility) {
+        if !random.chance(interference_percent) {
             return FrameAction::Pass;
         }
         match random.below(5) {
@@ -135,8 +135,8 @@ impl Attacker {
             payload
         };
         // Replies to recorded messages: CHALLENGEs and ACKs go back to the origin of REQUEST and RESPONSE.
-        let is_response = payload.get(3).is_some_and(|kind| matches!(*kind, 2 | 4 | 5));
-        if is_response && to.port == LAP_PORT {
+        let is_reply = payload.get(3).is_some_and(|kind| matches!(*kind, 2 | 4 | 5));
+        if is_reply && to.port == LAP_PORT {
             std::mem::swap(&mut from, &mut to);
         }
         let builder = FrameBuilder::new(from, to);
@@ -176,7 +176,7 @@ impl Attacker {
             _ => victim.endpoint,
         };
         let kind = *random.pick(&[1, 1, 2, 3, 3, 4, 5, 6])?;
-        let payload = forged_frame(kind, device, gateway, random);
+        let payload = forged_payload(kind, device, gateway, random);
         let builder = match kind {
             2 | 4 | 5 if random.chance(85) => FrameBuilder::new(gateway_endpoint, victim.endpoint),
             _ => FrameBuilder::new(from, gateway_endpoint),
@@ -195,7 +195,7 @@ impl Attacker {
     }
 }
 
-/// Relays a message to a gateway from another device's address, or the gateway's reply back to the sender.
+/// Relays a message to a gateway from another device's address, or relays the gateway's reply back to the sender.
 fn relay(bytes: &[u8], enrollments: &[Enrollment], random: &mut Random) -> Option<Vec<u8>> {
     let parsed = frame::parse(bytes).ok()?;
     let (ip, udp) = parsed.datagram()?;
@@ -300,7 +300,7 @@ fn forged_ack(response: &wire::Response, random: &mut Random) -> Vec<u8> {
     ack.as_bytes().to_vec()
 }
 
-fn forged_frame(kind: u8, device: DeviceId, gateway: &Node, random: &mut Random) -> Vec<u8> {
+fn forged_payload(kind: u8, device: DeviceId, gateway: &Node, random: &mut Random) -> Vec<u8> {
     let mut payload: [u8; 64] = random.bytes();
     payload[..16].copy_from_slice(wire::Header::new(kind, SUITE, 0, device).as_bytes());
     match kind {

@@ -19,7 +19,7 @@ use super::enrollment::SUITE;
 use super::memory::{Memory, Word, mac_word, split, vlans_word};
 use super::rules::{Rule, Rules};
 
-/// Tries to mark a sequence number (LAP/1 1.4.7).
+/// Maximum number of tries to mark a sequence number (LAP/1 1.4.7).
 const WINDOW_TRIES: usize = 4;
 
 /// The fixed settings of a gateway.
@@ -64,7 +64,7 @@ impl Cpu {
             Ok(Message::Request(request)) => self.request(request).await,
             Ok(Message::Response(response)) => self.response(&meta, response).await,
             Ok(Message::DataUp(data, body)) if self.config.sealed => self.data_up(&meta, data, body).await,
-            Ok(Message::DataUp(..)) => Err(Verdict::DropNotSealed),
+            Ok(Message::DataUp(..)) => Err(Verdict::DropGateNotSealed),
             Ok(_) => Err(Verdict::DropDirection),
         };
         match reply {
@@ -92,7 +92,7 @@ impl Cpu {
         line.filter(is_installed).ok_or(Verdict::DropUnknownDevice)
     }
 
-    /// Loads the commit word of an installed line.
+    /// Loads the commit word of an installed line; returns an error if the line is revoked or busy.
     async fn commit(&self, line: usize) -> Result<CommitWord, Verdict> {
         let commit = CommitWord(self.memory.load(line, Word::Commit).await);
         if commit.is_revoked() {
@@ -170,7 +170,7 @@ impl Cpu {
             .await
     }
 
-    /// The MAC address in `loc`: the origin of the message or, with the binding rule removed, any that verifies.
+    /// The MAC address in `loc`: the source of the message or, with the binding rule removed, the address that verifies.
     fn bound_mac(&self, line: usize, meta: &Meta) -> Mac {
         if self.config.rules.contains(Rule::MacBinding) {
             return meta.src_mac;
@@ -257,8 +257,8 @@ impl Cpu {
         let until_s = self.now.boot().seconds().saturating_add(self.config.lifetime_s);
         memory.store(line, Word::SessionExpires, u64::from(until_s)).await;
         let has_row = spent_word.is_key_mode() || self.take_next_row(line, spent_word).await;
-        // Addresses are claimed by writing them while BUSY and then checking for other claims: of two concurrent
-        // claims at least one sees the other.
+        // A winner claims addresses: it writes the addresses while its line is BUSY, and then checks for other claims.
+        // Of two concurrent claims, at least one check finds the other claim.
         let is_claimed = !self.is_owned_by_other(line, meta, bound).await;
         let [id, _] = split(&response.tag);
         if is_claimed {
@@ -284,7 +284,7 @@ impl Cpu {
         Ok((Verdict::ReplyAck, bytes(&ack)))
     }
 
-    /// Moves the next row from the ring to the line, or puts zeros there.
+    /// Moves the next row from the ring to the line. If the ring has no next row, writes zeros and returns false.
     async fn take_next_row(&self, line: usize, spent_word: CommitWord) -> bool {
         let memory = &self.memory;
         let slot = spent_word.idx().0 as usize % self.config.ring_rows;

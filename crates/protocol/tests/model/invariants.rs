@@ -1,7 +1,8 @@
 //! The ground truth of a run, which no participant knows, and the invariants checked against it.
 //!
 //! The checker records every RESPONSE of a legitimate device, every word written to a gateway's memory, and every
-//! acceptance, ACK and datagram. It never influences a run. The first violation is kept, with the accesses before it.
+//! acceptance, ACK and datagram. The checker never influences a run. It keeps the first violation, with the writes before
+//! this violation.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -65,13 +66,16 @@ pub struct Invariants {
     pub accepted: HashMap<[u8; 8], AcceptedResponse>,
     /// Spent rows in pool mode.
     pub spent: HashSet<(DeviceId, RowIndex)>,
-    key_at: HashMap<[u8; 16], GatewayId>,
+    /// By session key: the gateway that opened the session.
+    key_holders: HashMap<[u8; 16], GatewayId>,
     /// The tick when REVOKED was set.
     revoked: HashMap<(GatewayId, DeviceId), u64>,
+    /// Session id and sequence number of each datagram that a device has sealed.
     sealed: HashSet<([u8; 8], u64)>,
+    /// Session id and sequence number of each datagram that a gateway has let pass.
     opened: HashSet<([u8; 8], u64)>,
     rows: HashMap<(GatewayId, DeviceId, RowIndex), Row>,
-    /// Counts events, to order them.
+    /// Number of writes so far, to order events.
     pub tick: u64,
     pub violation: Option<String>,
     trace: VecDeque<Access>,
@@ -194,7 +198,7 @@ impl Invariants {
             format!("row {idx} of device {device} was accepted twice")
         });
         let holder = *self
-            .key_at
+            .key_holders
             .entry(*sent_response.session_key.as_bytes())
             .or_insert(gateway);
         self.require(holder == gateway, || {
@@ -217,8 +221,8 @@ impl Invariants {
         });
     }
 
-    /// Records that a gateway replied to a RESPONSE with this ACK. For a repeated ACK, `loaded_tick` is
-    /// when the gateway loaded the commit word.
+    /// Records that a gateway replied to a RESPONSE with this ACK. For a repeated ACK, `loaded_tick` is the tick at
+    /// which the gateway loaded the commit word.
     pub fn record_ack(
         &mut self,
         gateway: GatewayId,
@@ -266,7 +270,7 @@ impl Invariants {
         self.sealed.insert((session_id, seq));
     }
 
-    /// Records that a gateway let a datagram pass and marked it in a window of this generation.
+    /// Records that a gateway let a datagram pass and marked its sequence number in a window of this generation.
     pub fn record_opened(
         &mut self,
         gateway: GatewayId,

@@ -5,10 +5,10 @@
 //! * `simulation` has many devices running the real device role, two gateways, an attacker who sees, drops, delays,
 //!   repeats, reorders, alters and forges messages, sends from others' addresses and impersonates gateways, and
 //!   failures: crashes, suspends, clock jumps, moves, revocations. Each gateway runs the crate's oracle and the step
-//!   machine side by side, and both must agree to the byte.
+//!   machine side by side, and their results must be equal byte for byte.
 //! * Each rule is removed in turn, and a run must detect that.
 //!
-//! `LINEWARDEN_SEEDS` sets the number of seeds; `LINEWARDEN_SEED` replays one.
+//! `LINEWARDEN_SEEDS` sets the number of seeds; `LINEWARDEN_SEED` replays one seed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -33,10 +33,10 @@ use linewarden_protocol::verdict::Verdict;
 use rules::{Rule, Rules};
 use simulation::Attack;
 
-/// Seeds within which the removal of a rule must be detected.
+/// Number of seeds within which the removal of a rule must be detected.
 const MUTATION_SEEDS: u64 = 1_000;
 
-/// The seeds to run: one to replay, the requested number, or the default.
+/// Returns the seeds to run: the seed to replay, or as many seeds as requested, or `default` seeds.
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name: &str| {
         std::env::var(name)

@@ -39,7 +39,7 @@ pub enum Word {
     RingKey(usize, usize),
 }
 
-const RING_AT: usize = 19;
+const RING_OFFSET: usize = 19;
 
 impl Word {
     fn index(self) -> usize {
@@ -59,8 +59,8 @@ impl Word {
             Self::Mac => 16,
             Self::Vlans => 17,
             Self::Bound => 18,
-            Self::RingChallenge(slot) => RING_AT + 3 * slot,
-            Self::RingKey(slot, half) => RING_AT + 3 * slot + 1 + half,
+            Self::RingChallenge(slot) => RING_OFFSET + 3 * slot,
+            Self::RingKey(slot, half) => RING_OFFSET + 3 * slot + 1 + half,
         }
     }
 }
@@ -71,7 +71,7 @@ pub struct Line(Vec<u64>);
 
 impl Line {
     pub fn new(ring_rows: usize) -> Self {
-        Self(vec![0; RING_AT + 3 * ring_rows])
+        Self(vec![0; RING_OFFSET + 3 * ring_rows])
     }
 
     pub fn get(&self, word: Word) -> u64 {
@@ -119,7 +119,7 @@ pub fn vlans_word(vlans: [u16; 2]) -> u64 {
     u64::from(vlans[0]) << 16 | u64::from(vlans[1])
 }
 
-/// Freshness values and the time of the current one.
+/// Freshness values, the time when the current value was drawn, and whether the gateway is stopping.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Control {
     pub fresh_current: u64,
@@ -131,7 +131,7 @@ pub struct Control {
 pub struct State {
     pub gateway: GatewayId,
     pub lines: Vec<Line>,
-    /// By line: whether its device is installed; the index finds only installed devices.
+    /// By line: whether the line's device is installed. A lookup by device id finds only installed devices.
     pub installed: Vec<bool>,
     pub control: Control,
     pub invariants: Rc<RefCell<Invariants>>,
@@ -251,7 +251,7 @@ impl Future for Turn {
 /// A running actor.
 pub type Actor<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// Lets an actor perform its next access; returns its result after the last one.
+/// Lets an actor perform its next access. Returns the actor's result after its last access.
 pub fn step<T>(actor: &mut Actor<T>) -> Option<T> {
     match actor.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),

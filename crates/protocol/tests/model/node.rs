@@ -21,7 +21,7 @@ use super::random::Random;
 use super::rules::{Rule, Rules};
 use super::user_space::UserSpace;
 
-/// Rows of each device per gateway: gateway 1 has the first range, gateway 2 the next.
+/// Number of rows of each device per gateway: gateway 1 has the first range, gateway 2 the next.
 pub const RANGE_ROWS: u32 = 100_000;
 /// Rows by which the registry's durable mark advances (LAP/1 1.4.6).
 const BLOCK_ROWS: u32 = 4;
@@ -48,7 +48,7 @@ pub struct Node {
     marks: Vec<u32>,
     /// By device, in the gateway's memory: the next row to give to the oracle.
     installed_until: Vec<u32>,
-    /// In the registry.
+    /// By device, in the registry: whether the device is revoked.
     revoked: Vec<bool>,
 }
 
@@ -269,7 +269,7 @@ impl Node {
             let payload = is_reply.then(|| payload_of(&bytes)).flatten();
             if stepped_verdict != verdict || stepped_reply.map(Vec::from) != payload {
                 self.invariants.borrow_mut().violate(format!(
-                    "gateway {}: the verdict of the oracle is {verdict}, that of the step machine {stepped_verdict}",
+                    "gateway {}: the verdict of the oracle is {verdict}, the verdict of the step machine is {stepped_verdict}",
                     self.id
                 ));
             }

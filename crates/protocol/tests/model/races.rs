@@ -56,6 +56,7 @@ impl Statistics {
 /// An actor that pauses, as a preempted thread does, until `awake_at`.
 struct RunningActor<T> {
     actor: Actor<T>,
+    /// A value of the clock, in accesses.
     awake_at: usize,
 }
 
@@ -76,7 +77,7 @@ struct Race {
     devices: Rc<[DeviceId]>,
     user: UserSpace,
     cpus: Vec<RunningActor<Outcome>>,
-    user_space: Vec<RunningActor<()>>,
+    user_operations: Vec<RunningActor<()>>,
     /// Accesses made so far.
     clock: usize,
     /// Messages sent so far and their origins: each sender may repeat them.
@@ -96,7 +97,7 @@ pub fn run(seed: u64, rules: Rules) -> Result<Statistics, String> {
         race.step_one();
         race.check()?;
     }
-    while !race.cpus.is_empty() || !race.user_space.is_empty() {
+    while !race.cpus.is_empty() || !race.user_operations.is_empty() {
         race.step_one();
         race.check()?;
     }
@@ -107,10 +108,10 @@ pub fn run(seed: u64, rules: Rules) -> Result<Statistics, String> {
 impl Race {
     fn new(seed: u64, rules: Rules) -> Self {
         let mut random = Random::new(seed);
-        let second = if random.chance(50) { Mode::Pool } else { Mode::Key };
+        let second_mode = if random.chance(50) { Mode::Pool } else { Mode::Key };
         let enrollments = [
             Enrollment::new(2, Mode::Pool, random.chance(70)),
-            Enrollment::new(4, second, random.chance(70)),
+            Enrollment::new(4, second_mode, random.chance(70)),
         ];
         let invariants = Rc::new(RefCell::new(Invariants::new(&enrollments)));
         let config = Config {
@@ -147,7 +148,7 @@ impl Race {
             devices: enrollments.iter().map(|enrollment| enrollment.device).collect(),
             user,
             cpus: Vec::new(),
-            user_space: Vec::new(),
+            user_operations: Vec::new(),
             clock: 0,
             history: Vec::new(),
             next_actor: 1,
@@ -168,7 +169,7 @@ impl Race {
         if self.cpus.len() < CPUS_MAX && self.random.chance(25) {
             self.begin_message();
         }
-        if self.user_space.is_empty() && self.random.chance(15) {
+        if self.user_operations.is_empty() && self.random.chance(15) {
             self.begin_user_space();
         }
         if self.random.below(1_500) == 0 {
@@ -178,7 +179,7 @@ impl Race {
             let line = self.random.below(2);
             let memory = self.memory_for_next_actor();
             let user = self.user.with_memory(memory);
-            self.user_space.push(RunningActor::new(user.revoke(line)));
+            self.user_operations.push(RunningActor::new(user.revoke(line)));
         }
     }
 
@@ -186,7 +187,7 @@ impl Race {
         let line = self.random.below(2);
         let (meta, message) = match self.random.below(100) {
             0..45 => self.genuine_response(line),
-            45..60 => self.repeated(),
+            45..60 => self.repeated_message(),
             60..68 => self.zero_key_response(line),
             68..76 => self.guessed_repetition(line),
             76..94 => self.data(line),
@@ -211,7 +212,7 @@ impl Race {
         let memory = self.memory_for_next_actor();
         let user = self.user.with_memory(memory);
         let fresh: [u8; 8] = self.random.bytes();
-        self.user_space.push(match self.random.below(10) {
+        self.user_operations.push(match self.random.below(10) {
             0..5 => RunningActor::new(user.refill(line)),
             5..9 => RunningActor::new(user.fill(line)),
             _ => RunningActor::new(user.rotate_fresh(u64::from_be_bytes(fresh) | 1, NOW.monotonic_ms)),
@@ -225,8 +226,8 @@ impl Race {
         let cpus = (0..self.cpus.len())
             .filter(|cpu| is_awake(self.cpus[*cpu].awake_at))
             .map(Ok);
-        let users = (0..self.user_space.len())
-            .filter(|user| is_awake(self.user_space[*user].awake_at))
+        let users = (0..self.user_operations.len())
+            .filter(|user| is_awake(self.user_operations[*user].awake_at))
             .map(Err);
         let choices: Vec<Result<usize, usize>> = cpus.chain(users).collect();
         let awake_at = if self.random.chance(4) {
@@ -244,10 +245,10 @@ impl Race {
                 }
             }
             Some(Err(user)) => {
-                let running = &mut self.user_space[*user];
+                let running = &mut self.user_operations[*user];
                 running.awake_at = awake_at;
                 if step(&mut running.actor).is_some() {
-                    drop(self.user_space.swap_remove(*user));
+                    drop(self.user_operations.swap_remove(*user));
                 }
             }
             None => {}
@@ -268,7 +269,7 @@ impl Race {
     /// Stops all actors between two of their accesses, and starts a new process, which recovers.
     fn crash(&mut self) {
         self.cpus.clear();
-        self.user_space.clear();
+        self.user_operations.clear();
         self.user.recover();
         self.statistics.crashes += 1;
     }
@@ -330,7 +331,7 @@ impl Race {
     }
 
     /// Returns a repeated message, sometimes from another origin.
-    fn repeated(&mut self) -> (Meta, Vec<u8>) {
+    fn repeated_message(&mut self) -> (Meta, Vec<u8>) {
         let recent = self.history.len().saturating_sub(8);
         let Some((mut meta, message)) = self.random.pick(&self.history[recent..]).cloned() else {
             return self.genuine_response(0);
@@ -360,12 +361,12 @@ impl Race {
         (self.origin(line), response.as_bytes().to_vec())
     }
 
-    /// A datagram of any earlier session of the same line, most likely the last one.
+    /// A datagram of the session whose tag is in the line; if the line has no such session, a repeated message.
     fn data(&mut self, line: usize) -> (Meta, Vec<u8>) {
         let tag = self.memory.inspect(|state| state.lines[line].pair(Word::Tag));
         let session = self.invariants.borrow().accepted.get(&halves(&tag)[0]).cloned();
         let Some(session) = session else {
-            return self.repeated();
+            return self.repeated_message();
         };
         let seq = self.random.between(1, 12);
         self.invariants

@@ -3,7 +3,8 @@
 //!
 //! The gateway of this model is written once and checks every rule where it applies. With all rules it is compared
 //! with the crate's oracle message by message (`node.rs`); with one rule removed, the invariants must detect a
-//! violation. So production code needs no test switches, and the mutated code is the code that runs.
+//! violation. So production code needs no test switches. The code from which a rule is removed is the same code that is
+//! compared with the oracle.
 
 /// One rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,13 +19,13 @@ pub enum Rule {
     WinnerTag,
     /// A line that is not VALID verifies nothing; without: it verifies with its content, even zeros.
     Valid,
-    /// BUSY reserves the line for the winner; without: the winner leaves it VALID and BUSY is ignored.
+    /// BUSY reserves the line for the winner; without: the winner leaves the line VALID, and BUSY is ignored.
     BusyOwnership,
-    /// The commit word is read again before the repeated ACK is sent, so that it does not mix two sessions.
+    /// The commit word is read again before the repeated ACK is sent, so that the ACK does not mix two sessions.
     RepeatedAckRecheck,
     /// DATA reads the window before the session's id and key; without: after.
     WindowBeforeKey,
-    /// The winner zeroes the session id before it writes anything of the new session; without: it does not.
+    /// The winner zeroes the session id before it writes anything of the new session; without: the old id stays.
     SessionIdZeroedFirst,
     /// User space publishes a row by writing its key's second half last; without: first.
     SecondHalfLast,

@@ -19,12 +19,13 @@ use super::random::Random;
 pub struct SimulatedDevice {
     pub enrollment: Enrollment,
     pub machine: Device,
-    /// The gateway of the device.
+    /// Index of the gateway to which the device sends.
     pub gateway: usize,
     /// The current address, one of two.
     pub ip: IpAddr,
     boot_ahead_ms: u64,
-    /// The reading in progress, with a number, because an abandoned reading must not be reported.
+    /// The PUF reading in progress and its number. The number distinguishes this reading from abandoned readings, whose
+    /// results are ignored.
     pub reading: Option<(u64, PufQuery)>,
     readings: u64,
     pub sessions_opened: usize,
@@ -126,7 +127,8 @@ impl SimulatedDevice {
         Some((bytes.get(udp.payload())?.to_vec(), ip_bytes(endpoint.ip)))
     }
 
-    pub fn read(
+    /// Ends a PUF reading, which sometimes fails. Ignores an abandoned reading.
+    pub fn complete_reading(
         &mut self,
         reading: u64,
         true_ms: u64,

@@ -25,8 +25,9 @@ use super::simulated_device::{DeviceAction, SimulatedDevice};
 const ATTACK_MS: u64 = 240_000;
 const FRESH_ROTATION_MS: u64 = 8_000;
 const MAINTENANCE_EVERY_MS: u64 = 300;
-/// Longer than the wait of a device that has used up its re-authentications: ten minutes, plus a margin. The session
-/// lifetime is added, because a device detects only at the renewal that its session was lost in a crash of its gateway.
+/// A run continues for this time and one session lifetime after the attack. A device that has used up its
+/// re-authentications waits ten minutes; the rest is a margin. The session lifetime is added because a device detects
+/// only at its renewal that a crash of the gateway has ended the session.
 const ATTACK_MARGIN_MS: u64 = 900_000;
 const INGRESS: u32 = 3;
 
@@ -63,11 +64,11 @@ impl Statistics {
 enum Event {
     ToGateway { gateway: usize, frame: Vec<u8> },
     ToDevices { frame: Vec<u8> },
-    Wake { station: usize },
-    PufRead { station: usize, reading: u64 },
+    Wake { device_index: usize },
+    PufRead { device_index: usize, reading: u64 },
     Attack,
     Failure,
-    Fresh { gateway: usize },
+    RotateFresh { gateway: usize },
     Maintenance { gateway: usize },
     Probe,
 }
@@ -78,13 +79,16 @@ struct Simulation {
     now_ms: u64,
     quiet_from_ms: u64,
     lifetime_ms: u64,
+    /// Scheduled events: time in ms, sequence number, event.
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    /// The newest sequence number in `queue`.
     queued: u64,
     gateways: Vec<Node>,
-    stations: Vec<SimulatedDevice>,
+    devices: Vec<SimulatedDevice>,
     enrollments: Rc<[Enrollment]>,
     attacker: Attacker,
-    hostility: u32,
+    /// Percentage of messages that an on-path attacker drops, delays, duplicates, relays or alters.
+    interference_percent: u32,
     invariants: Rc<RefCell<Invariants>>,
     statistics: Statistics,
 }
@@ -103,8 +107,8 @@ pub fn run(seed: u64, attack: Attack, rules: Rules) -> Result<Statistics, String
 impl Simulation {
     fn new(seed: u64, attack: Attack, rules: Rules) -> Self {
         let mut random = Random::new(seed);
-        let devices = 3 + random.below(5) as u8;
-        let enrollments: Rc<[Enrollment]> = (1..=devices)
+        let device_count = 3 + random.below(5) as u8;
+        let enrollments: Rc<[Enrollment]> = (1..=device_count)
             .map(|number| {
                 let mode = if random.chance(50) { Mode::Pool } else { Mode::Key };
                 Enrollment::new(number, mode, random.chance(70))
@@ -118,11 +122,11 @@ impl Simulation {
         for gateway in &mut gateways {
             gateway.start(0, &mut random);
         }
-        let stations = enrollments
+        let devices = enrollments
             .iter()
             .map(|enrollment| SimulatedDevice::new(*enrollment, random.below(2), random.between(0, 1 << 40)))
             .collect();
-        let hostility = *random.pick(&[5, 20, 40]).unwrap_or(&20);
+        let interference_percent = *random.pick(&[5, 20, 40]).unwrap_or(&20);
         let mut simulation = Self {
             random,
             attack,
@@ -132,10 +136,10 @@ impl Simulation {
             queue: BinaryHeap::new(),
             queued: 0,
             gateways,
-            stations,
+            devices,
             enrollments,
             attacker: Attacker::new(),
-            hostility,
+            interference_percent,
             invariants,
             statistics: Statistics::default(),
         };
@@ -145,18 +149,18 @@ impl Simulation {
 
     fn schedule_start(&mut self) {
         for gateway in 0..self.gateways.len() {
-            self.schedule_at(FRESH_ROTATION_MS, Event::Fresh { gateway });
+            self.schedule_at(FRESH_ROTATION_MS, Event::RotateFresh { gateway });
             self.schedule_at(MAINTENANCE_EVERY_MS, Event::Maintenance { gateway });
         }
         self.schedule_at(1, Event::Attack);
         self.schedule_at(5_000, Event::Failure);
         self.schedule_at(500, Event::Probe);
-        for station in 0..self.stations.len() {
+        for device_index in 0..self.devices.len() {
             let actions = {
                 let mut invariants = self.invariants.borrow_mut();
-                self.stations[station].start(0, &mut self.random, &self.gateways, &mut invariants)
+                self.devices[device_index].start(0, &mut self.random, &self.gateways, &mut invariants)
             };
-            self.perform(station, actions);
+            self.perform(device_index, actions);
         }
     }
 
@@ -197,27 +201,30 @@ impl Simulation {
         match event {
             Event::ToGateway { gateway, frame } => self.reach_gateway(gateway, frame),
             Event::ToDevices { frame } => self.reach_devices(&frame),
-            Event::Wake { station } => {
-                if self.stations[station]
+            Event::Wake { device_index } => {
+                if self.devices[device_index]
                     .wake_ms()
                     .is_some_and(|wake| wake <= self.now_ms)
                 {
                     let actions = {
                         let mut invariants = self.invariants.borrow_mut();
-                        self.stations[station].poll(
+                        self.devices[device_index].poll(
                             self.now_ms,
                             &mut self.random,
                             &self.gateways,
                             &mut invariants,
                         )
                     };
-                    self.perform(station, actions);
+                    self.perform(device_index, actions);
                 }
             }
-            Event::PufRead { station, reading } => {
+            Event::PufRead {
+                device_index,
+                reading,
+            } => {
                 let actions = {
                     let mut invariants = self.invariants.borrow_mut();
-                    self.stations[station].read(
+                    self.devices[device_index].complete_reading(
                         reading,
                         self.now_ms,
                         &mut self.random,
@@ -225,11 +232,11 @@ impl Simulation {
                         &mut invariants,
                     )
                 };
-                self.perform(station, actions);
+                self.perform(device_index, actions);
             }
             Event::Attack => self.attack_now(),
             Event::Failure => self.inject_failure(),
-            Event::Fresh { gateway } => self.rotate(gateway),
+            Event::RotateFresh { gateway } => self.rotate(gateway),
             Event::Maintenance { gateway } => {
                 self.gateways[gateway].refill_all();
                 let ms = if self.has_attack_ended() {
@@ -249,23 +256,30 @@ impl Simulation {
         let is_late = !self.has_attack_ended() && self.attack == Attack::OnPath && self.random.chance(4);
         self.schedule_after(
             if is_late { 25_000 } else { FRESH_ROTATION_MS },
-            Event::Fresh { gateway },
+            Event::RotateFresh { gateway },
         );
     }
 
-    /// Executes the device's actions: sends frames past the attacker and schedules its wake-up.
-    fn perform(&mut self, station: usize, actions: Vec<DeviceAction>) {
+    /// Executes the device's actions: sends frames through the attacker, and schedules PUF readings. Schedules the device's
+    /// next wake-up.
+    fn perform(&mut self, device_index: usize, actions: Vec<DeviceAction>) {
         for action in actions {
             match action {
                 DeviceAction::Send(frame) => self.carry(frame),
                 DeviceAction::ReadPuf(reading) => {
                     let ms = self.random.between(1, 40);
-                    self.schedule_after(ms, Event::PufRead { station, reading });
+                    self.schedule_after(
+                        ms,
+                        Event::PufRead {
+                            device_index,
+                            reading,
+                        },
+                    );
                 }
             }
         }
-        if let Some(wake_ms) = self.stations[station].wake_ms() {
-            self.schedule_at(wake_ms.max(self.now_ms), Event::Wake { station });
+        if let Some(wake_ms) = self.devices[device_index].wake_ms() {
+            self.schedule_at(wake_ms.max(self.now_ms), Event::Wake { device_index });
         }
     }
 
@@ -275,9 +289,12 @@ impl Simulation {
         if self.has_attack_ended() || self.attack == Attack::OffPath {
             return self.arrive(ms, frame);
         }
-        let delivery = self
-            .attacker
-            .intercept(&frame, self.hostility, &self.enrollments, &mut self.random);
+        let delivery = self.attacker.intercept(
+            &frame,
+            self.interference_percent,
+            &self.enrollments,
+            &mut self.random,
+        );
         match delivery {
             FrameAction::Pass => self.arrive(ms, frame),
             FrameAction::Drop => {}
@@ -295,7 +312,7 @@ impl Simulation {
         }
     }
 
-    /// Delivers by destination MAC address, as a switch does.
+    /// Delivers a frame by its destination MAC address, as a switch does.
     fn arrive(&mut self, ms: u64, frame: Vec<u8>) {
         let Some(mac) = frame.get(..6).and_then(|mac| Mac::try_from(mac).ok()) else {
             return;
@@ -325,14 +342,14 @@ impl Simulation {
         let Ok(parsed) = frame::parse(bytes) else {
             return;
         };
-        let station = self
-            .stations
+        let device_index = self
+            .devices
             .iter()
-            .position(|station| station.enrollment.endpoint.mac == parsed.dst_mac);
-        if let Some(station) = station {
+            .position(|simulated| simulated.enrollment.endpoint.mac == parsed.dst_mac);
+        if let Some(device_index) = device_index {
             let actions = {
                 let mut invariants = self.invariants.borrow_mut();
-                self.stations[station].receive(
+                self.devices[device_index].receive(
                     bytes,
                     self.now_ms,
                     &mut self.random,
@@ -340,7 +357,7 @@ impl Simulation {
                     &mut invariants,
                 )
             };
-            self.perform(station, actions);
+            self.perform(device_index, actions);
         }
     }
 
@@ -375,7 +392,7 @@ impl Simulation {
             return;
         }
         let gateway = self.random.below(self.gateways.len());
-        let station = self.random.below(self.stations.len());
+        let device_index = self.random.below(self.devices.len());
         let node = &mut self.gateways[gateway];
         match self.random.below(16) {
             0..3 => {
@@ -392,24 +409,24 @@ impl Simulation {
             }
             6 => node.set_stopping(true),
             7..9 => node.set_stopping(false),
-            9 if self.random.chance(30) => self.revoke(station),
-            10..13 => self.roam(station),
+            9 if self.random.chance(30) => self.revoke(device_index),
+            10..13 => self.roam(device_index),
             _ => {}
         }
         let ms = self.random.between(500, 12_000);
         self.schedule_after(ms, Event::Failure);
     }
 
-    fn revoke(&mut self, station: usize) {
-        self.stations[station].revoked = true;
+    fn revoke(&mut self, device_index: usize) {
+        self.devices[device_index].revoked = true;
         for gateway in &mut self.gateways {
-            gateway.revoke(station);
+            gateway.revoke(device_index);
         }
     }
 
     /// A device moves to the other gateway, to its other address, or restarts.
-    fn roam(&mut self, station: usize) {
-        let device = &mut self.stations[station];
+    fn roam(&mut self, device_index: usize) {
+        let device = &mut self.devices[device_index];
         device.abandon();
         match self.random.below(3) {
             0 => device.gateway = 1 - device.gateway,
@@ -425,14 +442,14 @@ impl Simulation {
             let mut invariants = self.invariants.borrow_mut();
             device.start(self.now_ms, &mut self.random, &self.gateways, &mut invariants)
         };
-        self.perform(station, actions);
+        self.perform(device_index, actions);
     }
 
-    /// Sends a packet to the service, from a device's or the attacker's MAC address: the gate decides.
+    /// Sends a packet to the service, from a device's or the attacker's MAC address, and checks the gate's verdict.
     fn probe(&mut self) {
         let gateway = self.random.below(self.gateways.len());
-        let station = self.random.below(self.stations.len());
-        let device_endpoint = self.stations[station].endpoint();
+        let device_index = self.random.below(self.devices.len());
+        let device_endpoint = self.devices[device_index].endpoint();
         let service_ip = if device_endpoint.ip.is_ipv4() {
             IpAddr::from([10, 77, 0, 1])
         } else {
@@ -454,8 +471,10 @@ impl Simulation {
         };
         let frame = FrameBuilder::new(from, service).udp(b"reading");
         let may_pass = !is_attacker
-            && self.enrollments[station].bound
-            && self.gateways[gateway].session(station, self.now_ms).is_some();
+            && self.enrollments[device_index].bound
+            && self.gateways[gateway]
+                .session(device_index, self.now_ms)
+                .is_some();
         let (verdict, _) = self.gateways[gateway].deliver(self.now_ms, INGRESS, frame);
         self.count(verdict);
         let has_passed = verdict == Verdict::PassSession;

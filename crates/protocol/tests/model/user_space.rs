@@ -91,7 +91,7 @@ impl UserSpace {
         }
     }
 
-    /// Fills a line with neither VALID nor BUSY with the row of its idx, from the ring or the registry.
+    /// If a line is neither VALID nor BUSY, fills the line with the row of its idx. Removes this row from the ring.
     pub async fn fill(self, line: usize) {
         let Some(commit) = self
             .load_writable_commit(line)
@@ -125,7 +125,7 @@ impl UserSpace {
         }
     }
 
-    /// Removes the row from the ring, so that it is not found again one ring length later.
+    /// Removes the row from the ring, and returns the row. Otherwise a CPU would find the row again one ring length later.
     async fn drain(&self, line: usize, idx: u32) -> Row {
         let slot = self.slot(idx);
         self.memory.exchange(line, Word::RingKey(slot, 1), 0).await;
@@ -150,7 +150,7 @@ impl UserSpace {
         }
     }
 
-    /// Sets a new freshness value: previous before current.
+    /// Sets a new freshness value: writes the previous value before the current value.
     pub async fn rotate_fresh(self, value: u64, now_monotonic_ms: u64) {
         let control = self.memory.control().await;
         self.memory

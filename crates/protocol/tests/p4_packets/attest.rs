@@ -17,7 +17,9 @@ use linewarden_protocol::wire::{Header, message_type};
 use zerocopy::IntoBytes as _;
 
 use super::lap;
-use super::packet_tester::{GATEWAY, OWN_V6, PacketTester, device_end, gateway_end, service_end, v6};
+use super::packet_tester::{
+    GATEWAY, OWN_V6, PacketTester, device_endpoint, gateway_endpoint, service_endpoint, v6,
+};
 use super::stf::Stf;
 
 const H: ConfigurationHash = ConfigurationHash([0x21; 32]);
@@ -27,7 +29,7 @@ const START: PeriodStart = PeriodStart {
     salt: *b"saltsalt",
 };
 const CPU_PORT: u16 = 510;
-/// Far ahead, µs of the switch's clock.
+/// A time that no test reaches, µs of the switch's clock.
 const LATER_US: u64 = 1 << 46;
 
 fn device(number: u8) -> DeviceId {
@@ -88,7 +90,7 @@ impl Program<'_> {
             provers_max,
             sources: None,
             own_macs,
-            ..GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()])
+            ..GatewayConfig::new(GATEWAY, &[gateway_endpoint().ip, OWN_V6.into()])
         })
     }
 
@@ -125,8 +127,8 @@ impl Program<'_> {
         let has_alternate = u8::from(alternate.is_some());
         match self {
             Program::P4dra(_) => {
-                let all = [(0, Some(current)), (1, alternate)];
-                for (key_index, words) in all
+                let keys_by_index = [(0, Some(current)), (1, alternate)];
+                for (key_index, words) in keys_by_index
                     .into_iter()
                     .filter_map(|(key_index, words)| Some((key_index, words?)))
                 {
@@ -171,7 +173,7 @@ impl Program<'_> {
 
     /// Begins a round like the control plane, which writes the number last.
     fn open(self, tester: &mut PacketTester, round: &AttestRound, is_late: bool) {
-        let lane = round.number.0 & 1;
+        let round_slot = round.number.0 & 1;
         let lines = [
             ("round_period", round.start.period.0),
             ("round_nonce", u64::from_be_bytes(round.nonce)),
@@ -180,9 +182,9 @@ impl Program<'_> {
         ];
         for (register, value) in lines {
             let control = self.control();
-            tester
-                .stf
-                .line(&format!("register_write {control}.{register} {lane} {value}"));
+            tester.stf.line(&format!(
+                "register_write {control}.{register} {round_slot} {value}"
+            ));
         }
         let deadline_ms = if is_late {
             0
@@ -207,7 +209,7 @@ fn words(key: &ProofKey) -> [u32; 8] {
 /// Returns a PROOF as the device sends it.
 fn proof(number: u8, round: &AttestRound, h: &ConfigurationHash) -> Vec<u8> {
     let message = round.proof_message(device(number), key(number, h).prove(round));
-    PacketTester::to_lap(device_end(number), message.as_bytes())
+    PacketTester::to_lap(device_endpoint(number), message.as_bytes())
 }
 
 fn proofs(program: Program<'_>) -> Stf {
@@ -255,7 +257,7 @@ fn proofs(program: Program<'_>) -> Stf {
     tester.comment("The next round is open at the same time, with IPv6 and VLAN tags.");
     program.open(&mut tester, &second, false);
     let message = second.proof_message(device(1), key(1, &H).prove(&second));
-    let frame = FrameBuilder::new(v6(device_end(1)), v6(gateway_end()))
+    let frame = FrameBuilder::new(v6(device_endpoint(1)), v6(gateway_endpoint()))
         .vlan(7)
         .vlan(9);
     tester.expect(Verdict::ProofOk, &frame.udp(message.as_bytes()));
@@ -284,7 +286,7 @@ fn proofs(program: Program<'_>) -> Stf {
     tester.finish()
 }
 
-/// Waits until all recirculating frames have their verdict: the order of verdicts is that of the oracle again.
+/// Waits until all recirculating frames have a verdict. Afterwards the program and the oracle decide in the same order.
 fn drain(tester: &mut PacketTester) {
     tester.stf.line("wait");
 }
@@ -313,8 +315,8 @@ fn foreign_proofs(tester: &mut PacketTester) {
         message_type::ATTEST_REQUEST,
         8,
     ] {
-        tester.send(&PacketTester::to_lap(device_end(1), &message(kind, 64)));
-        tester.send(&PacketTester::to_lap(v6(device_end(1)), &message(kind, 65)));
+        tester.send(&PacketTester::to_lap(device_endpoint(1), &message(kind, 64)));
+        tester.send(&PacketTester::to_lap(v6(device_endpoint(1)), &message(kind, 65)));
     }
     for (kind, bytes) in [
         (message_type::DATA_UP, 56),
@@ -325,20 +327,20 @@ fn foreign_proofs(tester: &mut PacketTester) {
         (message_type::PROOF, 64),
         (message_type::REQUEST, 16),
     ] {
-        tester.send(&PacketTester::to_lap(device_end(1), &message(kind, bytes)));
+        tester.send(&PacketTester::to_lap(device_endpoint(1), &message(kind, bytes)));
     }
     let request = message(message_type::REQUEST, 64);
     for at in [2, 3, 4, 5, 40, 63] {
         tester.send(&PacketTester::to_lap(
-            device_end(1),
+            device_endpoint(1),
             &altered_proofs(&request, at),
         ));
     }
     for bytes in [0, 15] {
-        tester.send(&PacketTester::to_lap(device_end(1), &request[..bytes]));
+        tester.send(&PacketTester::to_lap(device_endpoint(1), &request[..bytes]));
     }
-    let to_gateway = FrameBuilder::new(device_end(1), gateway_end());
-    let to_service = FrameBuilder::new(device_end(1), service_end());
+    let to_gateway = FrameBuilder::new(device_endpoint(1), gateway_endpoint());
+    let to_service = FrameBuilder::new(device_endpoint(1), service_endpoint());
     for frame in [
         to_gateway.clone().fragment(0, true).udp(&request),
         to_gateway.clone().options(&[1]).udp(&request),
@@ -348,10 +350,10 @@ fn foreign_proofs(tester: &mut PacketTester) {
         to_service.ip(6, b"foreign"),
         to_service.arp_request(),
         to_service.ethernet(0x88cc, b"foreign"),
-        FrameBuilder::new(v6(device_end(1)), v6(service_end()))
+        FrameBuilder::new(v6(device_endpoint(1)), v6(service_endpoint()))
             .extension(0)
             .udp(b"foreign"),
-        FrameBuilder::new(v6(device_end(1)), v6(service_end())).neighbor_solicitation([0xfd; 16]),
+        FrameBuilder::new(v6(device_endpoint(1)), v6(service_endpoint())).neighbor_solicitation([0xfd; 16]),
     ] {
         tester.send(&frame);
     }
@@ -361,9 +363,9 @@ fn foreign_proofs(tester: &mut PacketTester) {
     for source in [[0, 1, 2, 3], [224, 0, 0, 1], [255, 255, 255, 255]] {
         let from = linewarden_protocol::frame::write::Endpoint {
             ip: source.into(),
-            ..device_end(1)
+            ..device_endpoint(1)
         };
-        tester.send(&FrameBuilder::new(from, gateway_end()).udp(&request));
+        tester.send(&FrameBuilder::new(from, gateway_endpoint()).udp(&request));
     }
 }
 
@@ -374,13 +376,13 @@ fn classic_round(number: u8) -> Round {
     }
 }
 
-fn open_classic(tester: &mut PacketTester, lane: u8, number: u32, round: &Round) {
+fn open_classic(tester: &mut PacketTester, round_slot: u8, number: u32, round: &Round) {
     let r = u64::from_be_bytes(swap_word_bytes(round.r));
     let n = u64::from_be_bytes(swap_word_bytes(round.n));
     for (register, value) in [("p4dra_r", r), ("p4dra_n", n), ("p4dra_number", number.into())] {
-        tester
-            .stf
-            .line(&format!("register_write AttestIngress.{register} {lane} {value}"));
+        tester.stf.line(&format!(
+            "register_write AttestIngress.{register} {round_slot} {value}"
+        ));
     }
     assert!(tester.gateway.p4dra().unwrap().verifier.open_round(*round));
 }
@@ -389,7 +391,7 @@ fn open_classic(tester: &mut PacketTester, lane: u8, number: u32, round: &Round)
 fn classic_frame(message: &Message, vlans: &[u16]) -> Vec<u8> {
     let mut bytes = [0; 162];
     let length = message.write(&mut bytes).unwrap();
-    let mut frame = FrameBuilder::new(device_end(1), gateway_end());
+    let mut frame = FrameBuilder::new(device_endpoint(1), gateway_endpoint());
     for vlan in vlans {
         frame = frame.vlan(*vlan);
     }
@@ -405,10 +407,10 @@ fn classic(program: &str) -> Stf {
         ProverId(*b"1234567890123456"),
         ConfigurationHash([0; 32]),
     );
-    let all: Vec<_> = std::iter::once(published)
+    let all_provers: Vec<_> = std::iter::once(published)
         .chain((1..4).map(|number| (secret(number), id(number), h(number))))
         .collect();
-    for (key, id, h) in &all {
+    for (key, id, h) in &all_provers {
         verifier.install(*id, key, h);
     }
     let mut gateway = Program::P4dra(program).gateway(0);
@@ -419,7 +421,7 @@ fn classic(program: &str) -> Stf {
     });
     let mut tester = PacketTester::new("AttestIngress", Stf::new(program, "classic"), gateway);
     tester.comment("Provers: 0 is that of the published tools.");
-    for (number, (key, id, h)) in (0..).zip(&all) {
+    for (number, (key, id, h)) in (0..).zip(&all_provers) {
         let words = *Template::new(key, id, h).words();
         tester.stf.line(&format!(
             "add AttestIngress.p4dra_provers hdr.prover.d:0x{} set_template(prover:{number}, {})",
@@ -431,12 +433,15 @@ fn classic(program: &str) -> Stf {
         r: *b"12345678",
         n: *b"12345678",
     };
-    let provers: Vec<_> = all.iter().map(|(key, id, h)| Prover::new(key, *id, h)).collect();
+    let provers: Vec<_> = all_provers
+        .iter()
+        .map(|(key, id, h)| Prover::new(key, *id, h))
+        .collect();
     let reply = |number: usize, round: &Round| {
         let mut request = [0; 64];
         let bytes = Message::Request(*round).write(&mut request).unwrap();
         let proof_reply = provers[number].reply(&request[..bytes]).unwrap();
-        FrameBuilder::new(device_end(1), gateway_end()).ethernet(ETHER_TYPE, &proof_reply)
+        FrameBuilder::new(device_endpoint(1), gateway_endpoint()).ethernet(ETHER_TYPE, &proof_reply)
     };
     tester.comment("No round is open.");
     tester.expect(Verdict::DropP4draRound, &reply(0, &published_round));
@@ -481,7 +486,9 @@ fn classic(program: &str) -> Stf {
     drain(&mut tester);
     tester.comment("With VLAN tags; the reply keeps them.");
     let payload = &valid[14..];
-    let tagged = FrameBuilder::new(device_end(1), gateway_end()).vlan(5).vlan(6);
+    let tagged = FrameBuilder::new(device_endpoint(1), gateway_endpoint())
+        .vlan(5)
+        .vlan(6);
     tester.expect(Verdict::ReplyP4draVerified, &tagged.ethernet(ETHER_TYPE, payload));
     let three_tags = tagged.vlan(7).ethernet(ETHER_TYPE, payload);
     tester.expect(Verdict::PassForeign, &three_tags);

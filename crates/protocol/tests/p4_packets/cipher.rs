@@ -1,4 +1,4 @@
-//! cipher.p4: Forró compared with this project's, ChaCha with that of `rand_chacha`.
+//! cipher.p4: its Forró is compared with the Forró of this project, its ChaCha with the ChaCha of `rand_chacha`.
 
 use linewarden_forro::{Matrix, R6, R10, R14};
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
@@ -21,7 +21,7 @@ struct Key {
 }
 
 impl Key {
-    /// Returns 64 bytes of keystream. The first half of the 96-bit nonce is the upper half of a 64-bit counter.
+    /// Returns 64 bytes of keystream. The first 32 bits of the 96-bit nonce are the upper half of a 64-bit counter.
     fn block(&self, forro: bool, counter: u32, nonce: [u8; 12]) -> [u8; 64] {
         let (high, low) = nonce.split_first_chunk::<4>().unwrap();
         let counter = u64::from(u32::from_le_bytes(*high)) << 32 | u64::from(counter);
@@ -78,7 +78,7 @@ fn xor(block: [u8; 64], text: [u8; 64]) -> [u8; 64] {
     std::array::from_fn(|at| block[at] ^ text[at])
 }
 
-/// Key, counter, nonce and block of RFC 8439 2.3.2, with which the reference ciphers are checked here.
+/// Keystream block of RFC 8439 2.3.2, with which the reference cipher is checked.
 const RFC8439_BLOCK: &str = "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e\
      d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e";
 

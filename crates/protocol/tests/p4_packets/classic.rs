@@ -12,18 +12,20 @@ use linewarden_protocol::verdict::Verdict;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
-use super::packet_tester::{GATEWAY, OWN_V6, PacketTester, device_end, gateway_end, service_end, v6};
+use super::packet_tester::{
+    GATEWAY, OWN_V6, PacketTester, device_endpoint, gateway_endpoint, service_endpoint, v6,
+};
 use super::stf::Stf;
 
 const SEED: u64 = 0x1234_5678_9abc_def0;
-/// Pairs of each identifier, from 1.
+/// Numbers of pairs of the identifiers 1, 2 and 3.
 const PAIRS: [usize; 3] = [9, 7, 2];
 
 /// A datagram to the classic port.
 fn to_classic(from: Endpoint, payload: &[u8]) -> Vec<u8> {
     let to = match from.ip.is_ipv6() {
-        true => v6(gateway_end()),
-        false => gateway_end(),
+        true => v6(gateway_endpoint()),
+        false => gateway_endpoint(),
     };
     let to = Endpoint {
         port: CLASSIC_PORT,
@@ -116,7 +118,7 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
         // LAP/1 is not served.
         lap_port: 0xffff,
         own_macs: None,
-        ..GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()])
+        ..GatewayConfig::new(GATEWAY, &[gateway_endpoint().ip, OWN_V6.into()])
     });
     let rng = SplitMix64::from_state(SEED);
     gateway.serve_classic(
@@ -134,7 +136,7 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
 
     tester.comment("Exchanges over IPv4 and IPv6. A hash is accepted once, a wrong one changes nothing.");
     for (number, identifier) in [1u32, 2, 1, 3, 2, 1].into_iter().enumerate() {
-        let from = device_end(u8::try_from(identifier).unwrap());
+        let from = device_endpoint(u8::try_from(identifier).unwrap());
         let is_v6 = number % 2 == 1;
         let from = if is_v6 { v6(from) } else { from };
         let request = to_classic(from, &bytes(&device::request(identifier), bits));
@@ -159,18 +161,24 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
     let mut zero = Message::new(message_type::RESP, 2);
     tester.expect(
         Verdict::DropClassicHash,
-        &to_classic(device_end(2), &bytes(&zero, bits)),
+        &to_classic(device_endpoint(2), &bytes(&zero, bits)),
     );
     tester.comment("Unknown identifiers.");
     for identifier in [0, 4, u32::MAX] {
         let request = bytes(&device::request(identifier), bits);
-        tester.expect(Verdict::DropClassicUnknown, &to_classic(device_end(2), &request));
+        tester.expect(
+            Verdict::DropClassicUnknown,
+            &to_classic(device_endpoint(2), &request),
+        );
         zero.identifier = identifier;
         let response = bytes(&zero, bits);
-        tester.expect(Verdict::DropClassicUnknown, &to_classic(device_end(2), &response));
+        tester.expect(
+            Verdict::DropClassicUnknown,
+            &to_classic(device_endpoint(2), &response),
+        );
     }
     tester.comment("A new REQ replaces the outstanding challenge, as the papers specify.");
-    let request = to_classic(device_end(1), &bytes(&device::request(1), bits));
+    let request = to_classic(device_endpoint(1), &bytes(&device::request(1), bits));
     let (_, first) = tester.send_on(super::packet_tester::PORT, &request);
     let (_, second) = tester.send_on(super::packet_tester::PORT, &request);
     for (reply, verdict) in [
@@ -178,31 +186,37 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
         (second, Verdict::ReplyClassicAck),
     ] {
         let response = respond(&crps[0], &message(&reply, bits, false), bits, has_two_pairs);
-        tester.expect(verdict, &to_classic(device_end(1), &bytes(&response, bits)));
+        tester.expect(verdict, &to_classic(device_endpoint(1), &bytes(&response, bits)));
     }
     tester.comment("Malformed messages: types, lengths; padding is kept, other ports pass.");
     for kind in [message_type::CH, message_type::ACK, 4, 255] {
         let bytes = bytes(&Message::new(kind, 1), bits);
-        tester.expect(Verdict::DropClassicMalformed, &to_classic(device_end(1), &bytes));
+        tester.expect(
+            Verdict::DropClassicMalformed,
+            &to_classic(device_endpoint(1), &bytes),
+        );
     }
     let plain = bytes(&device::request(1), bits);
     for payload in [&plain[1..], &plain[..20], &[], &[&plain[..], &[0]].concat()] {
-        tester.expect(Verdict::DropClassicMalformed, &to_classic(device_end(1), payload));
+        tester.expect(
+            Verdict::DropClassicMalformed,
+            &to_classic(device_endpoint(1), payload),
+        );
     }
     let to_port = Endpoint {
         port: CLASSIC_PORT,
-        ..gateway_end()
+        ..gateway_endpoint()
     };
-    let padded = FrameBuilder::new(device_end(1), to_port).vlan(12).vlan(13);
+    let padded = FrameBuilder::new(device_endpoint(1), to_port).vlan(12).vlan(13);
     tester.send(&padded.ip_fields(0x28, 0x7777, 9).padding(&[0xaa; 11]).udp(&plain));
-    let to_service = FrameBuilder::new(device_end(1), service_end());
+    let to_service = FrameBuilder::new(device_endpoint(1), service_endpoint());
     tester.expect(Verdict::PassForeign, &to_service.udp(&plain));
     tester.expect(
         Verdict::PassForeign,
         &to_service.clone().fragment(1, true).udp(&plain),
     );
     tester.expect(Verdict::PassForeign, &to_service.arp_request());
-    let to_gateway = FrameBuilder::new(device_end(1), to_port);
+    let to_gateway = FrameBuilder::new(device_endpoint(1), to_port);
     tester.expect(
         Verdict::PassUnparsed,
         &to_gateway.clone().fragment(0, true).udp(&plain),
@@ -217,10 +231,13 @@ fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
     if profile == Profile::Iot {
         tester.comment("Spent pairs are not used again.");
         for _ in 0..PAIRS[2] {
-            tester.send(&to_classic(device_end(3), &bytes(&device::request(3), bits)));
+            tester.send(&to_classic(device_endpoint(3), &bytes(&device::request(3), bits)));
         }
         let request = bytes(&device::request(3), bits);
-        tester.expect(Verdict::DropClassicUnknown, &to_classic(device_end(3), &request));
+        tester.expect(
+            Verdict::DropClassicUnknown,
+            &to_classic(device_endpoint(3), &request),
+        );
     }
     tester.comment("Altered frames; the oracle gives the expected result.");
     tester.send_altered(0x5eed_0003, 200, &recorded);

@@ -19,7 +19,8 @@ use zerocopy::IntoBytes as _;
 use zerocopy::byteorder::big_endian::U32;
 
 use super::packet_tester::{
-    GATEWAY, OWN_V6, PORT, PacketTester, SERVICE_PORT, device_end, gateway_end, service_end, v6,
+    GATEWAY, OWN_V6, PORT, PacketTester, SERVICE_PORT, device_endpoint, gateway_endpoint, service_endpoint,
+    v6,
 };
 use super::stf::Stf;
 use super::{lap_gates, lap_handshakes, lap_limits, lap_lists};
@@ -31,6 +32,7 @@ pub const FRESH: u64 = 0x4e5f_0001_0203_0405;
 pub const PREVIOUS_FRESH: u64 = 0x1e5f_a1a2_a3a4_a5a6;
 /// Above all row numbers: all rows may be spent.
 const NO_MARK: u64 = 1 << 32;
+/// A time that no test reaches, µs of the switch's clock.
 pub const LATER_US: u64 = 1 << 46;
 
 /// A device: number, kind of credential, origin.
@@ -46,7 +48,7 @@ pub fn device(number: u8, mode: Mode) -> Device {
     Device {
         number,
         mode,
-        from: device_end(number),
+        from: device_endpoint(number),
         vlan: None,
     }
 }
@@ -93,7 +95,7 @@ impl Device {
             nonce: std::array::from_fn(|at| nonce.wrapping_add(u8::try_from(at * 9).unwrap())),
             reserved: [0; 32],
         };
-        self.frame(gateway_end(), request.as_bytes())
+        self.frame(gateway_endpoint(), request.as_bytes())
     }
 
     pub fn message(&self, idx: u32, fresh: u64, bound: bool) -> Response {
@@ -112,10 +114,10 @@ impl Device {
     }
 
     pub fn response(&self, idx: u32, fresh: u64, bound: bool) -> Vec<u8> {
-        self.frame(gateway_end(), self.message(idx, fresh, bound).as_bytes())
+        self.frame(gateway_endpoint(), self.message(idx, fresh, bound).as_bytes())
     }
 
-    /// The keys of the session that the RESPONSE for this row opens.
+    /// The id and the key of the session that the RESPONSE for this row opens.
     pub fn session(&self, idx: u32, bound: bool) -> (SessionId, SessionKey) {
         let response = self.message(idx, FRESH, bound);
         let key = SessionKey::derive(&self.row(idx).auth_key, SUITE, &response.tag);
@@ -128,9 +130,9 @@ impl Device {
     pub fn data_up(&self, idx: u32, bound: bool, seq: u32, port: u16, payload: &[u8]) -> Vec<u8> {
         let (session, key) = self.session(idx, bound);
         let to = if self.from.ip.is_ipv6() {
-            v6(service_end())
+            v6(service_endpoint())
         } else {
-            service_end()
+            service_endpoint()
         };
         let to = Endpoint { port: LAP_PORT, ..to };
         let route = Route {
@@ -190,10 +192,10 @@ fn sources() -> DeviceSources {
     let prefixes = ["10.66.0.0/16", "fd66::/16"];
     let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
     let link = OwnAddress {
-        address: gateway_end().ip,
+        address: gateway_endpoint().ip,
         subnet: prefixes[0],
     };
-    DeviceSources::new(&prefixes, &[gateway_end().ip, OWN_V6.into()], &[link])
+    DeviceSources::new(&prefixes, &[gateway_endpoint().ip, OWN_V6.into()], &[link])
 }
 
 /// Arbitrary odd numbers.
@@ -206,7 +208,7 @@ const BUCKET_KEYS: [u64; 5] = [
 ];
 
 pub fn new_tester_with(what: &str, gate: Gate, configure: impl FnOnce(&mut GatewayConfig)) -> PacketTester {
-    let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, OWN_V6.into()]);
+    let mut config = GatewayConfig::new(GATEWAY, &[gateway_endpoint().ip, OWN_V6.into()]);
     config.gate = gate;
     config.sources = Some(sources());
     config.own_macs = Some(OWN_MACS.to_vec());
@@ -215,19 +217,19 @@ pub fn new_tester_with(what: &str, gate: Gate, configure: impl FnOnce(&mut Gatew
     let lists = lists(&config);
     let mut tester = PacketTester::empty(Stf::new("lap", what), Gateway::new(config));
     tester.comment("The gateway's own addresses, the ports of passing frames, and the devices.");
-    for own in [gateway_end().ip, OWN_V6.into()] {
+    for own in [gateway_endpoint().ip, OWN_V6.into()] {
         let value = hex::encode(ip_bytes(own));
         tester
             .stf
             .line(&format!("add LapIngress.local meta.end:0x{value} is_own()"));
     }
     for number in 1..16u8 {
-        tester.bridged.insert(device_end(number).mac, PORT);
+        tester.bridged.insert(device_endpoint(number).mac, PORT);
         tester.stf.line(&format!(
             "add LapIngress.bridge hdr.net.ethernet.dst:0x0200000000{number:02x} to_port(port:{PORT}, devices:1)"
         ));
     }
-    tester.bridged.insert(gateway_end().mac, SERVICE_PORT);
+    tester.bridged.insert(gateway_endpoint().mac, SERVICE_PORT);
     for line in [
         format!("bridge hdr.net.ethernet.dst:0x02000000ff01 to_port(port:{SERVICE_PORT}, devices:0)"),
         format!("bridge hdr.net.ethernet.dst:0x02000000ff02 to_port(port:{SERVICE_PORT}, devices:0)"),
@@ -270,12 +272,12 @@ pub fn new_tester_with(what: &str, gate: Gate, configure: impl FnOnce(&mut Gatew
     tester
 }
 
-pub fn set(tester: &mut PacketTester, gate: Gate) {
-    set_with(tester, gate, false);
+pub fn set_gate(tester: &mut PacketTester, gate: Gate) {
+    set_gate_and_slow_path(tester, gate, false);
 }
 
 /// Sets the gate, with or without a slow path.
-pub fn set_with(tester: &mut PacketTester, gate: Gate, slow: bool) {
+pub fn set_gate_and_slow_path(tester: &mut PacketTester, gate: Gate, slow: bool) {
     configure(tester, gate, slow, false);
 }
 
@@ -297,7 +299,7 @@ pub fn configure(tester: &mut PacketTester, gate: Gate, slow: bool, attests: boo
     ));
 }
 
-/// The factors of the hash that distributes addresses over buckets; without them all addresses have one bucket.
+/// Sets the factors of the hash that distributes addresses over buckets. With zeros, all addresses have the same bucket.
 pub fn spread(tester: &mut PacketTester, keys: [u64; 5]) {
     for (index, key) in keys.into_iter().enumerate() {
         tester
@@ -401,9 +403,9 @@ impl PacketTester {
 /// Builds a frame from the service to a device.
 pub fn down(to: Endpoint) -> FrameBuilder {
     let from = if to.ip.is_ipv6() {
-        v6(service_end())
+        v6(service_endpoint())
     } else {
-        service_end()
+        service_endpoint()
     };
     FrameBuilder::new(from, to)
 }

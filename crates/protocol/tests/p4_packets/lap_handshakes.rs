@@ -9,74 +9,89 @@ use linewarden_protocol::verdict::Verdict;
 
 use super::lap::{
     Device, FRESH, PAYLOAD, PREVIOUS_FRESH, altered, device, down, install, new_tester, new_tester_with,
-    refresh, set, set_stopping, set_with, spread,
+    refresh, set_gate, set_gate_and_slow_path, set_stopping, spread,
 };
-use super::packet_tester::{CPU_PORT, PacketTester, device_end, service_end, v6};
+use super::packet_tester::{CPU_PORT, PacketTester, device_endpoint, service_endpoint, v6};
 use super::stf::Stf;
 
 pub fn handshakes() -> Stf {
     let mut tester = new_tester("handshakes", Gate::Bound);
-    let pool = device(1, Mode::Pool);
+    let pool_device = device(1, Mode::Pool);
     let key_device = device(2, Mode::Key);
-    let far = Device {
-        from: v6(device_end(3)),
+    let ipv6_device = Device {
+        from: v6(device_endpoint(3)),
         vlan: Some(7),
         ..device(3, Mode::Pool)
     };
-    let empty = device(4, Mode::Pool);
-    let marked = device(5, Mode::Pool);
-    let revoked = device(6, Mode::Pool);
-    let last = device(7, Mode::Key);
-    let last_row = device(10, Mode::Pool);
-    let unknown = device(9, Mode::Pool);
+    let rowless_device = device(4, Mode::Pool);
+    let marked_device = device(5, Mode::Pool);
+    let revoked_device = device(6, Mode::Pool);
+    let last_index_key_device = device(7, Mode::Key);
+    let last_index_pool_device = device(10, Mode::Pool);
+    let unknown_device = device(9, Mode::Pool);
     tester.comment("Frames of the control plane go to their port with every gate setting.");
-    let frame = pool.frame(service_end(), b"from the control plane");
+    let frame = pool_device.frame(service_endpoint(), b"from the control plane");
     tester
         .stf
         .packet(CPU_PORT, &[&[0, 3, 0, 0][..], &frame].concat())
         .expect(3, &frame);
     tester.comment("Nothing is configured: no replies.");
-    tester.expect(Verdict::DropStopped, &pool.request(1));
-    set(&mut tester, Gate::Bound);
-    install(&mut tester, &pool, 4, 6, None);
+    tester.expect(Verdict::DropStopped, &pool_device.request(1));
+    set_gate(&mut tester, Gate::Bound);
+    install(&mut tester, &pool_device, 4, 6, None);
     install(&mut tester, &key_device, 0, 1, None);
-    install(&mut tester, &far, 1, 3, None);
-    install(&mut tester, &empty, 8, 0, None);
-    install(&mut tester, &marked, 3, 3, Some(4));
-    install(&mut tester, &revoked, 3, 3, None);
-    install(&mut tester, &last, u32::MAX, 1, None);
-    install(&mut tester, &last_row, u32::MAX, 1, None);
+    install(&mut tester, &ipv6_device, 1, 3, None);
+    install(&mut tester, &rowless_device, 8, 0, None);
+    install(&mut tester, &marked_device, 3, 3, Some(4));
+    install(&mut tester, &revoked_device, 3, 3, None);
+    install(&mut tester, &last_index_key_device, u32::MAX, 1, None);
+    install(&mut tester, &last_index_pool_device, u32::MAX, 1, None);
     tester.stf.line("register_write LapIngress.revoked 6 1");
-    tester.gateway.revoke(revoked.id()).unwrap();
+    tester.gateway.revoke(revoked_device.id()).unwrap();
     tester.comment("No freshness value is set yet.");
-    tester.expect(Verdict::DropStopped, &pool.request(1));
-    tester.expect(Verdict::DropStopped, &pool.response(4, FRESH, true));
+    tester.expect(Verdict::DropStopped, &pool_device.request(1));
+    tester.expect(Verdict::DropStopped, &pool_device.response(4, FRESH, true));
     refresh(&mut tester);
     tester.comment("A REQUEST gets the same CHALLENGE from the row each time; a NAK states the reason.");
-    for enrolled in [&pool, &key_device, &far, &marked, &last] {
+    for enrolled in [
+        &pool_device,
+        &key_device,
+        &ipv6_device,
+        &marked_device,
+        &last_index_key_device,
+    ] {
         tester.expect(Verdict::ReplyChallenge, &enrolled.request(0x33));
         tester.expect(Verdict::ReplyChallenge, &enrolled.request(0x33));
     }
-    tester.expect(Verdict::ReplyNak, &empty.request(0x33));
-    tester.expect(Verdict::DropRevoked, &revoked.request(0x33));
-    tester.expect(Verdict::DropUnknownDevice, &unknown.request(0x33));
+    tester.expect(Verdict::ReplyNak, &rowless_device.request(0x33));
+    tester.expect(Verdict::DropRevoked, &revoked_device.request(0x33));
+    tester.expect(Verdict::DropUnknownDevice, &unknown_device.request(0x33));
     set_stopping(&mut tester, true);
-    tester.expect(Verdict::ReplyNak, &pool.request(0x44));
-    tester.expect(Verdict::ReplyNak, &empty.request(0x44));
+    tester.expect(Verdict::ReplyNak, &pool_device.request(0x44));
+    tester.expect(Verdict::ReplyNak, &rowless_device.request(0x44));
     set_stopping(&mut tester, false);
-    from_other_origins(&mut tester, &pool);
+    from_other_origins(&mut tester, &pool_device);
     tester.comment("Rejected RESPONSEs; no row is spent.");
-    tester.expect(Verdict::DropUnknownDevice, &unknown.response(4, FRESH, true));
-    tester.expect(Verdict::DropRevoked, &revoked.response(3, FRESH, true));
-    tester.expect(Verdict::DropIndex, &pool.response(5, FRESH, true));
-    tester.expect(Verdict::DropIndex, &pool.response(2, FRESH, true));
-    tester.expect(Verdict::DropReplay, &pool.response(3, FRESH, true));
-    tester.expect(Verdict::DropNoRows, &empty.response(8, FRESH, true));
-    tester.expect(Verdict::DropFresh, &pool.response(4, FRESH ^ 1, true));
-    tester.expect(Verdict::DropFresh, &pool.response(4, 0, true));
-    tester.expect(Verdict::DropNoRows, &last.response(u32::MAX, FRESH, true));
-    tester.expect(Verdict::DropNoRows, &last_row.response(u32::MAX, FRESH, true));
-    let valid = pool.response(4, FRESH, true);
+    tester.expect(
+        Verdict::DropUnknownDevice,
+        &unknown_device.response(4, FRESH, true),
+    );
+    tester.expect(Verdict::DropRevoked, &revoked_device.response(3, FRESH, true));
+    tester.expect(Verdict::DropIndex, &pool_device.response(5, FRESH, true));
+    tester.expect(Verdict::DropIndex, &pool_device.response(2, FRESH, true));
+    tester.expect(Verdict::DropReplay, &pool_device.response(3, FRESH, true));
+    tester.expect(Verdict::DropNoRows, &rowless_device.response(8, FRESH, true));
+    tester.expect(Verdict::DropFresh, &pool_device.response(4, FRESH ^ 1, true));
+    tester.expect(Verdict::DropFresh, &pool_device.response(4, 0, true));
+    tester.expect(
+        Verdict::DropNoRows,
+        &last_index_key_device.response(u32::MAX, FRESH, true),
+    );
+    tester.expect(
+        Verdict::DropNoRows,
+        &last_index_pool_device.response(u32::MAX, FRESH, true),
+    );
+    let valid = pool_device.response(4, FRESH, true);
     tester.expect(Verdict::DropGateway, &altered(&valid, PAYLOAD + 39));
     for at in (16..32).chain(48..64) {
         tester.expect(Verdict::DropTag, &altered(&valid, PAYLOAD + at));
@@ -90,31 +105,46 @@ pub fn handshakes() -> Stf {
     tester.comment(
         "Sessions: bound and unbound, the previous freshness value, IPv6 with a tag; the first ACK may be lost.",
     );
-    tester.expect(Verdict::DropGate, &pool.frame(service_end(), b"before"));
+    tester.expect(
+        Verdict::DropGate,
+        &pool_device.frame(service_endpoint(), b"before"),
+    );
     tester.expect(Verdict::ReplyAck, &valid);
     tester.expect(Verdict::ReplyAckRepeated, &valid);
-    tester.expect(Verdict::PassSession, &pool.frame(service_end(), b"after"));
+    tester.expect(
+        Verdict::PassSession,
+        &pool_device.frame(service_endpoint(), b"after"),
+    );
     tester.expect(Verdict::ReplyAck, &key_device.response(0, PREVIOUS_FRESH, false));
     tester.expect(
         Verdict::ReplyAckRepeated,
         &key_device.response(0, PREVIOUS_FRESH, false),
     );
     tester.expect(Verdict::DropReplay, &key_device.response(0, FRESH, false));
-    tester.expect(Verdict::DropGate, &key_device.frame(service_end(), b"not bound"));
-    tester.expect(Verdict::ReplyAck, &far.response(1, FRESH, true));
-    tester.expect(Verdict::PassSession, &far.frame(v6(service_end()), b"after"));
-    let untagged = Device { vlan: None, ..far };
     tester.expect(
         Verdict::DropGate,
-        &untagged.frame(v6(service_end()), b"elsewhere"),
+        &key_device.frame(service_endpoint(), b"not bound"),
+    );
+    tester.expect(Verdict::ReplyAck, &ipv6_device.response(1, FRESH, true));
+    tester.expect(
+        Verdict::PassSession,
+        &ipv6_device.frame(v6(service_endpoint()), b"after"),
+    );
+    let untagged = Device {
+        vlan: None,
+        ..ipv6_device
+    };
+    tester.expect(
+        Verdict::DropGate,
+        &untagged.frame(v6(service_endpoint()), b"elsewhere"),
     );
     tester.comment("Only the winning RESPONSE from its origin gets the ACK again.");
     let other_port = Device {
         from: Endpoint {
             port: 40_001,
-            ..pool.from
+            ..pool_device.from
         },
-        ..pool
+        ..pool_device
     };
     tester.expect(Verdict::DropReplay, &other_port.response(4, FRESH, true));
     tester.expect(Verdict::DropReplay, &altered(&valid, PAYLOAD + 63));
@@ -122,31 +152,34 @@ pub fn handshakes() -> Stf {
     tester.comment("The port is part of the origin.");
     let (verdict, _) = tester.send_on(3, &valid);
     assert_eq!(verdict, Verdict::DropReplay);
-    let (verdict, _) = tester.send_on(3, &pool.frame(service_end(), b"elsewhere"));
+    let (verdict, _) = tester.send_on(3, &pool_device.frame(service_endpoint(), b"elsewhere"));
     assert_eq!(verdict, Verdict::DropGate);
     tester.comment("Renewal, with the next row and with the same key.");
-    tester.expect(Verdict::ReplyChallenge, &pool.request(0x55));
-    tester.expect(Verdict::ReplyAck, &pool.response(5, FRESH, true));
+    tester.expect(Verdict::ReplyChallenge, &pool_device.request(0x55));
+    tester.expect(Verdict::ReplyAck, &pool_device.response(5, FRESH, true));
     tester.expect(Verdict::DropIndex, &valid);
     for idx in 1..4 {
         tester.expect(Verdict::ReplyChallenge, &key_device.request(0x66));
         tester.expect(Verdict::ReplyAck, &key_device.response(idx, FRESH, true));
-        tester.expect(Verdict::PassSession, &key_device.frame(service_end(), b"bound"));
+        tester.expect(
+            Verdict::PassSession,
+            &key_device.frame(service_endpoint(), b"bound"),
+        );
     }
     tester.comment(
         "An address belongs to one active session: no other device opens one there until the session moves.",
     );
     let other = Device {
-        from: pool.from,
-        ..marked
+        from: pool_device.from,
+        ..marked_device
     };
     tester.expect(Verdict::DropAddressOwned, &other.response(3, FRESH, true));
     let same_mac = Device {
         from: Endpoint {
-            mac: pool.from.mac,
-            ..marked.from
+            mac: pool_device.from.mac,
+            ..marked_device.from
         },
-        ..marked
+        ..marked_device
     };
     tester.expect(Verdict::DropAddressOwned, &same_mac.response(3, FRESH, true));
     let moved = Device {
@@ -155,37 +188,43 @@ pub fn handshakes() -> Stf {
             ip: [10, 66, 0, 14].into(),
             port: 40_000,
         },
-        ..pool
+        ..pool_device
     };
     tester.expect(Verdict::ReplyAck, &moved.response(6, FRESH, true));
-    tester.expect(Verdict::DropGate, &pool.frame(service_end(), b"left"));
-    tester.expect(Verdict::PassSession, &moved.frame(service_end(), b"there"));
+    tester.expect(Verdict::DropGate, &pool_device.frame(service_endpoint(), b"left"));
+    tester.expect(Verdict::PassSession, &moved.frame(service_endpoint(), b"there"));
     tester.expect(Verdict::ReplyAck, &other.response(3, FRESH, true));
-    tester.expect(Verdict::PassSession, &pool.frame(service_end(), b"taken"));
+    tester.expect(
+        Verdict::PassSession,
+        &pool_device.frame(service_endpoint(), b"taken"),
+    );
     tester.comment("Rows are spent up to the mark.");
     tester.expect(Verdict::ReplyChallenge, &other.request(0x77));
     tester.expect(Verdict::DropMark, &other.response(4, FRESH, true));
     tester.stf.line("register_write LapIngress.marks 5 6");
-    tester.gateway.raise_mark(marked.id(), RowIndex(6)).unwrap();
+    tester
+        .gateway
+        .raise_mark(marked_device.id(), RowIndex(6))
+        .unwrap();
     tester.expect(Verdict::ReplyAck, &other.response(4, FRESH, true));
     tester.comment("Revocation and the expiry of the freshness value take effect at once.");
     tester.stf.line("register_write LapIngress.revoked 1 1");
-    tester.gateway.revoke(pool.id()).unwrap();
-    tester.expect(Verdict::DropGate, &moved.frame(service_end(), b"revoked"));
+    tester.gateway.revoke(pool_device.id()).unwrap();
+    tester.expect(Verdict::DropGate, &moved.frame(service_endpoint(), b"revoked"));
     tester.expect(Verdict::DropRevoked, &moved.response(6, FRESH, true));
     tester.comment("The last rows.");
-    tester.expect(Verdict::ReplyAck, &far.response(2, FRESH, true));
-    tester.expect(Verdict::ReplyAck, &far.response(3, FRESH, true));
-    tester.expect(Verdict::ReplyNak, &far.request(0x88));
-    tester.expect(Verdict::DropNoRows, &far.response(4, FRESH, true));
+    tester.expect(Verdict::ReplyAck, &ipv6_device.response(2, FRESH, true));
+    tester.expect(Verdict::ReplyAck, &ipv6_device.response(3, FRESH, true));
+    tester.expect(Verdict::ReplyNak, &ipv6_device.request(0x88));
+    tester.expect(Verdict::DropNoRows, &ipv6_device.response(4, FRESH, true));
     tester.comment("Altered frames; the oracle gives the expected result.");
     let frames = [
         key_device.request(0x99),
         key_device.response(4, FRESH, true),
         key_device.response(3, FRESH, true),
-        far.request(0x99),
-        far.response(3, FRESH, true),
-        key_device.frame(service_end(), b"passes"),
+        ipv6_device.request(0x99),
+        ipv6_device.response(3, FRESH, true),
+        key_device.frame(service_endpoint(), b"passes"),
     ];
     tester.send_altered(0x5eed_0004, 300, &frames);
     tester.comment("The control plane has stopped: no more replies, but sessions stay active.");
@@ -193,12 +232,15 @@ pub fn handshakes() -> Stf {
     tester.now = tester.now.plus_ms(17_000);
     tester.expect(Verdict::DropStopped, &key_device.request(0xaa));
     tester.expect(Verdict::DropStopped, &key_device.response(4, FRESH, true));
-    tester.expect(Verdict::PassSession, &far.frame(v6(service_end()), b"lives"));
+    tester.expect(
+        Verdict::PassSession,
+        &ipv6_device.frame(v6(service_endpoint()), b"lives"),
+    );
     tester.finish()
 }
 
-/// Sends messages from addresses that no device may have, and to other stations: there is no reply, and no row is
-/// spent.
+/// Sends messages from addresses that no device may have, and to MAC addresses of other hosts: there is no reply, and no
+/// row is spent. REQUESTs from the first and last device addresses get a CHALLENGE.
 fn from_other_origins(tester: &mut PacketTester, device: &Device) {
     tester.comment("From addresses outside the prefixes, and from the gateway's own; the first and last device addresses.");
     let device_at = |ip: IpAddr| Device {
@@ -235,9 +277,9 @@ fn from_other_origins(tester: &mut PacketTester, device: &Device) {
         "To another station's MAC address, of devices or unknown; to the address of another service.",
     );
     for (mac, verdict) in [
-        (device_end(2).mac, Verdict::DropGatePort),
+        (device_endpoint(2).mac, Verdict::DropGatePort),
         ([2, 0, 0, 0, 0xaa, 1], Verdict::DropGatePort),
-        (service_end().mac, Verdict::ReplyChallenge),
+        (service_endpoint().mac, Verdict::ReplyChallenge),
     ] {
         let mut request = device.request(0x33);
         request[..6].copy_from_slice(&mac);
@@ -247,7 +289,7 @@ fn from_other_origins(tester: &mut PacketTester, device: &Device) {
 
 pub fn owners() -> Stf {
     let mut tester = new_tester_with("owners", Gate::Sealed, |config| config.bindings_max = 2);
-    set(&mut tester, Gate::Sealed);
+    set_gate(&mut tester, Gate::Sealed);
     tester.comment("All addresses in one bucket.");
     spread(&mut tester, [0; 5]);
     refresh(&mut tester);
@@ -282,7 +324,7 @@ pub fn owners() -> Stf {
 /// MAC addresses that share both of their buckets.
 pub fn device_origins() -> Stf {
     let mut tester = new_tester_with("places", Gate::Bound, |config| config.bindings_max = 4);
-    set(&mut tester, Gate::Bound);
+    set_gate(&mut tester, Gate::Bound);
     tester.comment("MAC addresses in buckets 1 and 2, IP addresses in separate buckets.");
     spread(&mut tester, [0, 0, 0, 1 << 46 | 2 << 28, 1]);
     refresh(&mut tester);
@@ -290,7 +332,7 @@ pub fn device_origins() -> Stf {
         .map(|number| {
             let from = Endpoint {
                 ip: Ipv6Addr::new(0xfd66, number.into(), 0, 0, 0, 0, 0, 1).into(),
-                ..device_end(number)
+                ..device_endpoint(number)
             };
             Device {
                 from,
@@ -308,9 +350,15 @@ pub fn device_origins() -> Stf {
     }
     tester.expect(Verdict::DropTableFull, &last.response(0, FRESH, true));
     for device in first {
-        tester.expect(Verdict::PassSession, &device.frame(v6(service_end()), b"found"));
+        tester.expect(
+            Verdict::PassSession,
+            &device.frame(v6(service_endpoint()), b"found"),
+        );
     }
-    tester.expect(Verdict::DropGate, &last.frame(v6(service_end()), b"not found"));
+    tester.expect(
+        Verdict::DropGate,
+        &last.frame(v6(service_endpoint()), b"not found"),
+    );
     tester.comment("They keep their slots; a closed session makes room.");
     for device in first {
         tester.expect(Verdict::ReplyAck, &device.response(1, FRESH, true));
@@ -321,9 +369,12 @@ pub fn device_origins() -> Stf {
     tester.gateway.sweep_bindings();
     tester.expect(Verdict::ReplyAck, &last.response(0, FRESH, true));
     for device in devices.iter().filter(|device| device.number != wiped.number) {
-        tester.expect(Verdict::PassSession, &device.frame(v6(service_end()), b"found"));
+        tester.expect(
+            Verdict::PassSession,
+            &device.frame(v6(service_endpoint()), b"found"),
+        );
     }
-    tester.expect(Verdict::DropGate, &wiped.frame(v6(service_end()), b"closed"));
+    tester.expect(Verdict::DropGate, &wiped.frame(v6(service_endpoint()), b"closed"));
     tester.finish()
 }
 
@@ -332,36 +383,36 @@ pub fn unknown_devices() -> Stf {
     let mut tester = new_tester_with("unknown-devices", Gate::Bound, |config| {
         config.miss_per_s = u32::MAX
     });
-    set_with(&mut tester, Gate::Bound, true);
+    set_gate_and_slow_path(&mut tester, Gate::Bound, true);
     refresh(&mut tester);
-    let near = device(1, Mode::Pool);
-    let far = Device {
-        from: v6(device_end(2)),
+    let ipv4_device = device(1, Mode::Pool);
+    let ipv6_device = Device {
+        from: v6(device_endpoint(2)),
         ..device(2, Mode::Key)
     };
     tester.comment("A REQUEST, and a RESPONSE with an accepted value, go to the control plane as they came.");
-    for unknown in [&near, &far] {
+    for unknown in [&ipv4_device, &ipv6_device] {
         tester.expect(Verdict::SlowPath, &unknown.request(0x33));
         tester.expect(Verdict::SlowPath, &unknown.response(4, FRESH, true));
         tester.expect(Verdict::SlowPath, &unknown.response(4, PREVIOUS_FRESH, false));
         tester.expect(Verdict::DropUnknownDevice, &unknown.response(4, FRESH ^ 1, true));
     }
     tester.comment("After its device is installed, a message passes through the program as if it had arrived on its port.");
-    install(&mut tester, &near, 4, 3, None);
-    let response = near.response(4, FRESH, true);
+    install(&mut tester, &ipv4_device, 4, 3, None);
+    let response = ipv4_device.response(4, FRESH, true);
     tester.through(&response, Verdict::ReplyAck);
     tester.expect(Verdict::ReplyAckRepeated, &response);
     tester.expect(
         Verdict::PassSession,
-        &near.frame(service_end(), b"from the port that the session is bound to"),
+        &ipv4_device.frame(service_endpoint(), b"from the port that the session is bound to"),
     );
     tester.comment("Messages of devices that are not enrolled are dropped.");
     tester.stf.line("register_write LapIngress.filtering 0 1");
-    tester.dropped(Verdict::DropUnknownDevice, &far.request(0x44));
+    tester.dropped(Verdict::DropUnknownDevice, &ipv6_device.request(0x44));
     tester.stf.line(&format!(
         "add LapIngress.enrolled hdr.lap.device_id:{:#x} NoAction()",
-        far.id().0
+        ipv6_device.id().0
     ));
-    tester.expect(Verdict::SlowPath, &far.request(0x44));
+    tester.expect(Verdict::SlowPath, &ipv6_device.request(0x44));
     tester.finish()
 }

@@ -22,13 +22,13 @@ pub const PORT: u16 = 1;
 pub const SERVICE_PORT: u16 = 2;
 /// The port of the control plane, which gets messages of unknown devices.
 pub const CPU_PORT: u16 = 510;
-/// Frames sent to the control plane port for this port pass through the program.
+/// First header word of a frame from the control plane that the program must process like a frame from a device port.
 const REPLAY: u16 = 0x8000;
 /// The gateway's own IPv6 address, besides the address of [`gateway_end`].
 pub const OWN_V6: [u16; 8] = [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe];
 
 /// The address of the gateway.
-pub fn gateway_end() -> Endpoint {
+pub fn gateway_endpoint() -> Endpoint {
     Endpoint {
         mac: [2, 0, 0, 0, 0xff, 1],
         ip: [10, 66, 0, 254].into(),
@@ -37,7 +37,7 @@ pub fn gateway_end() -> Endpoint {
 }
 
 /// The service behind the gateway.
-pub fn service_end() -> Endpoint {
+pub fn service_endpoint() -> Endpoint {
     Endpoint {
         mac: [2, 0, 0, 0, 0xff, 2],
         ip: [10, 77, 0, 1].into(),
@@ -45,7 +45,7 @@ pub fn service_end() -> Endpoint {
     }
 }
 
-pub fn device_end(number: u8) -> Endpoint {
+pub fn device_endpoint(number: u8) -> Endpoint {
     Endpoint {
         mac: [2, 0, 0, 0, 0, number],
         ip: [10, 66, 0, number].into(),
@@ -67,12 +67,12 @@ thread_local! {
     static VARIANT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Sets how this thread alters frames; 0 gives the alterations of the files.
+/// Sets how this thread alters frames; 0 gives the alterations in p4/tests.
 pub fn vary(variant: u64) {
     VARIANT.set(variant);
 }
 
-/// Whether frames are altered differently from the files.
+/// Whether frames are altered differently than in p4/tests.
 pub fn is_varied() -> bool {
     VARIANT.get() != 0
 }
@@ -87,7 +87,8 @@ pub struct PacketTester {
     pub flooded: Vec<u16>,
     /// Whether altered frames from one device to another are sent; some programs exclude them.
     pub between_devices: bool,
-    counted: BTreeMap<u8, u64>,
+    /// By verdict number: the number of frames.
+    counts: BTreeMap<u8, u64>,
 }
 
 impl PacketTester {
@@ -117,10 +118,10 @@ impl PacketTester {
             stf,
             gateway,
             now,
-            bridged: BTreeMap::from([(service_end().mac, SERVICE_PORT)]),
+            bridged: BTreeMap::from([(service_endpoint().mac, SERVICE_PORT)]),
             flooded: Vec::new(),
             between_devices: true,
-            counted: BTreeMap::new(),
+            counts: BTreeMap::new(),
         }
     }
 
@@ -134,13 +135,14 @@ impl PacketTester {
         self.send_on(PORT, frame).0
     }
 
-    /// Sends a frame; returns the output.
+    /// Sends a frame; returns the verdict and the output frame.
     pub fn send_on(&mut self, port: u16, frame: &[u8]) -> (Verdict, Vec<u8>) {
         self.stf.packet(port, frame);
-        self.expected_verdict(port, frame)
+        self.expect_oracle_output(port, frame)
     }
 
-    fn expected_verdict(&mut self, port: u16, frame: &[u8]) -> (Verdict, Vec<u8>) {
+    /// Lets the oracle handle a frame, and expects the oracle's output from the program.
+    fn expect_oracle_output(&mut self, port: u16, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let mut bytes = frame.to_vec();
         let handled = self.gateway.handle(self.now, port.into(), &mut bytes);
         self.record(handled.verdict);
@@ -172,7 +174,7 @@ impl PacketTester {
     pub fn through(&mut self, frame: &[u8], verdict: Verdict) {
         let header = [REPLAY.to_be_bytes(), PORT.to_be_bytes()].concat();
         self.stf.packet(CPU_PORT, &[&header, frame].concat());
-        assert_eq!(self.expected_verdict(PORT, frame).0, verdict);
+        assert_eq!(self.expect_oracle_output(PORT, frame).0, verdict);
     }
 
     /// Returns the ports to which a passing frame is sent; the input port may be one of them.
@@ -186,7 +188,7 @@ impl PacketTester {
 
     /// Counts a verdict.
     pub fn record(&mut self, verdict: Verdict) {
-        *self.counted.entry(verdict.number()).or_default() += 1;
+        *self.counts.entry(verdict.number()).or_default() += 1;
     }
 
     /// Sends a frame that the program drops by limits or tables that the oracle does not have.
@@ -232,9 +234,9 @@ impl PacketTester {
         self.comment("Every frame has exactly one verdict.");
         for verdict in Verdict::ALL {
             let number = verdict.number();
-            let counted = self.counted.get(&number).copied().unwrap_or_default();
+            let count = self.counts.get(&number).copied().unwrap_or_default();
             self.stf
-                .line(&format!("check_counter verdicts({number}) packets == {counted}"));
+                .line(&format!("check_counter verdicts({number}) packets == {count}"));
         }
         self.stf
     }
@@ -242,8 +244,8 @@ impl PacketTester {
     /// A UDP datagram to the gateway's LAP port.
     pub fn to_lap(from: Endpoint, payload: &[u8]) -> Vec<u8> {
         let to = match from.ip.is_ipv6() {
-            true => v6(gateway_end()),
-            false => gateway_end(),
+            true => v6(gateway_endpoint()),
+            false => gateway_endpoint(),
         };
         FrameBuilder::new(from, to).udp(payload)
     }

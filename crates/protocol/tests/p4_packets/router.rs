@@ -11,7 +11,7 @@ const CPU: u16 = 7;
 const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ROUTER: [u8; 6] = [2, 0, 0, 0, 0xff, 1];
 
-fn end(mac: [u8; 6], ip: &str) -> Endpoint {
+fn endpoint(mac: [u8; 6], ip: &str) -> Endpoint {
     Endpoint {
         mac,
         ip: ip.parse::<IpAddr>().unwrap(),
@@ -21,7 +21,7 @@ fn end(mac: [u8; 6], ip: &str) -> Endpoint {
 
 /// A datagram on its way from one address to another.
 fn frame(macs: [[u8; 6]; 2], from: &str, to: &str, ttl: u8) -> FrameBuilder {
-    FrameBuilder::new(end(macs[0], from), end(macs[1], to)).ip_fields(0x10, 0x1234, ttl)
+    FrameBuilder::new(endpoint(macs[0], from), endpoint(macs[1], to)).ip_fields(0x10, 0x1234, ttl)
 }
 
 fn hex(mac: [u8; 6]) -> String {

@@ -4,24 +4,24 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-/// Set to rewrite the files instead of comparing them.
-const WRITE: &str = "LINEWARDEN_WRITE_VECTORS";
+/// Environment variable: if set, the files are written before they are compared.
+const WRITE_VARIABLE: &str = "LINEWARDEN_WRITE_VECTORS";
 
 /// Compares a vector file with the output of the crate, or writes it. Returns the contents.
 pub fn compare_or_write(name: &str, output: &Value) -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../docs/vectors")
         .join(name);
-    if std::env::var_os(WRITE).is_some() {
+    if std::env::var_os(WRITE_VARIABLE).is_some() {
         let text = serde_json::to_string_pretty(output).unwrap() + "\n";
         std::fs::write(&path, text).unwrap();
     }
     let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("docs/vectors/{name}: {error}; write it with {WRITE}=1"));
+        .unwrap_or_else(|error| panic!("docs/vectors/{name}: {error}; write it with {WRITE_VARIABLE}=1"));
     let stored: Value = serde_json::from_str(&text).unwrap();
     assert!(
         stored == *output,
-        "docs/vectors/{name} differs from the output of the crate; if the change is intended, rewrite it with {WRITE}=1"
+        "docs/vectors/{name} differs from the output of the crate; if the change is intended, rewrite it with {WRITE_VARIABLE}=1"
     );
     stored
 }

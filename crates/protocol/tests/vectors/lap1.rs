@@ -213,7 +213,7 @@ fn the_file_matches_the_crate_and_independent_code() {
     list("data").iter().for_each(check_data);
 }
 
-/// From here on the only code of the crate is `wire::parse`, to check that it accepts every vector.
+/// From here on the only code of the crate is `wire::parse`, to check that `wire::parse` accepts every vector.
 fn check_siphash(vector: &Value) {
     let words: Vec<u8> = vector["words"]
         .as_array()
@@ -229,21 +229,21 @@ fn check_siphash(vector: &Value) {
 
 fn check_keys(vector: &Value, device_id: &[u8], gateway_id: &[u8]) {
     let idx = (number_of(vector, "idx") as u32).to_be_bytes();
-    let pool = vector["mode"] == "pool";
-    let mut info = if pool {
+    let is_pool_mode = vector["mode"] == "pool";
+    let mut info = if is_pool_mode {
         b"lap1 row".to_vec()
     } else {
         b"lap1 device".to_vec()
     };
     info.push(1);
     info.extend_from_slice(device_id);
-    if pool {
+    if is_pool_mode {
         info.extend_from_slice(&idx);
     }
     let row_key = hkdf16(&hex_of(vector, "r"), &hex_of(vector, "helper_digest"), &info);
     assert_eq!(row_key, array_of(vector, "row_key"));
     let mut words = vec![0, 0, 1, 1, 1, 0, 0, 0];
-    words.extend_from_slice(if pool { &idx } else { &[0; 4] });
+    words.extend_from_slice(if is_pool_mode { &idx } else { &[0; 4] });
     words.extend_from_slice(gateway_id);
     assert_eq!(siphash_2_4_128(&row_key, &words), array_of(vector, "auth_key"));
 }
@@ -261,12 +261,12 @@ fn check_handshake(vector: &Value) {
     let nonce = &request[16..32];
     assert!(request[32..].iter().all(|byte| *byte == 0));
 
-    // CHALLENGE: H0, ID, N0, N1, IG, challenge, fresh.
+    // Input of the CHALLENGE's tag: H0, ID, N0, N1, IG, challenge, fresh.
     assert_eq!(challenge[40..48], nonce[..8]);
     let words = [&challenge[..16], nonce, &challenge[16..40]].concat();
     assert_eq!(siphash_2_4_128(&auth_key, &words), challenge[48..]);
 
-    // RESPONSE: H0, ID, N0, N1, IG, fresh, loc.
+    // Input of the RESPONSE's tag: H0, ID, N0, N1, IG, fresh, loc.
     assert_eq!(response[16..32], *nonce);
     assert_eq!(response[32..40], challenge[16..24], "the same row and gateway");
     assert_eq!(response[40..48], challenge[32..40], "the same fresh");
@@ -279,11 +279,11 @@ fn check_handshake(vector: &Value) {
     let tag = siphash_2_4_128(&auth_key, &words);
     assert_eq!(tag, response[48..]);
 
-    // Session key: L(2), RESPONSE.tag.
+    // Input of the session key: L(2), RESPONSE.tag.
     let session_key = siphash_2_4_128(&auth_key, &[&[0, 0, 1, 2, 1, 0, 0, 0], &tag[..]].concat());
     assert_eq!(session_key, array_of(vector, "session_key"));
 
-    // ACK: H0, idx‖session_lifetime_s, session_id, seen_ip.
+    // Input of the ACK's tag: H0, idx‖session_lifetime_s, session_id, seen_ip.
     assert_eq!(ack[16..20], challenge[16..20]);
     assert_eq!(ack[24..32], tag[..8]);
     let words = [&ack[..8], &ack[16..32], &ack[48..64]].concat();
@@ -298,7 +298,7 @@ fn check_nak(vector: &Value) {
     assert!(matches!(wire::parse(&message), Ok(Message::Nak(_))));
 }
 
-/// DATA: H0, seq, port‖sport‖0, peer, payload zero-padded to 8.
+/// Input of a DATA message's tag: H0, seq, port‖sport‖0, peer, payload padded with zeros to a multiple of 8 bytes.
 fn check_data(vector: &Value) {
     let message = hex_of(vector, "message");
     assert!(wire::parse(&message).is_ok());

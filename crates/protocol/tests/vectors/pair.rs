@@ -31,11 +31,11 @@ fn make() -> Value {
     let (initiator, responder) = (side(Role::Initiator), side(Role::Responder));
     let nonce_i = counting(0x80);
     let hello = initiator.hello(&nonce_i);
-    let (welcome, mut at_responder) = responder.welcome(&hello, &counting(0xa0)).unwrap();
-    let mut at_initiator = initiator.accept_welcome(&nonce_i, &welcome).unwrap();
+    let (welcome, mut responder_session) = responder.welcome(&hello, &counting(0xa0)).unwrap();
+    let mut initiator_session = initiator.accept_welcome(&nonce_i, &welcome).unwrap();
     let mut out = [0; 200];
     let mut data = Vec::new();
-    for (role, session) in [(1, &mut at_initiator), (2, &mut at_responder)] {
+    for (role, session) in [(1, &mut initiator_session), (2, &mut responder_session)] {
         for payload in [&b""[..], b"a payload of some length"] {
             let length = session.seal(payload, &mut out).unwrap();
             data.push(json!({

@@ -46,7 +46,7 @@ fn rounds(v: &mut [u64; 4], count: usize) {
     }
 }
 
-/// HKDF-SHA-256 (RFC 5869) for at most 32 bytes of output, of which the first 16 are returned.
+/// Returns the first 16 bytes of the output of HKDF-SHA-256 (RFC 5869).
 pub fn hkdf16(ikm: &[u8], salt: &[u8], info: &[u8]) -> [u8; 16] {
     let pseudorandom_key = hmac(salt, &[ikm]);
     let first_block = hmac(&pseudorandom_key, &[info, &[1]]);
@@ -72,7 +72,7 @@ fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     outer.finalize().into()
 }
 
-/// The authors' vectors_sip128: key 00..0f, messages 00, 00 01, ... of lengths 0, 1 and 63.
+/// The authors' vectors_sip128: key 00..0f, and messages 00 01 02 ... of 0, 1, 8 and 63 bytes.
 #[test]
 fn the_reference_agrees_with_the_authors_vectors() {
     let key: [u8; 16] = std::array::from_fn(|i| i as u8);

@@ -1,5 +1,5 @@
-//! Test vectors of tickets (LAP/1 1.7) in docs/vectors/ticket.json: made by the crate, and opened by it as they are in
-//! the file. The device in Python (interop) recomputes them with code of its own.
+//! Test vectors of tickets (LAP/1 1.7) in docs/vectors/ticket.json. The crate makes the vectors, and opens the messages in
+//! the file. The device in Python (interop) recomputes the vectors with code of its own.
 
 use super::files::{array_of, compare_or_write, hex_of};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};

@@ -3,8 +3,8 @@
 //! The cells of the secret are drawn from the whole memory, so the entropy claim must hold for each part of it.
 //! Firmware, initialized data, a stack or a fill pattern is known to everyone who has the program, and is the same on
 //! all devices that run it. Each block of [`BLOCK_BYTES`] is checked separately, by the changes between readouts and
-//! by the statistics of its values. A good block exceeds a limit by chance with a probability below 2^-40, if the
-//! cells of different chips agree in at most 70 %.
+//! by the statistics of its values. A good block exceeds a limit by chance with a probability below 2^-40, if two
+//! chips agree in at most 70 % of their cells.
 
 mod statistics;
 
@@ -22,7 +22,7 @@ use crate::{
 /// Bytes of a block. Of its 4,096 cells, hundreds change between readouts. Firmware of 8 KiB fills 16 blocks.
 pub const BLOCK_BYTES: usize = 512;
 const BLOCK_CELLS: usize = 8 * BLOCK_BYTES;
-/// Smaller blocks are not checked by their values; no profile is that small.
+/// Minimum number of cells of a block whose values are checked. `Profile::POOL` and `Profile::KEY` need more cells.
 const STATISTICS_CELLS_MIN: usize = 1024;
 /// A block whose number of changing cells is significantly below this share of the typical number has the defect
 /// `LowNoise`.
@@ -142,7 +142,7 @@ pub fn examine(readouts: &[Bits], reference: &Bits, health: &HealthTest) -> Opti
     let share = |(cells, changed): (&Range<usize>, &usize)| *changed as f64 / cells.len() as f64;
     let low_noise_share = LOW_NOISE_SHARE * typical(blocks.iter().zip(&changed).map(share).collect());
     let bad_range = |(cells, changed): (&Range<usize>, &usize)| -> Option<BadRange> {
-        let by_changes = || changes(readouts, cells, *changed, low_noise_share, health);
+        let by_changes = || find_noise_defect(readouts, cells, *changed, low_noise_share, health);
         let by_values = || statistics::find_defect(&reference.window(cells.start, cells.len())?, health);
         let defect = by_changes().or_else(by_values)?;
         Some(BadRange {
@@ -193,7 +193,7 @@ fn changed_cells(readouts: &[Bits], cells: &Range<usize>) -> usize {
         .sum()
 }
 
-/// The offsets of the 64-bit words of a range, and the mask of their bits that belong to it.
+/// The offset of each 64-bit word of a range, and the mask of the word's bits that belong to the range.
 fn word_masks(cells: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<> {
     let end = cells.end;
     cells
@@ -202,13 +202,14 @@ fn word_masks(cells: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<
         .map(move |offset| (offset, u64::MAX >> (64 - (end - offset).min(64))))
 }
 
-/// The share that nine of ten blocks do not exceed: not the median, because most blocks of a memory may be constant.
+/// The 90th percentile of the shares. The median would be wrong, because most blocks of a memory may be constant.
 fn typical(mut shares: Vec<f64>) -> f64 {
     shares.sort_by(f64::total_cmp);
     shares.get(shares.len() * 9 / 10).copied().unwrap_or(0.0)
 }
 
-fn changes(
+/// The defect that the changes between the readouts show; `None` with fewer than two readouts.
+fn find_noise_defect(
     readouts: &[Bits],
     cells: &Range<usize>,
     changed: usize,

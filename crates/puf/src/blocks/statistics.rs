@@ -1,8 +1,8 @@
 //! The statistics of a block's values: bias, columns, dependence, repetition.
 //!
-//! Cells of a memory are independent, but those of one column may tend to the same value: columns repeat every 8 to
-//! 128 cells, and two chips of one kind then agree in more than half of their cells. A block is refused if it exceeds
-//! what columns explain, with two chips agreeing in 70 % of their cells.
+//! Cells of a memory are independent, but the cells of one column may tend to one value. Columns repeat every 8 to
+//! 128 cells. Two chips of one kind then agree in more than half of their cells. A block is refused if its statistics
+//! exceed the limits for columns at which two chips agree in 70 % of their cells.
 
 use std::collections::HashMap;
 
@@ -15,13 +15,13 @@ const PERIODS: [usize; 5] = [8, 16, 32, 64, 128];
 const COLUMNS_MAX: f64 = 0.4;
 /// Distances at which cells are compared.
 const LAGS: [usize; 6] = [1, 8, 16, 32, 64, 128];
-/// Maximum deviation of the share of equal cells at one of these distances from a half: 0.2 for columns, the rest for
+/// Maximum difference between 0.5 and the share of equal cells at one of these distances: 0.2 for columns, 0.06 for
 /// chance.
 const DEPENDENCE_MAX: f64 = 0.26;
-/// Maximum number of 32-cell words that equal an earlier word of the block. By chance, a block with the most biased
-/// columns allowed has 0.1 such words on average.
+/// Maximum number of 32-cell words that equal an earlier word of the block. With the highest permitted
+/// column bias, a block has 0.1 repeated words by chance on average.
 const REPEATED_WORDS_MAX: usize = 5;
-/// Bytes of a row of columns.
+/// Bytes of a row when bytes of one column are compared.
 const ROW_BYTES: usize = 16;
 
 /// The defect of the values, if any.
@@ -30,7 +30,7 @@ pub(super) fn find_defect(block: &Bits, health: &HealthTest) -> Option<Defect> {
         return None;
     }
     let ones = block.count_ones();
-    // The health test reports a chip whose bits tend to one value as a whole.
+    // The health test reports the bias of the complete chip, so a block is limited to 80 % equal cells here.
     let limit = health.count_limit(block.len()).max(block.len() * 4 / 5);
     if ones.max(block.len() - ones) > limit {
         return Some(Defect::Weight);
@@ -69,8 +69,8 @@ fn square_bias(block: &Bits, period: usize) -> f64 {
 
 fn column_ones(block: &Bits, period: usize, rows: usize) -> Vec<u32> {
     let mut ones = vec![0_u32; period];
-    for (count, cell) in (0..period).cycle().zip(block.iter()).take(rows * period) {
-        if let Some(count) = ones.get_mut(count) {
+    for (column, cell) in (0..period).cycle().zip(block.iter()).take(rows * period) {
+        if let Some(count) = ones.get_mut(column) {
             *count += u32::from(cell);
         }
     }
@@ -90,7 +90,7 @@ fn equal_share(block: &Bits, lag: usize) -> f64 {
     1.0 - f64::from(differing) / pairs as f64
 }
 
-/// Number of aligned 32-bit words that equal an earlier one.
+/// Number of aligned 32-bit words that equal an earlier word.
 fn repeated_words(bytes: &[u8]) -> usize {
     let (words, _) = bytes.as_chunks::<4>();
     let mut sorted = words.to_vec();
@@ -99,8 +99,8 @@ fn repeated_words(bytes: &[u8]) -> usize {
     words.len() - sorted.len()
 }
 
-/// Number of pairs of equal bytes in one column of different rows, and the expected number if the bits of a byte were
-/// independent with the bias of their columns.
+/// Returns the number of pairs of equal bytes in one column, and the expected number for independent bits that have
+/// the bias of their bit columns.
 fn equal_bytes(bytes: &[u8]) -> (f64, f64) {
     let (rows, _) = bytes.as_chunks::<ROW_BYTES>();
     let pairs = |count: u32| f64::from(count) * (f64::from(count) - 1.0) / 2.0;

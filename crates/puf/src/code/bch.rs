@@ -14,7 +14,7 @@ pub(super) type Word = [u64; 4];
 /// The most errors a supported code corrects.
 pub const ERRORS_MAX: usize = 31;
 
-/// A code that cannot be built.
+/// Error: the requested BCH code does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no BCH code over GF(2^{degree}) corrects {errors} errors; use degree 7 or 8 and at most 31 errors")]
 pub struct CodeError {
@@ -124,8 +124,8 @@ impl BchCode {
     /// Corrects up to `t` errors in constant time.
     ///
     /// Returns the corrected word and a mask: all ones if the corrected word is a codeword, zero if `received` is not
-    /// correctable. A word with more errors is nearly always not correctable; rarely it is within `t` of another
-    /// codeword and becomes that codeword.
+    /// correctable. A word with more errors is nearly always not correctable. Rarely, another codeword is within
+    /// distance `t` and is returned.
     pub(super) fn decode(&self, received: Word) -> (Word, u64) {
         self.decoder.decode(received)
     }
@@ -142,7 +142,7 @@ fn generator_polynomial(field: &Field, t: usize) -> (Word, usize) {
             conjugate = 2 * conjugate % n;
         }
     }
-    // Multiplies by (x + α^i) root by root; whole cyclotomic sets make the result binary.
+    // Multiplies by (x + α^i) root by root. The roots are complete cyclotomic cosets, so the product is binary.
     let mut coefficients = vec![1_u8];
     for (i, _) in is_root.iter().enumerate().filter(|(_, root)| **root) {
         let scaled = coefficients.iter().map(|&c| product(field, c, field.power(i)));
@@ -323,8 +323,7 @@ mod tests {
         }
     }
 
-    /// Bounded-distance decoding by exhaustive definition: what `decode` accepts is a codeword within
-    /// distance t.
+    /// If `decode` accepts a word, the result is a codeword within distance `t` of the word.
     #[test]
     fn beyond_t_errors_the_result_is_refused_or_another_codeword_within_t() {
         let mut rng = ChaCha8Rng::seed_from_u64(13);

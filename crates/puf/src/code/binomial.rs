@@ -1,6 +1,6 @@
 //! Binomial tails without loss of precision.
 
-/// `ln n!`, exact sums below 256 and Stirling's series from 256 on (error below 1e-15 relative).
+/// `ln n!`: a sum of logarithms below 256, and Stirling's series from 256 on (relative error below 1e-15).
 pub fn ln_factorial(n: u64) -> f64 {
     if n < 256 {
         return (2..=n).map(|i| (i as f64).ln()).sum();
@@ -42,7 +42,7 @@ pub fn upper_tail(n: u64, p: f64, i: u64) -> f64 {
         if ratio < 1.0 && term < sum * 1e-18 {
             break;
         }
-        // Left of the mode the first terms may underflow although later ones do not.
+        // Left of the mode the first terms may underflow although later terms do not.
         term = if term == 0.0 {
             probability(n, p, j + 1)
         } else {

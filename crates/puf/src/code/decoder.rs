@@ -27,7 +27,7 @@ pub(super) struct DecoderTables {
     degree: u32,
     n: usize,
     t: usize,
-    /// For position `p`, the bytes α^(p j), `j = 1 … 2t`, in twice [`lane_words`] words.
+    /// For position `p`, the bytes α^(p j), `j = 1 … 2t`, in `2 * lane_words(t)` words.
     syndrome_rows: Vec<u64>,
     /// For coefficient `j` and bit `b`, the bytes α^(b - p j) over the positions `p`.
     root_rows: Vec<PositionRow>,
@@ -173,7 +173,7 @@ fn positions_in_use(n: usize, i: usize) -> u64 {
     }
 }
 
-/// How many words hold `t + 1` coefficients; only 2 and 4 are compiled.
+/// Number of words for `t + 1` coefficients, rounded up to 2 or 4: only these two sizes are compiled.
 fn lane_words(t: usize) -> usize {
     if t < 16 { 2 } else { 4 }
 }

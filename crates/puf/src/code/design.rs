@@ -10,6 +10,9 @@ use super::{
 use crate::entropy::leakage;
 
 /// The probability that a rebuild fails, stage by stage, for independent bit errors.
+///
+/// `p` is the bit error rate. `r`, `n`, `t` and `B` are the profile's copies per code bit, code bits per block,
+/// correctable errors per block, and blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Failure {
     /// A code bit is wrong after the vote: `q = P(Bin(r, p) > (r - 1) / 2)`.
@@ -43,7 +46,7 @@ pub struct Design {
     pub failure: f64,
     /// The bit error rate at which `failure` must hold.
     pub bit_error_rate: f64,
-    /// The bias up to which enough entropy must be left: the probability of the more frequent bit value.
+    /// The highest bias at which `min_entropy_bits` must hold: the probability of the more frequent bit value.
     pub bias: f64,
     /// The min-entropy in bits that the secret must keep, given the helper data.
     pub min_entropy_bits: f64,
@@ -85,7 +88,7 @@ pub fn choose(design: &Design) -> Option<Profile> {
     best.map(|(_, _, profile)| profile)
 }
 
-/// For each code and repetition, the profile with as many blocks as the required entropy needs.
+/// For each code and repetition, the profile with the fewest blocks that keep the required entropy.
 fn candidates(design: &Design) -> impl Iterator<Item = Profile> {
     let Design {
         bias,

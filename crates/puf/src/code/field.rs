@@ -76,7 +76,7 @@ pub(super) fn mul_lanes<const M: u32, const L: usize>(mut a: [u64; L], b: [u64; 
     product
 }
 
-/// Lanes of 0 or 1 to lanes of 0 or 255.
+/// Converts lanes of 0 or 1 to lanes of 0 or 255.
 #[inline(always)]
 fn spread(bits: u64) -> u64 {
     (bits << 8).wrapping_sub(bits)

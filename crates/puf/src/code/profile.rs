@@ -1,8 +1,8 @@
 //! The concatenated code: repetition inside, BCH outside, several blocks side by side.
 //!
 //! With `B` blocks of BCH length `n` and `r` copies there are `N = B n` code bits and `r N` PUF bits. PUF bit
-//! `c N + i` is copy `c` of code bit `i`, so the copies of a bit lie `N` apart, and code bit `b n + p` is bit
-//! `p` of block `b`.
+//! `c N + i` is copy `c` of code bit `i`, so the copies of a bit are `N` apart. Code bit `b n + p` is bit `p`
+//! of block `b`.
 
 use std::fmt;
 
@@ -32,14 +32,14 @@ pub enum ProfileError {
     /// The outer code does not exist.
     #[error(transparent)]
     Code(#[from] CodeError),
-    /// The identifier has undefined bits set.
+    /// No valid profile has this identifier.
     #[error("unknown profile {0:#010x}; a newer version wrote the data, or they are damaged")]
     Unknown(u32),
 }
 
 /// An error-correction profile: the parameters of the concatenated code.
 ///
-/// Its identifier holds the parameters themselves: `m << 24 | t << 16 | r << 8 | B`.
+/// The identifier contains the parameters: `degree << 24 | errors << 16 | repetition << 8 | blocks`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Profile {
     degree: u32,
@@ -93,7 +93,7 @@ impl Profile {
     /// The profile with this identifier.
     ///
     /// # Errors
-    /// [`ProfileError`] if there is none.
+    /// [`ProfileError::Unknown`] if no valid profile has the identifier.
     pub fn from_id(id: u32) -> Result<Self, ProfileError> {
         let [degree, errors, repetition, blocks] = id.to_be_bytes().map(u32::from);
         Self::new(degree, errors, repetition, blocks).map_err(|_| ProfileError::Unknown(id))
@@ -127,12 +127,12 @@ impl Profile {
         (1 << self.degree) - 1
     }
 
-    /// The PUF bits that the profile takes, `r B n`.
+    /// The number of PUF bits of a response, `r B n`.
     pub fn response_bits(self) -> usize {
         self.repetition() * self.blocks() * self.block_bits()
     }
 
-    /// The secret bits, `B k`.
+    /// The number of secret bits, `B k`.
     ///
     /// # Errors
     /// As [`Profile::code`].
@@ -187,7 +187,7 @@ impl Profile {
     /// The majority of the copies of each code bit, 64 at a time by counters held as bit planes.
     fn vote(self, noisy: &Bits) -> Bits {
         let code_bits = self.blocks() * self.block_bits();
-        // Started at 15 - (r - 1) / 2, a counter reaches 16 exactly when a majority of copies is one.
+        // A counter that starts at 15 - (r - 1) / 2 reaches 16 exactly if the majority of the copies is one.
         let start = 15 - (self.repetition() - 1) / 2;
         let words = (0..code_bits.div_ceil(64)).map(|i| {
             let mut planes: [u64; 5] = std::array::from_fn(|b| 0_u64.wrapping_sub((start >> b & 1) as u64));
@@ -203,7 +203,7 @@ impl Profile {
     }
 }
 
-/// `len` bits from `offset`, at most 256.
+/// The `len` bits from `offset`; `len` is at most 256.
 fn word_of(bits: &Bits, offset: usize, len: usize) -> Word {
     std::array::from_fn(|i| {
         let bits_used = len.saturating_sub(64 * i).min(64);

@@ -15,7 +15,7 @@ use crate::{
     extractor::{self, ExtractorError},
 };
 
-/// Decodes per work item; each has its own seed, so results do not depend on the number of threads.
+/// Rebuilds per work item. Each item has its own random stream, so results do not depend on the number of threads.
 const CHUNK: u64 = 4096;
 
 /// The counts of [`simulate_failure`].
@@ -27,9 +27,9 @@ pub struct FailureReport {
     pub bit_error_rate: f64,
     /// Number of rebuilds; fewer than requested after an interruption.
     pub decodes: u64,
-    /// Rebuilds that reported an uncorrectable block.
+    /// Number of rebuilds that reported an uncorrectable block.
     pub uncorrectable: u64,
-    /// Rebuilds that gave another secret.
+    /// Number of rebuilds that returned a wrong secret.
     pub wrong: u64,
     /// The failure probability by exact computation.
     pub computed: f64,
@@ -40,7 +40,7 @@ pub struct FailureReport {
 }
 
 impl FailureReport {
-    /// All failures.
+    /// Number of failed rebuilds: uncorrectable or wrong.
     pub fn failures(&self) -> u64 {
         self.uncorrectable + self.wrong
     }
@@ -62,7 +62,7 @@ impl FailureReport {
 ///
 /// Every 4,096 rebuilds a new random response is enrolled; each rebuild reads it with fresh noise and runs
 /// the whole device path: offset, vote, decode, secret. Results depend on `seed`, not on `threads`.
-/// `progress` gets the number of rebuilds done so far, from any thread, and stops the run by returning false.
+/// Each thread calls `progress` with the number of completed rebuilds; if `progress` returns false, the run stops.
 ///
 /// # Errors
 /// [`ExtractorError`] if the profile's code does not exist.
@@ -78,13 +78,13 @@ pub fn simulate_failure(
     let chunks = decodes.div_ceil(CHUNK);
     let work = || -> Result<(), ExtractorError> {
         loop {
-            let chunk = counts.next.fetch_add(1, Ordering::Relaxed);
+            let chunk = counts.next_chunk.fetch_add(1, Ordering::Relaxed);
             if chunk >= chunks || counts.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
             let size = CHUNK.min(decodes - chunk * CHUNK);
             run_chunk(profile, bit_error_rate, size, seed, chunk, &counts)?;
-            let done = counts.done.fetch_add(size, Ordering::Relaxed) + size;
+            let done = counts.decodes.fetch_add(size, Ordering::Relaxed) + size;
             if !progress(done) {
                 counts.stop.store(true, Ordering::Relaxed);
             }
@@ -103,8 +103,8 @@ pub fn simulate_failure(
 
 #[derive(Default)]
 struct Counts {
-    next: AtomicU64,
-    done: AtomicU64,
+    next_chunk: AtomicU64,
+    decodes: AtomicU64,
     uncorrectable: AtomicU64,
     wrong: AtomicU64,
     stop: AtomicBool,
@@ -114,7 +114,7 @@ impl Counts {
     fn report(&self, profile: Profile, bit_error_rate: f64) -> FailureReport {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (decodes, uncorrectable, wrong) =
-            (load(&self.done), load(&self.uncorrectable), load(&self.wrong));
+            (load(&self.decodes), load(&self.uncorrectable), load(&self.wrong));
         let failures = uncorrectable + wrong;
         FailureReport {
             profile: profile.to_string(),
@@ -151,7 +151,7 @@ fn run_chunk(
         reading.change_words(|words| {
             words
                 .iter_mut()
-                .for_each(|w| *w ^= errors(bit_error_rate, &mut rng))
+                .for_each(|w| *w ^= error_bits(bit_error_rate, &mut rng))
         });
         match extractor::rebuild(profile, &reading, &offset) {
             Ok(rebuilt) if rebuilt == secret => {}
@@ -165,8 +165,8 @@ fn run_chunk(
 
 /// 64 independent bits; each bit is one with probability `p`.
 ///
-/// Compares 64 uniform numbers with `p` bit by bit from the most significant one, until all are decided.
-fn errors<R: Rng + ?Sized>(p: f64, rng: &mut R) -> u64 {
+/// Compares 64 uniform numbers with `p` bit by bit from the most significant bit, until all comparisons are decided.
+fn error_bits<R: Rng + ?Sized>(p: f64, rng: &mut R) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -189,7 +189,7 @@ fn errors<R: Rng + ?Sized>(p: f64, rng: &mut R) -> u64 {
     ones
 }
 
-/// The failure probability at which at most `failures` failures have probability `alpha`.
+/// The failure probability at which `failures` or fewer failures occur with probability `alpha`.
 fn upper_limit(decodes: u64, failures: u64, alpha: f64) -> f64 {
     if decodes == 0 {
         return 1.0;

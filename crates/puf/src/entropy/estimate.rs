@@ -66,7 +66,7 @@ impl CellSample {
     /// The Markov estimate (SP 800-90B, 6.3.3) with cells `lag` addresses apart taken as neighbors: min-entropy per
     /// bit of the most likely 128-bit sequence of a first-order chain.
     ///
-    /// `None` with fewer than 2,048 such pairs, where chance alone would show a dependence.
+    /// `None` with fewer than 2,048 pairs of neighbors: then chance alone would look like a dependence.
     pub fn markov(&self, lag: usize) -> Option<f64> {
         let mut counts = [0_usize; 4];
         for i in 0..self.present.len().saturating_sub(lag).div_ceil(64) {
@@ -83,20 +83,20 @@ impl CellSample {
         Some(markov_of_counts(counts, self.values.count_ones(), self.len()))
     }
 
-    /// Min-entropy per bit, given that the cells at addresses equal modulo `period` have a common bias:
-    /// memories are built of columns, whose cells differ from those of other columns.
+    /// Min-entropy per bit if the cells of a column have a common bias. A column is the set of all cells with equal
+    /// addresses modulo `period`.
     ///
-    /// The mean over the columns of the product of their biases in even and odd rows is an unbiased estimate of the
-    /// mean square bias `E[(2 p_c - 1)²]`. From its upper confidence limit `c` comes `p = 1/2 + sqrt(c) / 2`, and
-    /// `-log2 p`. The mean square is used because it determines the entropy of a bit that several cells carry. `None`
-    /// where the confidence limits alone would give `c > 0.004`, that is `p > 0.53`.
+    /// The product of a column's biases in even and odd rows, averaged over the columns, is an unbiased estimate of the
+    /// mean square bias `E[(2 p_c - 1)²]`. The result is `-log2 p` with `p = 1/2 + sqrt(c) / 2`, where `c` is the upper
+    /// confidence limit of the estimate. The mean square is used because it determines the entropy of a bit that several
+    /// cells carry. `None` if the width of the confidence interval alone makes `c > 0.004`, that is `p > 0.53`.
     pub fn columns(&self, period: usize) -> Option<f64> {
         let rows = self.len() as f64 / period as f64;
         let chance = Z * 2.0 / rows / (period as f64).sqrt();
         if chance > 0.004 {
             return None;
         }
-        // Ones minus zeros, and cells, in even and odd rows of each column.
+        // Ones minus zeros, and the number of cells, in even and odd rows of each column.
         let mut columns = vec![[(0_i32, 0_i32); 2]; period];
         for (address, value) in self
             .values
@@ -120,7 +120,7 @@ impl CellSample {
     }
 }
 
-/// The Markov estimate of a sequence with neighboring bits.
+/// The Markov estimate (SP 800-90B, 6.3.3) of a sequence, from the pairs of neighboring bits.
 pub fn markov(bits: &Bits) -> f64 {
     let Some(pairs) = bits.len().checked_sub(1).filter(|&pairs| pairs > 1) else {
         return 0.0;
@@ -150,12 +150,12 @@ fn markov_of_counts(counts: [usize; 4], ones: usize, len: usize) -> f64 {
     most_likely_sequence(ratio(ones, len), one_after_zero, one_after_one)
 }
 
-/// The six candidates of SP 800-90B, 6.3.3 for the most likely sequence of 128 bits.
+/// Min-entropy per bit of the most likely of the six candidate sequences of 128 bits in SP 800-90B, 6.3.3.
 fn most_likely_sequence(one: f64, one_after_zero: f64, one_after_one: f64) -> f64 {
     let (p0, p1) = ((1.0 - one).log2(), one.log2());
     let (p00, p01) = ((1.0 - one_after_zero).log2(), one_after_zero.log2());
     let (p10, p11) = ((1.0 - one_after_one).log2(), one_after_one.log2());
-    // A zero count of a step that is not taken must not turn 0 times minus infinity into NaN.
+    // A step with count 0 may have a log-probability of minus infinity; the product would be NaN.
     let steps = |count: f64, p: f64| if count == 0.0 { 0.0 } else { count * p };
     let candidates = [
         p0 + steps(127.0, p00),
@@ -173,8 +173,8 @@ fn most_likely_sequence(one: f64, one_after_zero: f64, one_after_one: f64) -> f6
 /// devices that have a one at position `i` (most common value by bit, without confidence limits). Element `n` of
 /// `histogram` is the number of positions with a one in exactly `n` of at least two devices.
 ///
-/// With few devices the largest share is overestimated, so this errs to the safe side: fair bits give 0.58
-/// for 4 devices, 0.82 for 32, 0.93 for 256.
+/// With few devices the largest share is overestimated, so the result is too low: fair bits give 0.58 for 4 devices,
+/// 0.82 for 32, 0.93 for 256.
 pub fn by_position(histogram: &[u64]) -> f64 {
     let count = histogram.len().saturating_sub(1);
     let weighted_entropy = |(ones, positions): (usize, &u64)| {

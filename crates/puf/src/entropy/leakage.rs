@@ -12,9 +12,9 @@
 //!    (Koeberl, Li, Rajan, Wu: Entropy loss in PUF-based key generation schemes: the repetition code pitfall,
 //!    HOST 2014; exact sums of this kind in Delvaux, Gu, Verbauwhede, Hiller, Yu: Efficient fuzzy extraction
 //!    of PUF-induced secrets, CHES 2016).
-//! 2. *BCH.* A block of `n` such bits gives away its `n - k` parity bits; each costs at most one bit of average
-//!    min-entropy (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, 2008, Lemma 2.2b), so there remain at least
-//!    `n h - (n - k)`.
+//! 2. *BCH.* A block of `n` code bits reveals its `n - k` parity bits; each costs at most one bit of average
+//!    min-entropy (Dodis, Ostrovsky, Reyzin, Smith: Fuzzy extractors, 2008, Lemma 2.2b), so at least
+//!    `n h - (n - k)` bits remain.
 //!
 //! Blocks use disjoint PUF bits, so `B (n h - (n - k))` bits remain in all, never more than the `B k` bits of the
 //! secret.
@@ -24,14 +24,14 @@ use crate::code::{Profile, binomial::ln_factorial};
 /// The average min-entropy `h`, in bits, of one bit behind `repetition` copies of bias `p`, given their
 /// differences.
 ///
-/// `repetition` is odd; `p` is the probability of the more frequent value or of the other.
+/// `repetition` is odd; `p` is the probability of either bit value: `p` and `1 - p` give the same result.
 pub fn repetition_min_entropy(repetition: usize, p: f64) -> f64 {
     let p = p.clamp(0.0, 1.0).max(1.0 - p.clamp(0.0, 1.0));
     if p >= 1.0 {
         return 0.0;
     }
     let r = repetition as u64;
-    // With p the larger one and i <= r / 2, the first of the two products is the larger one.
+    // Because p >= 1 - p and i <= r / 2, p^(r-i) q^i is the larger product.
     let guess: f64 = (0..=r / 2)
         .map(|i| {
             let ln_combinations = ln_factorial(r) - ln_factorial(i) - ln_factorial(r - i);
@@ -41,8 +41,8 @@ pub fn repetition_min_entropy(repetition: usize, p: f64) -> f64 {
     (-guess.log2()).clamp(0.0, 1.0)
 }
 
-/// The least average min-entropy, in bits, of the secret given the helper data, for response bits of bias
-/// `p`.
+/// A lower limit of the average min-entropy, in bits, of the secret given the helper data, for response bits
+/// of bias `p`.
 pub fn residual_min_entropy(profile: Profile, p: f64) -> f64 {
     let k = profile.code().map_or(0, |code| code.k()) as f64;
     let n = profile.block_bits() as f64;

@@ -5,7 +5,7 @@
 //! [`MIN_ENTROPY_BITS`] (LAP/1 1.1).
 //!
 //! **Scope.** The figures treat bits as independent except for dependences that the estimators detect. The
-//! estimators cannot detect that a strong PUF has few parameters: an XOR arbiter PUF is determined by some
+//! estimators cannot detect that a strong PUF has few parameters: an XOR arbiter PUF is determined by a few
 //! hundred real numbers, so against an unbounded attacker with the helper data of many rows the responses have
 //! no more entropy than these numbers.
 //! For such a PUF, the secret is safe because raw responses are never revealed and learning from parities of
@@ -44,7 +44,7 @@ pub struct EntropyAssessment {
 }
 
 impl EntropyAssessment {
-    /// Whether enrollment accepts the secret.
+    /// Whether the secret has at least [`MIN_ENTROPY_BITS`].
     pub fn is_enough(&self) -> bool {
         self.residual_bits >= MIN_ENTROPY_BITS
     }
@@ -61,7 +61,7 @@ impl EntropyAssessment {
             limited_by,
             response_bits: profile.response_bits(),
             secret_bits: profile.secret_bits().unwrap_or(0),
-            // The leakage formulas need a bias; 2^-h is the one that has this min-entropy.
+            // The leakage formulas need a bias; 2^-h is the bias with min-entropy h.
             residual_bits: leakage::residual_min_entropy(profile, (-per_bit).exp2()),
         }
     }
@@ -69,12 +69,12 @@ impl EntropyAssessment {
 
 /// Assesses the responses of a strong PUF: bits to unrelated challenges. `sample` contains all available responses.
 ///
-/// `fleet_per_bit` is a min-entropy per bit known from other devices, for example from [`estimate::by_position`]; the
-/// lower figure counts.
+/// `fleet_per_bit` is a min-entropy per bit known from other devices, for example from [`estimate::by_position`]. The
+/// lowest estimate is used.
 pub fn assess_responses(profile: Profile, sample: &Bits, fleet_per_bit: Option<f64>) -> EntropyAssessment {
     EntropyAssessment::of(
         profile,
-        sequence_estimates(sample, "responses").chain(fleet(fleet_per_bit)),
+        sequence_estimates(sample, "responses").chain(fleet_estimate(fleet_per_bit)),
     )
 }
 
@@ -92,8 +92,8 @@ pub enum CellDraw<'a> {
 /// Assesses cells of a memory. `population` contains all cells from which the secret's cells were drawn: the
 /// secret's cells alone are too few for an estimate.
 ///
-/// Where cells `lag` apart have min-entropy `h` given each other, and a random draw has `f` such pairs per
-/// response bit, the figure for that dependence is `1 - min(f, 1) (1 - h)` (chain rule).
+/// If a cell has min-entropy `h` given the cell `lag` addresses away, and the random draw has `f` such pairs per
+/// response bit, the estimate for this dependence is `1 - min(f, 1) (1 - h)` (chain rule).
 pub fn assess_cells(
     profile: Profile,
     population: &CellSample,
@@ -116,7 +116,10 @@ pub fn assess_cells(
     if let CellDraw::InOrder(Some(used)) = draw {
         estimates.extend(sequence_estimates(used, "cells in use"));
     }
-    EntropyAssessment::of(profile, estimates.into_iter().chain(fleet(fleet_per_bit)))
+    EntropyAssessment::of(
+        profile,
+        estimates.into_iter().chain(fleet_estimate(fleet_per_bit)),
+    )
 }
 
 /// The number of pairs of cells that are `lag` addresses apart.
@@ -140,7 +143,7 @@ fn sequence_estimates(bits: &Bits, subject: &'static str) -> impl Iterator<Item 
     [bias, dependence].into_iter()
 }
 
-fn fleet(per_bit: Option<f64>) -> impl Iterator<Item = (String, f64)> {
+fn fleet_estimate(per_bit: Option<f64>) -> impl Iterator<Item = (String, f64)> {
     per_bit
         .map(|h| ("bias by position across the fleet".to_owned(), h))
         .into_iter()
@@ -196,7 +199,7 @@ mod tests {
             "{dependent:?}"
         );
 
-        // Of cells 3,000 apart no two are neighbors, so their dependence does no harm.
+        // Cells 3,000 addresses apart are not neighbors, so the dependence of neighbors does not lower their entropy.
         let apart: Vec<u32> = (0..65_536).step_by(3000).collect();
         let apart = assess_cells(
             Profile::KEY,

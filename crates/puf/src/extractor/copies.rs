@@ -9,7 +9,7 @@ use crate::bits::Bits;
 /// Number of bits that agree by chance with probability 2^-80 or less, for the most biased cells that the health test
 /// accepts.
 const BLOCK_BITS: usize = 128;
-/// Copies due to ignored address lines are at whole bytes.
+/// Copies that ignored address lines cause begin at a whole byte.
 const STEP_BITS: usize = 8;
 
 /// Refuses reference bits in which a block of 128 bits occurs again at a whole byte: the same memory twice (an
@@ -18,21 +18,21 @@ const STEP_BITS: usize = 8;
 /// # Errors
 /// [`ExtractorError::Copied`].
 pub(super) fn refuse_copied_cells(reference: &Bits) -> Result<(), ExtractorError> {
-    let block = |at: usize| [reference.word_at(at), reference.word_at(at + 64)];
+    let block = |position: usize| [reference.word_at(position), reference.word_at(position + 64)];
     let Some(last) = reference.len().checked_sub(BLOCK_BITS) else {
         return Ok(());
     };
     let mut first_positions = HashMap::new();
-    for at in (0..=last).step_by(BLOCK_BITS) {
-        if let Some(earlier) = first_positions.insert(block(at), at) {
-            return Err(ExtractorError::Copied { earlier, at });
+    for copy in (0..=last).step_by(BLOCK_BITS) {
+        if let Some(first) = first_positions.insert(block(copy), copy) {
+            return Err(ExtractorError::Copied { first, copy });
         }
     }
-    for at in (0..=last).step_by(STEP_BITS) {
-        match first_positions.get(&block(at)) {
-            Some(&first_cell) if first_cell != at => {
-                let (earlier, at) = (first_cell.min(at), first_cell.max(at));
-                return Err(ExtractorError::Copied { earlier, at });
+    for position in (0..=last).step_by(STEP_BITS) {
+        match first_positions.get(&block(position)) {
+            Some(&other) if other != position => {
+                let (first, copy) = (other.min(position), other.max(position));
+                return Err(ExtractorError::Copied { first, copy });
             }
             _ => {}
         }
@@ -49,11 +49,11 @@ pub(super) fn refuse_equal_responses<'a>(
     references: impl Iterator<Item = &'a Bits> + Clone,
     distance_max: f64,
 ) -> Result<(), ExtractorError> {
-    /// Each row is compared with the rows before it, but only with this many of the first rows. A PUF with few
-    /// responses soon repeats a response.
-    const EARLIER: usize = 64;
+    /// Maximum number of earlier rows, from the first row, with which each row is compared. A PUF with few different
+    /// responses repeats one of them among these rows.
+    const COMPARED_ROWS_MAX: usize = 64;
     for (index, reference) in references.clone().enumerate() {
-        for earlier in references.clone().take(index.min(EARLIER)) {
+        for earlier in references.clone().take(index.min(COMPARED_ROWS_MAX)) {
             let share = reference.distance(earlier) as f64 / reference.len().max(1) as f64;
             // In both polarities: an inverted response reveals as much.
             if share.min(1.0 - share) <= distance_max {

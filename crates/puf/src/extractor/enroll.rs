@@ -59,15 +59,16 @@ pub struct Enrolled {
 /// Minimum number of readouts that shows which cells change.
 const READOUTS_MIN: usize = 2;
 
-/// Enrolls a weak PUF from at least two readouts of its cells, consecutive power-ups of the same range.
+/// Enrolls a weak PUF from readouts of the same range at consecutive power-ups: at least two with
+/// [`CellSelection::First`], otherwise three.
 ///
 /// The reference value of a cell is its majority over the readouts.
 ///
 /// # Errors
 /// [`ExtractorError`] if a readout fails its health test, is a copy of another readout or comes from another chip, if a
 /// block of the memory is not power-up state ([`blocks`]), if there are too few readouts or stable cells, or if the
-/// secret would keep less than 128 bits of min-entropy. A fault of the readouts is returned before a fault of the memory's
-/// size.
+/// secret would keep less than 128 bits of min-entropy. If a readout is faulty and the memory is too small, the error
+/// describes the readout.
 pub fn enroll(
     readouts: &[Bits],
     options: &KeyEnrollment,
@@ -91,7 +92,7 @@ pub fn enroll(
     let assessed = entropy::assess_cells(
         options.profile,
         &selected.population,
-        selected.draw(&used_values),
+        selected.cell_draw(&used_values),
         fleet,
     );
     let entropy = require_entropy(assessed, 0.0)?;
@@ -132,7 +133,7 @@ fn reference_of(readouts: &[Bits], options: &KeyEnrollment) -> Result<Bits, Extr
     }
 }
 
-/// Takes `readouts` readouts of `cells` cells from a PUF and enrolls it.
+/// Takes `readouts` readouts of `cells` cells from a PUF and enrolls the PUF.
 ///
 /// # Errors
 /// As [`enroll`], and if the PUF cannot be read.
@@ -149,7 +150,7 @@ pub fn enroll_puf(
     enroll(&readings?, options, rng)
 }
 
-/// The device's side: the secret from one readout.
+/// The device's side: rebuilds the secret from one readout.
 ///
 /// # Errors
 /// [`ExtractorError`] if the readout has another length, fails its health test or has too many errors.
@@ -159,7 +160,7 @@ pub fn reproduce(readout: &Bits, helper: &HelperData, health: &HealthTest) -> Re
         return Err(ExtractorError::WrongReadingLength { bits, expected });
     }
     health.check(readout)?;
-    rebuild(helper.profile(), &helper.used(readout), helper.offset())
+    rebuild(helper.profile(), &helper.used_bits(readout), helper.offset())
 }
 
 /// Reads the PUF once and rebuilds the secret.
@@ -178,7 +179,7 @@ pub fn reproduce_puf(
     )
 }
 
-/// Turns an assessment that is not `margin_bits` above the limit into an error.
+/// Returns the assessment, or an error if it is less than `margin_bits` above [`MIN_ENTROPY_BITS`].
 pub(super) fn require_entropy(
     entropy: EntropyAssessment,
     margin_bits: f64,
@@ -231,7 +232,7 @@ pub(super) fn check_readouts(readouts: &[Bits], health: &HealthTest) -> Result<(
     }
 }
 
-/// Finds two identical readouts; returns their numbers, from 1.
+/// Finds two identical readouts; returns their positions, counted from 1.
 fn identical_pair(readouts: &[Bits]) -> Option<(usize, usize)> {
     (1..).zip(readouts).find_map(|(second, readout)| {
         let earlier = readouts

@@ -1,4 +1,4 @@
-//! Reading and writing of helper data: what can be wrong, and where.
+//! Reading and writing of helper data. An error contains the problem and its position.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ pub enum Problem {
         /// What the data should be.
         kind: &'static str,
     },
-    /// Another version.
+    /// The version is not supported.
     #[error("unsupported version {0}; this program reads version 1: update it")]
     Version(u8),
     /// A reserved field is not zero.
@@ -39,15 +39,15 @@ pub enum Problem {
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// The data end early.
-    #[error("{needed} bytes are missing; the data are truncated")]
+    #[error("{missing} bytes are missing; the data are truncated")]
     Truncated {
         /// Number of missing bytes.
-        needed: usize,
+        missing: usize,
     },
     /// Data follow the end.
     #[error("{extra} bytes follow the end; the data are damaged")]
     Trailing {
-        /// Number of these bytes.
+        /// Number of bytes after the end.
         extra: usize,
     },
     /// The number of cells does not fit the profile.
@@ -67,7 +67,9 @@ pub enum Problem {
         expected: usize,
     },
     /// A cell is listed twice.
-    #[error("cell {cell} is listed twice; helper data with repeated cells would leak and are refused")]
+    #[error(
+        "cell {cell} is listed twice; helper data with repeated cells would reveal secret bits and are refused"
+    )]
     RepeatedCell {
         /// The cell.
         cell: u32,
@@ -86,10 +88,10 @@ pub enum Problem {
         /// The first cell out of order.
         cell: u32,
     },
-    /// Unused bits of the last byte of an offset are set.
-    #[error("unused bits behind an offset are not zero; the encoding is not canonical")]
+    /// Unused bits of the last byte of a code offset are set.
+    #[error("unused bits after a code offset are not zero; the encoding is not canonical")]
     Padding,
-    /// No rows, or indices beyond 32 bits.
+    /// No rows, or an index above 2^32 - 2.
     #[error(
         "invalid row range: {rows} rows from index {first}; at least one row and indices below 4294967295 are required"
     )]
@@ -105,7 +107,7 @@ pub enum Problem {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("at byte {offset}: {problem}")]
 pub struct FormatError {
-    /// Counted from the start of the data.
+    /// Offset of this byte from the start of the data.
     pub offset: usize,
     /// What is wrong there.
     #[source]
@@ -140,14 +142,14 @@ pub enum FileError {
 
 /// Reads fields in order and tracks the offset.
 pub(super) struct Cursor<'a> {
-    rest: &'a [u8],
+    remaining: &'a [u8],
     offset: usize,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(data: &'a [u8]) -> Self {
         Self {
-            rest: data,
+            remaining: data,
             offset: 0,
         }
     }
@@ -160,12 +162,12 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8], FormatError> {
-        let Some((head, tail)) = self.rest.split_at_checked(count) else {
+        let Some((head, tail)) = self.remaining.split_at_checked(count) else {
             return self.fail(Problem::Truncated {
-                needed: count - self.rest.len(),
+                missing: count - self.remaining.len(),
             });
         };
-        (self.rest, self.offset) = (tail, self.offset + count);
+        (self.remaining, self.offset) = (tail, self.offset + count);
         Ok(head)
     }
 
@@ -179,7 +181,7 @@ impl<'a> Cursor<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// Checks `magic | version | zero[3] | profile u32`.
+    /// Reads and checks the header `magic | version | zero[3] | profile u32`; returns the profile.
     pub(super) fn header(&mut self, magic: &'static str, kind: &'static str) -> Result<Profile, FormatError> {
         let found: [u8; 4] = self.array()?;
         if found != magic.as_bytes() {
@@ -190,29 +192,29 @@ impl<'a> Cursor<'a> {
                 kind,
             });
         }
-        let at_version = self.offset;
+        let version_offset = self.offset;
         let [version, reserved @ ..]: [u8; 4] = self.array()?;
         if version != VERSION {
             return Err(FormatError {
-                offset: at_version,
+                offset: version_offset,
                 problem: Problem::Version(version),
             });
         }
         if reserved != [0; 3] {
             return Err(FormatError {
-                offset: at_version + 1,
+                offset: version_offset + 1,
                 problem: Problem::Reserved,
             });
         }
-        let at_profile = self.offset;
+        let profile_offset = self.offset;
         let id = self.u32()?;
         Profile::from_id(id).map_err(|e| FormatError {
-            offset: at_profile,
+            offset: profile_offset,
             problem: e.into(),
         })
     }
 
-    /// An offset of the profile's length, packed; unused bits must be zero.
+    /// Reads the packed code offset of a profile; an error if unused bits are set.
     pub(super) fn offset_bytes(&mut self, profile: Profile) -> Result<&'a [u8], FormatError> {
         let bits = profile.response_bits();
         let bytes = self.take(bits.div_ceil(8))?;
@@ -230,7 +232,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) fn finish(self) -> Result<(), FormatError> {
-        match self.rest.len() {
+        match self.remaining.len() {
             0 => Ok(()),
             extra => self.fail(Problem::Trailing { extra }),
         }
@@ -245,7 +247,7 @@ pub(super) fn header(magic: &str, profile: Profile) -> Vec<u8> {
     bytes
 }
 
-/// Packed bits of a profile's length.
+/// Unpacks a code offset of the profile's length.
 pub(super) fn unpack(profile: Profile, bytes: &[u8]) -> Bits {
     let bits = Bits::from_bytes(bytes);
     bits.window(0, profile.response_bits()).unwrap_or(bits)

@@ -57,7 +57,7 @@ impl HelperData {
     }
 
     /// The bits of a readout that the profile uses.
-    pub(super) fn used(&self, readout: &Bits) -> Bits {
+    pub(super) fn used_bits(&self, readout: &Bits) -> Bits {
         match self.cells.as_slice() {
             [] => readout
                 .window(0, self.profile.response_bits())
@@ -96,14 +96,13 @@ impl HelperData {
         if found != 0 && found != expected {
             return cursor.fail(Problem::CellCount { found, expected });
         }
-        let at_cells = HEADER_BYTES;
         let listed = cursor.take(found * 4)?.chunks_exact(4);
         let cells: Vec<u32> = listed
             .map(|c| c.iter().fold(0, |n, &b| n << 8 | u32::from(b)))
             .collect();
         if let Some((index, problem)) = cell_problem(&cells, readout_bits) {
             return Err(FormatError {
-                offset: at_cells + 4 * index,
+                offset: HEADER_BYTES + 4 * index,
                 problem,
             });
         }

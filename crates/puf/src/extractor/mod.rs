@@ -4,7 +4,7 @@
 //! 4.2): enrollment draws a random message `R`, encodes it and publishes `helper = response xor codeword`; the device
 //! decodes `reading xor helper` back to `R`. The response bits serve only as a mask and are never part of the secret,
 //! so the published flaw of using the same bits as key and mask cannot occur. HKDF (LAP/1 1.1) extracts from `R`. `R`
-//! is drawn at random and thus uniform; [`crate::entropy`] computes the min-entropy of `R` given the helper data.
+//! is drawn at random, so it is uniform; [`crate::entropy`] computes the min-entropy of `R` given the helper data.
 //!
 //! Altered helper data fail closed. The digest of the helper data is the HKDF salt, so even if decoding succeeds, the
 //! keys differ, and an attacker does not learn which bits were corrected.
@@ -81,21 +81,21 @@ pub enum ExtractorError {
         "readouts {first} and {second} are identical: one is a copy, not a new power-up; take new readouts"
     )]
     CopiedReadout {
-        /// The number of the earlier readout, from 1.
+        /// Position of the earlier readout, counted from 1.
         first: usize,
-        /// The number of the later readout.
+        /// Position of the later readout, counted from 1.
         second: usize,
     },
     /// Cells occur twice.
     #[error(
-        "the 128 bits at bit {at} equal those at bit {earlier}: the readout contains the same memory twice (a wrapping address range) \
-         or a fill pattern; read each cell once"
+        "the 128 bits at bit {copy} equal those at bit {first}: the readout contains the same memory twice (a wrapping \
+         address range) or a fill pattern; read each cell once"
     )]
     Copied {
-        /// Position of the first occurrence.
-        earlier: usize,
-        /// Position of the copy.
-        at: usize,
+        /// Bit position of the first occurrence.
+        first: usize,
+        /// Bit position of the copy.
+        copy: usize,
     },
     /// A strong PUF gives the same response to different challenges.
     #[error(
@@ -111,11 +111,11 @@ pub enum ExtractorError {
         "enrollment needs readouts of one length, but readout {index} has {bits} bits and the first {expected}"
     )]
     UnevenReadouts {
-        /// The readout that differs, from 0.
+        /// Position of the readout that differs, counted from 0.
         index: usize,
-        /// Its length.
+        /// Bits of that readout.
         bits: usize,
-        /// The length of the first one.
+        /// Bits of the first readout.
         expected: usize,
     },
     /// Fewer readouts than the enrollment needs.
@@ -158,7 +158,7 @@ pub enum ExtractorError {
         /// The last available row.
         last: u32,
     },
-    /// The challenge differs from that of the enrolled row.
+    /// The challenge differs from the challenge of the enrolled row.
     #[error(
         "the challenge of row {idx} differs from the enrolled one; the PUF is not evaluated on other challenges"
     )]
@@ -166,7 +166,7 @@ pub enum ExtractorError {
         /// The row.
         idx: u32,
     },
-    /// The parameters contain no rows, or indices beyond 32 bits.
+    /// The parameters contain no rows, or an index above 2^32 - 2.
     #[error(
         "invalid row range: {rows} rows from index {first}; at least one row and indices below 4294967295 are required"
     )]
@@ -181,7 +181,7 @@ pub enum ExtractorError {
     Interrupted,
 }
 
-/// Draws a secret for a response and returns it with its public offset.
+/// Draws a random secret; returns it and the public code offset between the secret's codeword and the response.
 pub(crate) fn code_offset(
     profile: Profile,
     response: &Bits,

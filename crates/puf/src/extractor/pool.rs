@@ -51,7 +51,7 @@ pub struct PoolRow<'a> {
     profile: Profile,
     /// The row's index.
     pub idx: u32,
-    /// The challenge seed that it was enrolled with.
+    /// The challenge seed of the enrollment.
     pub challenge: [u8; 8],
     /// The code offset, packed.
     pub offset: &'a [u8],
@@ -88,7 +88,7 @@ impl PoolHelper {
 
     /// The index after the last row.
     pub fn end_idx(&self) -> u32 {
-        // Every constructor has checked that this index exists.
+        // Every constructor has checked that the sum does not overflow.
         self.first_idx.saturating_add(self.rows)
     }
 
@@ -247,8 +247,8 @@ pub struct PoolEnrollment {
     pub reads: usize,
     /// Limits for each reading.
     pub health: HealthTest,
-    /// The response bits for the entropy estimate. If the rows have fewer, the PUF is read on one more random
-    /// challenge, whose responses are not used otherwise.
+    /// Minimum number of response bits for the entropy estimate. If all rows together have fewer bits, the PUF is read
+    /// on one more random challenge; these responses have no other use.
     pub entropy_sample_bits: usize,
     /// Min-entropy per response bit as seen across other devices of the kind, if known.
     pub fleet_min_entropy_per_bit: Option<f64>,
@@ -386,7 +386,7 @@ pub fn enroll_pool(
     })
 }
 
-/// Any challenge except that of fingerprints, whose response must not contribute to a secret.
+/// A random challenge, but never the challenge of fingerprints: its response must not contribute to a secret.
 fn random_challenge(rng: &mut dyn CryptoRng) -> [u8; 8] {
     loop {
         let mut challenge = [0; 8];

@@ -15,15 +15,14 @@ pub enum CellSelection {
     /// The first cells of the readout, in order, without a cell list in the helper data. Such an enrollment has no
     /// fingerprint.
     First,
-    /// Cells that agree in all enrollment readouts, drawn at random from these cells, except the
-    /// [reserved](is_reserved) cells.
+    /// Cells drawn at random from all cells that agree in all enrollment readouts and are not [reserved](is_reserved).
     Stable,
     /// Stable cells, debiased by von Neumann's method (Maes, van der Leest, van der Sluis, Willems: Secure key
     /// generation from biased PUFs, CHES 2015): consecutive stable cells of one memory column form a pair. The first
     /// cell of a pair with different values is a candidate; pairs with equal values are skipped. Cells of a column
     /// share their bias, so the first cell of a 01 or 10 pair is one or zero with the same probability, independent
-    /// of the bias. Both cells must be stable: stability depends on the value if there is bias, and a pair of which
-    /// only one cell must be stable would restore the bias. One bit takes about five cells.
+    /// of the bias. Both cells must be stable. With a bias, stability depends on the value, so a requirement for only
+    /// one cell of the pair would restore the bias. One bit takes about five cells.
     Debiased,
 }
 
@@ -36,16 +35,16 @@ const COLUMNS: usize = 128;
 
 /// The selected cells of an enrollment.
 pub(super) struct SelectedCells {
-    /// Ascending; empty for the first cells in order.
+    /// The selected cells, ascending; empty with [`CellSelection::First`].
     pub(super) cells: Vec<u32>,
-    /// The cells from which they were drawn.
+    /// The cells from which `cells` were drawn.
     pub(super) population: CellSample,
-    /// All cells whose values follow from those of `cells`.
+    /// All cells whose values follow from the values of `cells`; empty with [`CellSelection::First`].
     involved: Vec<u32>,
 }
 
 impl SelectedCells {
-    /// The values of the chosen cells.
+    /// The values of the selected cells.
     pub(super) fn values(&self, reference: &Bits, needed: usize) -> Bits {
         match self.cells.as_slice() {
             [] => reference.window(0, needed).unwrap_or_else(|| reference.clone()),
@@ -53,8 +52,8 @@ impl SelectedCells {
         }
     }
 
-    /// How the cells were selected, for the entropy estimate; `used` are their values.
-    pub(super) fn draw<'a>(&'a self, used: &'a Bits) -> CellDraw<'a> {
+    /// How the cells were selected, for the entropy estimate; `used` contains their values.
+    pub(super) fn cell_draw<'a>(&'a self, used: &'a Bits) -> CellDraw<'a> {
         match self.involved.as_slice() {
             [] => CellDraw::InOrder(Some(used)),
             cells => CellDraw::Random(cells),
@@ -62,7 +61,7 @@ impl SelectedCells {
     }
 }
 
-/// Selects `needed` cells; `reference` has at least `needed` and at most 2^32 cells.
+/// Selects `needed` cells; `reference` has at least `needed` and fewer than 2^32 cells.
 pub(super) fn select(
     selection: CellSelection,
     readouts: &[Bits],
@@ -158,7 +157,7 @@ fn draw<T: Ord>(
             needed,
         });
     }
-    // The first steps of a Fisher-Yates shuffle draw `needed` of them without repetition.
+    // The first steps of a Fisher-Yates shuffle draw `needed` candidates without repetition.
     for i in 0..needed {
         let rest = (candidates.len() - i) as u64;
         let offset = usize::try_from(rng.next_u64() % rest).unwrap_or(0);

@@ -14,28 +14,33 @@ use crate::{bits::Bits, challenge::ChallengeStream};
 #[derive(Clone, Debug)]
 pub struct ChallengeBatch {
     parities: Vec<u64>,
-    words_each: usize,
+    words_per_challenge: usize,
 }
 
 impl ChallengeBatch {
     /// `count` challenges for `stages` stages from a challenge seed.
     pub fn from_seed(seed: [u8; 8], stages: usize, count: usize) -> Self {
-        let words_each = stages.div_ceil(64).max(1);
+        let words_per_challenge = stages.div_ceil(64).max(1);
         let mut stream = ChallengeStream::new(seed);
-        let mut parities: Vec<u64> = (0..count * words_each).map(|_| stream.next_word()).collect();
-        let unused = words_each * 64 - stages;
-        for challenge in parities.chunks_exact_mut(words_each) {
+        let mut parities: Vec<u64> = (0..count * words_per_challenge)
+            .map(|_| stream.next_word())
+            .collect();
+        let unused = words_per_challenge * 64 - stages;
+        for challenge in parities.chunks_exact_mut(words_per_challenge) {
             if let Some(last) = challenge.last_mut() {
                 *last = *last << unused >> unused;
             }
             to_parities(challenge);
         }
-        Self { parities, words_each }
+        Self {
+            parities,
+            words_per_challenge,
+        }
     }
 
     /// The number of challenges.
     pub fn len(&self) -> usize {
-        self.parities.len() / self.words_each
+        self.parities.len() / self.words_per_challenge
     }
 
     /// Whether there are no challenges.
@@ -45,16 +50,20 @@ impl ChallengeBatch {
 
     /// The batch for `stages + 1` stages in which `inserted` supplies the challenge bit of stage `position`.
     ///
-    /// Works on parities: features at or before the new stage change sign with the inserted bit; features after it only
-    /// move up by one.
+    /// Works on parities: features at or before the new stage change sign with the inserted bit; later features only
+    /// move up by one index.
     pub(super) fn interposed(&self, inserted: &Bits, stages: usize, position: usize) -> Self {
-        let words_each = (stages + 1).div_ceil(64);
-        let mut parities = Vec::with_capacity(self.len() * words_each);
-        for (challenge, bit) in self.parities.chunks_exact(self.words_each).zip(inserted.iter()) {
+        let words_per_challenge = (stages + 1).div_ceil(64);
+        let mut parities = Vec::with_capacity(self.len() * words_per_challenge);
+        for (challenge, bit) in self
+            .parities
+            .chunks_exact(self.words_per_challenge)
+            .zip(inserted.iter())
+        {
             let flip = 0_u64.wrapping_sub(u64::from(bit));
             let parity_at = |i: usize| challenge.get(i / 64).is_some_and(|w| w >> (i % 64) & 1 == 1);
             let later_parity = u64::from(parity_at(position));
-            for word in 0..words_each {
+            for word in 0..words_per_challenge {
                 let base = word * 64;
                 let straight = challenge.get(word).copied().unwrap_or(0);
                 let carry = word
@@ -69,7 +78,10 @@ impl ChallengeBatch {
                 parities.push((straight ^ flip) & before_stage | inserted_parity | shifted & !through_stage);
             }
         }
-        Self { parities, words_each }
+        Self {
+            parities,
+            words_per_challenge,
+        }
     }
 }
 
@@ -106,7 +118,7 @@ type ByteTable = [f32; 256];
 type WordTables = [ByteTable; 8];
 
 impl ArbiterChain {
-    /// Draws a chain.
+    /// Draws the weights of a chain.
     pub fn random<R: Rng + ?Sized>(stages: usize, rng: &mut R) -> Self {
         let mut draw = || StandardNormal.sample(rng);
         Self {
@@ -142,12 +154,12 @@ impl ArbiterChain {
 
     fn xor_into(&self, batch: &ChallengeBatch, responses: &mut Bits, mut observe: impl FnMut(f32) -> f32) {
         let tables: Vec<WordTables> = self.weights.chunks(64).map(word_tables).collect();
-        let mut groups = batch.parities.chunks(64 * batch.words_each);
+        let mut groups = batch.parities.chunks(64 * batch.words_per_challenge);
         responses.change_words(|words| {
             for (word, challenges) in words.iter_mut().zip(&mut groups) {
                 // Look-ups first, then noise: the unpredictable branches of the noise would stall the look-ups.
-                let delays = self.delays(&tables, challenges, batch.words_each);
-                let count = challenges.len() / batch.words_each;
+                let delays = self.delays(&tables, challenges, batch.words_per_challenge);
+                let count = challenges.len() / batch.words_per_challenge;
                 let mut ones = 0;
                 for (bit, delay) in delays.iter().take(count).enumerate() {
                     ones |= u64::from(observe(*delay) < 0.0) << bit;
@@ -160,9 +172,12 @@ impl ArbiterChain {
     /// Delays of up to 64 challenges. Eight table look-ups per 64 stages replace 64 multiplications. The tables (8
     /// KiB, in L1) cost as much as some 30 evaluations and exist only for one batch, so an idle device stores only
     /// its weights. The function is not generic, so it is compiled once, and not for each source of noise.
-    fn delays(&self, tables: &[WordTables], challenges: &[u64], words_each: usize) -> [f32; 64] {
+    fn delays(&self, tables: &[WordTables], challenges: &[u64], words_per_challenge: usize) -> [f32; 64] {
         let mut delays = [self.constant; 64];
-        for (delay, challenge) in delays.iter_mut().zip(challenges.chunks_exact(words_each)) {
+        for (delay, challenge) in delays
+            .iter_mut()
+            .zip(challenges.chunks_exact(words_per_challenge))
+        {
             *delay += challenge
                 .iter()
                 .zip(tables)
@@ -243,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_agree_with_the_definition_for_odd_stage_counts() {
+    fn batches_agree_with_the_definition_for_any_stage_count() {
         for stages in [8, 33, 64, 65, 100, 128, 130] {
             let chain = ArbiterChain::random(stages, &mut ChaCha8Rng::seed_from_u64(stages as u64));
             let seed = *b"row seed";

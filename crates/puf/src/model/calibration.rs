@@ -19,10 +19,10 @@ pub fn chain_flip_probability(stages: usize, noisiness: f64) -> f64 {
 }
 
 /// The noisiness at which a k-XOR-arbiter PUF has the given mean bit error rate, in closed form: the xor of
-/// `k` independent flips of probability `p` is `(1 - (1 - 2p)^k) / 2` (piling-up lemma).
+/// `k` independent flips of probability `p` is one with probability `(1 - (1 - 2p)^k) / 2` (piling-up lemma).
 ///
 /// # Errors
-/// [`PufError::BadParameter`] if the shape is not allowed or the rate is not in 0 … 0.45.
+/// [`PufError::BadParameter`] if the stages, the chains or the rate (0 … 0.45) are out of range.
 pub fn noisiness_for_xor(stages: usize, chains: usize, bit_error_rate: f64) -> Result<f64, PufError> {
     check_chain(stages, chains, 0.0)?;
     check_rate(bit_error_rate)?;
@@ -34,7 +34,7 @@ pub fn noisiness_for_xor(stages: usize, chains: usize, bit_error_rate: f64) -> R
 /// The noisiness at which an interpose PUF has the given mean bit error rate, by bisection.
 ///
 /// # Errors
-/// [`PufError::BadParameter`] if the shape is not allowed or the rate is not in 0 … 0.45.
+/// [`PufError::BadParameter`] if the stages, the chains or the rate (0 … 0.45) are out of range.
 pub fn noisiness_for_interpose(
     stages: usize,
     up: usize,
@@ -51,20 +51,22 @@ pub fn noisiness_for_interpose(
 
 /// The mean bit error rate of an interpose PUF.
 ///
-/// A flip in the upper layer changes the sign of the features up to the middle. Of a lower chain's delay `A +
-/// B`, `A` with variance `a` over those features and `B` with variance `b`, `-A + B + noise` has correlation
-/// `(b - a) / sqrt((a + b)(a + b + σ²))` with `A + B`; the correlation gives the probability that the signs differ.
+/// A flip in the upper layer changes the sign of the features up to the middle stage. Let `A` (variance `a`) be the
+/// part of a lower chain's delay from these features, and `B` (variance `b`) the other part. The flip changes `A + B`
+/// to `-A + B + noise`. Both delays have the correlation `(b - a) / sqrt((a + b)(a + b + σ²))`, which gives the
+/// probability that their signs differ.
 fn interpose_error_rate(stages: usize, up: usize, down: usize, noisiness: f64) -> f64 {
     let upper = xor_of(chain_flip_probability(stages, noisiness), up);
     let n = (stages + 1) as f64;
     let a = (stages / 2 + 1) as f64;
     let b = n + 1.0 - a;
     let noise = n * noisiness * noisiness;
-    let angle = ((b - a) / ((a + b) * (a + b + noise)).sqrt()).acos() / PI;
-    let straight = chain_flip_probability(stages + 1, noisiness);
-    (1.0 - upper) * xor_of(straight, down) + upper * xor_of(angle, down)
+    let flip_after_upper_flip = ((b - a) / ((a + b) * (a + b + noise)).sqrt()).acos() / PI;
+    let flip_otherwise = chain_flip_probability(stages + 1, noisiness);
+    (1.0 - upper) * xor_of(flip_otherwise, down) + upper * xor_of(flip_after_upper_flip, down)
 }
 
+/// The probability that the xor of `count` independent bits is one, if each bit is one with probability `p`.
 fn xor_of(p: f64, count: usize) -> f64 {
     (1.0 - (1.0 - 2.0 * p).powf(count as f64)) / 2.0
 }
@@ -74,7 +76,8 @@ fn xor_of(p: f64, count: usize) -> f64 {
 ///
 /// A cell powers up as one if `v + noise > 0`, so its one-probability is `Φ(v)`. The noise is standard normal; the skew
 /// `v` of a cell is fixed, and is normally distributed over the cells (Maes, An accurate probabilistic reliability
-/// model for silicon PUFs, CHES 2013). Errors of a readout are then a generalised binomial variable (arXiv 1406.6143).
+/// model for silicon PUFs, CHES 2013). The number of errors of a readout has a generalized binomial distribution
+/// (arXiv 1406.6143).
 ///
 /// # Errors
 /// [`PufError::BadParameter`] if the share of ones is not in 0.05 … 0.95 or the rate not in 0 … 0.3.
@@ -112,7 +115,7 @@ fn sram_error_rate(mean: f64, spread: f64) -> f64 {
         (-0.5 * z * z).exp() / (spread * (2.0 * PI).sqrt())
     };
     if spread < 0.05 {
-        // The grid does not resolve a very narrow density; it is concentrated at the mean.
+        // The grid does not resolve a very narrow density: all cells have nearly the mean skew.
         return normal_cdf(-mean.abs());
     }
     (0..=STEPS)

@@ -21,7 +21,8 @@ pub struct InterposePuf {
 }
 
 impl InterposePuf {
-    /// The device instance of `seed`; `stages` is the number of stages of the upper layer.
+    /// The device instance of `seed`. `stages` is the number of stages of the upper layer; `up` and `down` are the
+    /// numbers of chains, `k_up` and `k_down`.
     ///
     /// # Errors
     /// As [`XorArbiterPuf::new`], for either layer.

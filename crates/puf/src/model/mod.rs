@@ -28,7 +28,7 @@ pub trait Model: Send {
     /// A noisy reading; all randomness comes from `noise`.
     ///
     /// # Errors
-    /// [`PufError`] if the model cannot serve this type of challenge, or has fewer bits.
+    /// [`PufError`] if the model cannot serve this type of challenge, or has fewer than `bits` bits.
     fn respond(&self, challenge: Challenge, bits: usize, noise: &mut ChaCha8Rng) -> Result<Bits, PufError>;
 
     /// The reading without noise: the most frequent value of each bit.

@@ -28,7 +28,7 @@ pub struct SramParameters {
 /// predicts an error rate of 6.99 % between two readouts; the STM32F407 of the test data shows 6.97 %.
 #[derive(Clone, Debug)]
 pub struct SramPuf {
-    /// One-probabilities in units of 1 / 65535; both ends are exact, so a stable cell never flips.
+    /// One-probabilities in units of 1 / 65535; 0 and 65535 are exact, so a stable cell never flips.
     one_probability: Box<[u16]>,
 }
 

@@ -46,7 +46,7 @@ pub fn read_dump(path: &Path) -> Result<Bits, ReadoutError> {
 /// Reads a part of each dump in the directory of one device, in natural order of the names.
 ///
 /// # Errors
-/// [`ReadoutError`] as for [`DumpSet`], or if the dumps end before that part.
+/// [`ReadoutError`] as for [`DumpSet`], or if the dumps end before the end of the part.
 pub fn read_directory(directory: &Path, span: &Span) -> Result<Vec<Dump>, ReadoutError> {
     let mut set = DumpSet::open(directory)?;
     let mut skipped = 0;

@@ -34,8 +34,9 @@ struct Reader {
     position: u64,
     is_at_end: bool,
     /// Bytes of the memory that were read but not yet returned.
-    ready: Vec<u8>,
-    yielded: usize,
+    buffer: Vec<u8>,
+    /// Number of bytes that were returned.
+    returned_bytes: usize,
 }
 
 impl Reader {
@@ -45,20 +46,20 @@ impl Reader {
             parser: (*kind == Kind::Text).then(HexParser::new),
             position: 0,
             is_at_end: false,
-            ready: Vec::new(),
-            yielded: 0,
+            buffer: Vec::new(),
+            returned_bytes: 0,
         }
     }
 
-    /// The next bytes of the memory; fewer at its end.
+    /// The next `bytes` bytes of the memory; fewer at the end of the memory.
     fn next(&mut self, bytes: usize) -> Result<Vec<u8>, ReadoutError> {
-        if self.ready.len() < bytes && !self.is_at_end {
+        if self.buffer.len() < bytes && !self.is_at_end {
             self.fill(bytes)?;
         }
-        let rest = self.ready.split_off(bytes.min(self.ready.len()));
-        let next = std::mem::replace(&mut self.ready, rest);
-        self.yielded += next.len();
-        match self.yielded > DUMP_BYTES_MAX {
+        let rest = self.buffer.split_off(bytes.min(self.buffer.len()));
+        let next = std::mem::replace(&mut self.buffer, rest);
+        self.returned_bytes += next.len();
+        match self.returned_bytes > DUMP_BYTES_MAX {
             true => Err(self.io(io::ErrorKind::FileTooLarge.into())),
             false => Ok(next),
         }
@@ -70,19 +71,19 @@ impl Reader {
         file.seek(SeekFrom::Start(self.position))
             .map_err(|error| self.io(error))?;
         let mut chunk = Vec::with_capacity(CHUNK_BYTES);
-        while self.ready.len() < bytes && !self.is_at_end {
+        while self.buffer.len() < bytes && !self.is_at_end {
             chunk.clear();
             let limit = CHUNK_BYTES as u64;
             let result = (&mut file).take(limit).read_to_end(&mut chunk);
             self.is_at_end = result.map_err(|error| self.io(error))? == 0;
             self.position += chunk.len() as u64;
             let Some(parser) = &mut self.parser else {
-                self.ready.extend(&chunk);
+                self.buffer.extend(&chunk);
                 continue;
             };
             let parsed = match self.is_at_end {
-                false => parser.feed(&chunk, &mut self.ready),
-                true => parser.finish(&mut self.ready),
+                false => parser.feed(&chunk, &mut self.buffer),
+                true => parser.finish(&mut self.buffer),
             };
             parsed.map_err(|source| ReadoutError::Hex {
                 path: self.path.clone(),
@@ -111,7 +112,7 @@ impl DumpSet {
     /// ignored.
     ///
     /// # Errors
-    /// [`ReadoutError`] if there are none, or the directory cannot be read.
+    /// [`ReadoutError`] if the directory has no dumps or cannot be read.
     pub fn open(directory: &Path) -> Result<Self, ReadoutError> {
         let files = dump_files(directory)?;
         if files.is_empty() {
@@ -125,25 +126,25 @@ impl DumpSet {
         })
     }
 
-    /// The next bytes of each dump; fewer at the end of the memory, none after it.
+    /// The next `bytes` bytes of each dump; fewer at the end of the memory. After the end, an empty list.
     ///
     /// # Errors
     /// [`ReadoutError`] if a dump cannot be read, is empty, or ends before the other dumps.
     pub fn next(&mut self, bytes: usize) -> Result<Vec<Dump>, ReadoutError> {
         let mut dumps: Vec<Dump> = Vec::with_capacity(self.readers.len());
-        let mut first_yielded = None;
+        let mut first_returned_bytes = None;
         for reader in &mut self.readers {
             let content = reader.next(bytes)?;
-            if reader.yielded == 0 {
+            if reader.returned_bytes == 0 {
                 let path = reader.path.clone();
                 return Err(ReadoutError::Empty { path });
             }
-            let expected = *first_yielded.get_or_insert(reader.yielded);
+            let expected = *first_returned_bytes.get_or_insert(reader.returned_bytes);
             let first = dumps.first().map(|first| first.path.clone());
-            if let Some(first) = first.filter(|_| reader.yielded != expected) {
+            if let Some(first) = first.filter(|_| reader.returned_bytes != expected) {
                 return Err(ReadoutError::LengthMismatch {
                     path: reader.path.clone(),
-                    bytes: reader.yielded,
+                    bytes: reader.returned_bytes,
                     first,
                     expected,
                 });

@@ -54,8 +54,8 @@ pub(super) struct HexParser {
     column: usize,
     /// The first digit of an incomplete byte, and its position.
     high: Option<(u8, usize, usize)>,
-    /// A zero at the end of a piece, which may begin `0x`.
-    zero: bool,
+    /// Whether the previous piece ended with a zero, which may begin `0x`.
+    has_pending_zero: bool,
 }
 
 impl HexParser {
@@ -64,7 +64,7 @@ impl HexParser {
             line: 1,
             column: 1,
             high: None,
-            zero: false,
+            has_pending_zero: false,
         }
     }
 
@@ -73,7 +73,7 @@ impl HexParser {
         if text.is_empty() {
             return Ok(());
         }
-        if std::mem::take(&mut self.zero) {
+        if std::mem::take(&mut self.has_pending_zero) {
             self.parse(&[b"0", text].concat(), false, bytes)
         } else {
             self.parse(text, false, bytes)
@@ -82,7 +82,7 @@ impl HexParser {
 
     /// Ends the text; an incomplete byte is an error.
     pub(super) fn finish(&mut self, bytes: &mut Vec<u8>) -> Result<(), HexError> {
-        if std::mem::take(&mut self.zero) {
+        if std::mem::take(&mut self.has_pending_zero) {
             self.parse(b"0", true, bytes)?;
         }
         match self.high {
@@ -95,7 +95,7 @@ impl HexParser {
         let mut rest = text;
         while let Some((&byte, tail)) = rest.split_first() {
             if byte == b'0' && tail.is_empty() && !is_last {
-                self.zero = true;
+                self.has_pending_zero = true;
                 return Ok(());
             }
             let (line, column) = (self.line, self.column);
@@ -112,7 +112,7 @@ impl HexParser {
                 (b':', None) if column == 1 => return Err(HexError::IntelHex { line, column }),
                 (_, high_digit) => {
                     let Some(digit) = char::from(byte).to_digit(16) else {
-                        let found = found_at(rest);
+                        let found = first_character(rest);
                         return Err(HexError::Character { line, column, found });
                     };
                     let digit = digit.to_le_bytes()[0];
@@ -132,9 +132,9 @@ impl HexParser {
     }
 }
 
-/// The first character of `rest`, for messages.
-fn found_at(rest: &[u8]) -> char {
-    let head = rest.get(..rest.len().min(4)).unwrap_or(rest);
+/// The first character of `text`, for messages.
+fn first_character(text: &[u8]) -> char {
+    let head = text.get(..text.len().min(4)).unwrap_or(text);
     String::from_utf8_lossy(head).chars().next().unwrap_or('\u{fffd}')
 }
 

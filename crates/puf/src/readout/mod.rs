@@ -60,7 +60,7 @@ pub enum ReadoutError {
         /// Length of the first file, bytes.
         expected: usize,
     },
-    /// A dump ends before the requested range.
+    /// A dump ends before the end of the requested range.
     #[error("{}: {bytes} bytes, but range {span} was requested; dump the whole memory, or select another range", path.display())]
     EndsBeforeRange {
         /// The file.

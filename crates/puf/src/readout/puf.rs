@@ -13,12 +13,13 @@ use crate::{
 pub struct ReadoutPuf {
     first: Bits,
     others: Vec<Bits>,
+    /// Index of the next readout to serve; 0 is `first`.
     next: usize,
 }
 
 impl ReadoutPuf {
-    /// Serves one dump or, in natural order of names, all dumps of a directory, from the byte `start` on, up to the
-    /// maximum for enrollment.
+    /// Serves one dump or, in natural order of names, all dumps of a directory, from the byte `start` on, at most
+    /// [`SPAN_BYTES_MAX`] bytes.
     ///
     /// # Errors
     /// [`ReadoutError`] if there are no dumps, a dump cannot be read, or a dump has no byte `start`.
@@ -26,9 +27,9 @@ impl ReadoutPuf {
         let span = Span { start, end: None };
         if !path.is_dir() {
             let bits = read_dump(path)?;
-            let first = start.saturating_mul(8);
-            let part_bits = bits.len().saturating_sub(first).min(8 * SPAN_BYTES_MAX);
-            let part = bits.window(first, part_bits).filter(|part| !part.is_empty());
+            let first_bit = start.saturating_mul(8);
+            let part_bits = bits.len().saturating_sub(first_bit).min(8 * SPAN_BYTES_MAX);
+            let part = bits.window(first_bit, part_bits).filter(|part| !part.is_empty());
             let first = part.ok_or_else(|| ReadoutError::EndsBeforeRange {
                 path: path.to_owned(),
                 bytes: bits.len() / 8,

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use crate::fingerprint::BLOCK_BYTES;
 
-/// The longest part of a memory that enrollment accepts, bytes. A key needs only some thousand bytes.
+/// The longest part of a memory that enrollment accepts, bytes. A key needs only a few thousand bytes.
 pub const SPAN_BYTES_MAX: usize = 1 << 20;
 
 /// A part of a memory, in bytes. A part without an end extends to the end of the memory, but at most for

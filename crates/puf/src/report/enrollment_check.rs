@@ -13,7 +13,7 @@ use crate::{
     health::HealthTest,
 };
 
-/// Two memories with a higher share of equal cells in a block have common content. Different chips agree in at most
+/// Maximum share of equal cells in a block of two memories without common content. Different chips agree in at most
 /// 70 % of their cells, readouts of one chip in 90 % or more. In a block of 4,096 cells, this limit is 11 standard
 /// deviations above 70 %.
 const AGREEMENT_MAX: f64 = 0.78;
@@ -105,15 +105,17 @@ impl fmt::Display for DuplicateDevices {
 struct Pair {
     first: usize,
     second: usize,
+    /// Number of differing cells.
     differing: usize,
     common_bytes: usize,
     from_byte: Option<usize>,
 }
 
-/// All pairs.
+/// The comparison of all pairs of devices.
 pub(super) struct Comparison {
     names: Vec<String>,
     pairs: Vec<Pair>,
+    /// Number of compared cells per device.
     cells: usize,
 }
 
@@ -135,7 +137,7 @@ impl Comparison {
         }
     }
 
-    /// Adds a part of each memory, of equal length, that begins at byte `start`.
+    /// Adds one part of each memory. The parts have equal lengths and begin at byte `start`.
     pub(super) fn add(&mut self, start: usize, references: &[Bits]) {
         let len = references.first().map_or(0, Bits::len);
         self.cells += len;

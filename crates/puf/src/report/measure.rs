@@ -38,6 +38,7 @@ pub(super) struct Measurement<'a> {
     comparison: Comparison,
     /// Element `n` is the number of positions at which exactly `n` devices have a one.
     aliasing: Vec<u64>,
+    /// Windows of the only device, which substitute devices.
     windows: Option<Vec<Bits>>,
     map: Vec<f64>,
     trials: Vec<Trials>,
@@ -69,7 +70,7 @@ impl<'a> Measurement<'a> {
         Ok(measurement.report())
     }
 
-    /// Adds the next segment. Returns `false` after the last one.
+    /// Adds a segment of each memory. Returns `false` if no memory has this segment.
     fn add_segment(&mut self, segment: usize, progress: &dyn Fn(&str)) -> Result<bool, ReadoutError> {
         let mut references = Vec::with_capacity(self.devices.len());
         for device in &mut self.devices {

@@ -33,9 +33,9 @@ use measure::Measurement;
 pub struct ReportOptions {
     /// Bits of a window, if windows of one chip substitute devices.
     pub window_bits: usize,
-    /// Number of first readouts from which the rebuild trials enroll. The trials rebuild from the later readouts.
+    /// Number of readouts, from the first, from which the rebuild trials enroll. The trials rebuild from the later readouts.
     pub enrollment_readouts: usize,
-    /// Seed of the secrets of the rebuild trials, which are discarded.
+    /// Seed of the random values in enrollment checks and rebuild trials; their secrets are discarded.
     pub seed: u64,
     /// The limits of the health test.
     pub health: HealthTest,
@@ -129,7 +129,8 @@ pub struct PufReport {
 /// The columns of [`PufReport::ones_map`].
 pub(crate) const MAP_COLUMNS: usize = 64;
 impl PufReport {
-    /// Reads a directory of dumps (one device) or of subdirectories with dumps (one device each) and measures them.
+    /// Reads a directory of dumps (one device) or of subdirectories with dumps (one device each), and measures the
+    /// devices.
     /// `progress` receives the current step.
     ///
     /// # Errors

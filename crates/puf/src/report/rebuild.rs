@@ -63,15 +63,15 @@ pub struct RebuildResult {
     pub profile: String,
     /// Number of enrollment readouts of each window.
     pub enrollment_readouts: usize,
-    /// Windows that were enrolled.
+    /// Number of enrolled windows.
     pub windows: usize,
-    /// Windows that enrollment refused.
+    /// Number of windows that enrollment refused.
     pub refused: usize,
     /// Why enrollment refused the first of these windows.
     pub first_refusal: Option<String>,
-    /// Rebuilds tried: enrolled windows times remaining readouts.
+    /// Number of rebuilds: one per enrolled window and later readout.
     pub attempts: usize,
-    /// Rebuilds that failed or gave another secret.
+    /// Number of rebuilds that failed or returned a wrong secret.
     pub failures: usize,
     /// Upper limit of the failure rate with 95 % confidence (Clopper, Pearson 1934). `None` if nothing was tried.
     /// Rebuilds of one chip at one temperature are not independent, so the true limit may be higher.

@@ -19,22 +19,22 @@ pub(super) fn svg(report: &PufReport) -> Result<String, String> {
     let mut document = String::new();
     {
         let root = SVGBackend::with_string(&mut document, SIZE).into_drawing_area();
-        root.fill(&WHITE).map_err(text)?;
+        root.fill(&WHITE).map_err(draw_error)?;
         let (upper, lower) = root.split_vertically(430);
         let (left, right) = upper.split_horizontally(600);
-        distances(report, &left)?;
-        flips(report, &right)?;
-        map(report, &lower)?;
-        root.present().map_err(text)?;
+        draw_distances(report, &left)?;
+        draw_flips(report, &right)?;
+        draw_map(report, &lower)?;
+        root.present().map_err(draw_error)?;
     }
     Ok(document)
 }
 
-fn text(error: impl Display) -> String {
+fn draw_error(error: impl Display) -> String {
     format!("drawing the chart failed: {error}")
 }
 
-fn distances(report: &PufReport, area: &Area<'_>) -> DrawResult {
+fn draw_distances(report: &PufReport, area: &Area<'_>) -> DrawResult {
     let inter = match report.substitute_windows {
         Some(_) => "between windows of the chip",
         None => "between devices",
@@ -45,7 +45,7 @@ fn distances(report: &PufReport, area: &Area<'_>) -> DrawResult {
         .x_label_area_size(40)
         .y_label_area_size(55)
         .build_cartesian_2d(0.0..1.0, 0.0..1.08)
-        .map_err(text)?;
+        .map_err(draw_error)?;
     chart
         .configure_mesh()
         .x_desc("share of differing bits")
@@ -53,7 +53,7 @@ fn distances(report: &PufReport, area: &Area<'_>) -> DrawResult {
         .label_style(("sans-serif", TEXT))
         .light_line_style(TRANSPARENT)
         .draw()
-        .map_err(text)?;
+        .map_err(draw_error)?;
     let series = [
         (&report.intra_distances, "between readouts of one device", INTRA),
         (&report.inter_distances, inter, INTER),
@@ -75,7 +75,7 @@ fn distances(report: &PufReport, area: &Area<'_>) -> DrawResult {
             });
         chart
             .draw_series(bars)
-            .map_err(text)?
+            .map_err(draw_error)?
             .label(label)
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled()));
     }
@@ -85,10 +85,10 @@ fn distances(report: &PufReport, area: &Area<'_>) -> DrawResult {
         .label_font(("sans-serif", TEXT))
         .background_style(WHITE.mix(0.85))
         .draw()
-        .map_err(text)
+        .map_err(draw_error)
 }
 
-fn flips(report: &PufReport, area: &Area<'_>) -> DrawResult {
+fn draw_flips(report: &PufReport, area: &Area<'_>) -> DrawResult {
     let lowest = report.flip_probability_cdf.first().copied().unwrap_or(0.0);
     let bottom = (lowest * 10.0).floor() / 10.0;
     let mut chart = ChartBuilder::on(area)
@@ -97,7 +97,7 @@ fn flips(report: &PufReport, area: &Area<'_>) -> DrawResult {
         .x_label_area_size(40)
         .y_label_area_size(55)
         .build_cartesian_2d(0.0..0.5, bottom.min(0.9)..1.0)
-        .map_err(text)?;
+        .map_err(draw_error)?;
     chart
         .configure_mesh()
         .x_desc("probability of the rarer value")
@@ -105,7 +105,7 @@ fn flips(report: &PufReport, area: &Area<'_>) -> DrawResult {
         .label_style(("sans-serif", TEXT))
         .light_line_style(TRANSPARENT)
         .draw()
-        .map_err(text)?;
+        .map_err(draw_error)?;
     // As steps: few readouts give few distinct probabilities.
     let points = report
         .flip_probability_cdf
@@ -117,11 +117,11 @@ fn flips(report: &PufReport, area: &Area<'_>) -> DrawResult {
         });
     chart
         .draw_series(LineSeries::new(points, INTRA.stroke_width(2)))
-        .map_err(text)?;
+        .map_err(draw_error)?;
     Ok(())
 }
 
-fn map(report: &PufReport, area: &Area<'_>) -> DrawResult {
+fn draw_map(report: &PufReport, area: &Area<'_>) -> DrawResult {
     let rows = report.ones_map.len().div_ceil(MAP_COLUMNS).max(1);
     let name = report.devices.first().map_or("", |device| device.name.as_str());
     let title = format!(
@@ -133,7 +133,7 @@ fn map(report: &PufReport, area: &Area<'_>) -> DrawResult {
         .x_label_area_size(40)
         .y_label_area_size(55)
         .build_cartesian_2d(0..MAP_COLUMNS, (0..rows).into_segmented())
-        .map_err(text)?;
+        .map_err(draw_error)?;
     chart
         .configure_mesh()
         .disable_mesh()
@@ -141,25 +141,29 @@ fn map(report: &PufReport, area: &Area<'_>) -> DrawResult {
         .y_desc("part of the memory")
         .label_style(("sans-serif", TEXT))
         .draw()
-        .map_err(text)?;
+        .map_err(draw_error)?;
     let tiles = report.ones_map.iter().enumerate().map(|(i, share)| {
         let (x, y) = (i % MAP_COLUMNS, i / MAP_COLUMNS);
         let corners = [(x, SegmentValue::Exact(y)), (x + 1, SegmentValue::Exact(y + 1))];
         Rectangle::new(corners, tile_color(*share).filled())
     });
-    chart.draw_series(tiles).map_err(text)?;
+    chart.draw_series(tiles).map_err(draw_error)?;
     Ok(())
 }
 
 /// The color of a share of ones: from blue (0.35 or less) through white (0.5) to orange (0.65 or more).
 fn tile_color(share: f64) -> RGBColor {
     let deviation = ((share - 0.5) / 0.15).clamp(-1.0, 1.0);
-    let end = if deviation < 0.0 { INTRA } else { INTER };
+    let extreme_color = if deviation < 0.0 { INTRA } else { INTER };
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "between two color values"
     )]
     let blend = |component: u8| (255.0 + (f64::from(component) - 255.0) * deviation.abs()).round() as u8;
-    RGBColor(blend(end.0), blend(end.1), blend(end.2))
+    RGBColor(
+        blend(extreme_color.0),
+        blend(extreme_color.1),
+        blend(extreme_color.2),
+    )
 }

@@ -35,7 +35,7 @@ pub fn overwritten(readouts: &[Bits], start: usize, data: &[u8]) -> Vec<Bits> {
     readouts.iter().map(write).collect()
 }
 
-/// The readouts with a share of the bits of some bytes inverted, different bits in each readout.
+/// The readouts with the share `share` of the bits in `bytes` inverted; in each readout, different bits are inverted.
 pub fn with_noise(readouts: &[Bits], bytes: Range<usize>, share: f64, seed: u64) -> Vec<Bits> {
     let mut rng = ChaCha20Rng::seed_from_u64(seed);
     let mut noisy = readouts.to_vec();
@@ -63,7 +63,7 @@ pub fn real_data() -> Option<PathBuf> {
     None
 }
 
-/// The first of the real readouts, if they exist.
+/// The first `count` real readouts, if the directory exists.
 pub fn real_readouts(count: usize) -> Option<Vec<Bits>> {
     let dumps = read_directory(&real_data()?, &Span::default()).unwrap();
     Some(dumps.into_iter().take(count).map(|dump| dump.bits).collect())

@@ -62,7 +62,7 @@ impl AttestationState {
 }
 
 /// The attestation state of a prover since its newest change. An old state does not mean that the verifier has stopped;
-/// only the rounds show whether it still runs.
+/// only the rounds show whether the verifier still runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appraisal {
     /// The device.
@@ -88,7 +88,7 @@ pub struct Appraisal {
 /// A page of the list of appraisals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppraisalPage {
-    /// By ascending device id.
+    /// The appraisals, by ascending device id.
     pub appraisals: Vec<Appraisal>,
     /// Errors of the appraisals that were skipped.
     pub damaged: Vec<String>,
@@ -97,7 +97,7 @@ pub struct AppraisalPage {
 }
 
 impl Appraisal {
-    /// The reason why `gateway` may not store the appraisal; `None` if it may.
+    /// The reason why `gateway` may not store the appraisal; `None` if the gateway may store the appraisal.
     pub(super) fn problem(&self, gateway: GatewayId) -> Option<String> {
         let device = self.device;
         if self.gateway != gateway {
@@ -139,7 +139,7 @@ impl Registry {
         Ok(appraisal.transpose()?.filter(Appraisal::has_round))
     }
 
-    /// Those of `devices` that are [`AttestationState::Unproven`]. Missing and damaged records are skipped.
+    /// Returns the devices among `devices` that are [`AttestationState::Unproven`]. Missing and damaged records are skipped.
     ///
     /// # Errors
     /// A failure of the database.
@@ -163,7 +163,7 @@ impl Registry {
     }
 
     /// The number of provers in this state; `None`: provers without a round since their enrollment. Records are
-    /// counted without authentication; [`Registry::check`] reports modified ones. Revoked devices are not counted.
+    /// counted without authentication; [`Registry::check`] reports modified records. Revoked devices are not counted.
     ///
     /// # Errors
     /// A failure of the database.
@@ -184,7 +184,7 @@ impl Registry {
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
-    /// Those of `devices` of which the last appraisal is from another gateway than `gateway`.
+    /// Returns the devices among `devices` whose last appraisal is from another gateway than `gateway`.
     ///
     /// # Errors
     /// A failure of the database.
@@ -204,8 +204,8 @@ impl Registry {
         Ok(elsewhere)
     }
 
-    /// Those of `devices` that the gateway may report on: devices with a lease at this gateway, and devices of which the
-    /// last appraisal is from this gateway.
+    /// Returns the devices among `devices` that the gateway may report on: devices with a lease at this gateway, and devices
+    /// whose last appraisal is from this gateway.
     ///
     /// # Errors
     /// A failure of the database.
@@ -228,8 +228,8 @@ impl Registry {
         Ok(reportable)
     }
 
-    /// The next `limit` appraisals after that of the device `after`, by ascending id. Start with `None` and continue with
-    /// [`AppraisalPage::next`] until that is `None`.
+    /// The next `limit` appraisals of devices with ids above `after`, by ascending id. Start with `None`, and continue with
+    /// [`AppraisalPage::next`] until `next` is `None`.
     ///
     /// # Errors
     /// A failure of the database.

@@ -26,8 +26,8 @@ pub const BINDING_BYTES_MAX: usize = 65_536;
 pub const OVERLAY_BYTES_MAX: usize = 65_536;
 
 /// Identifies an enrollment of a prover: results of one enrollment do not apply to another. The value is the time of
-/// the enrollment in seconds since 1970-01-01 UTC, or the previous value plus 1 if the clock has not advanced. It is
-/// unique for each device.
+/// the enrollment in seconds since 1970-01-01 UTC, or the previous value plus 1 if the clock has not advanced. No two
+/// enrollments of one device have the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnrollmentTime(pub u64);
 
@@ -44,10 +44,10 @@ pub struct NewProver {
     pub protection: Protection,
     /// JSON of `linewarden_tpm::enroll::Binding`, for a key in a TPM.
     pub binding: Option<Vec<u8>>,
-    /// The overlay: the device's own entries, merged over those of its group (`Configuration::encode` of
+    /// The overlay: the device's own entries, merged over the entries of its group (`Configuration::encode` of
     /// `linewarden-measurement`).
     pub overlay: Option<Vec<u8>>,
-    /// The location as long as neither a session nor a round shows another one. `None`: the gateway of the device's
+    /// The location to use until a session or a round shows another location. `None`: the gateway of the device's
     /// session, or for a device in quarantine the location of its last round.
     pub location: Option<ProverLocation>,
     /// The UDP port for attestation requests.
@@ -100,9 +100,9 @@ fn check_length(device: DeviceId, field: &'static str, bytes: &[u8], bytes_max: 
     }
 }
 
-/// Refuses an overlay that cannot be merged with the reference value of the group or with its roll-out: the controller
-/// could not compute the expected proof. [`Registry::change_group`] refuses the opposite case, a new reference value or
-/// roll-out that does not fit an existing overlay.
+/// Refuses an overlay that cannot be merged with the reference value of the group or with its roll-out, because the
+/// controller could not compute the expected proof. [`Registry::change_group`] refuses the opposite case, a new reference
+/// value or roll-out that does not fit an existing overlay.
 pub(super) fn check_overlay_fits(device: DeviceId, overlay: Option<&[u8]>, group: &Group) -> Result<()> {
     let Some(overlay) = overlay else {
         return Ok(());
@@ -259,9 +259,9 @@ impl Registry {
         })
     }
 
-    /// Those of the devices that were enrolled again after the given enrollment, or are no longer provers: results of the
-    /// earlier enrollment do not apply to them. A device is not returned if its record does not authenticate, is missing,
-    /// or shows an older enrollment: write access to the database must not excuse a missed round.
+    /// Returns the devices that were enrolled again after the given enrollment, or are no longer provers: results of the
+    /// earlier enrollment do not apply to these devices. A device is not returned if its record does not authenticate, is
+    /// missing, or shows an older enrollment: write access to the database must not excuse a missed round.
     ///
     /// # Errors
     /// A failure of the database.
@@ -291,7 +291,8 @@ impl Registry {
     }
 
     /// Whether an authentic record shows this enrollment of the device. `false` for a record that does not authenticate,
-    /// because the result decides about a release from quarantine; [`Registry::superseded`] differs in this.
+    /// because such a record must not lead to a release from quarantine. (In contrast, [`Registry::superseded`] treats the
+    /// enrollment of such a record as still valid.)
     pub(crate) async fn is_enrolled(
         &self,
         connection: &mut Connection,

@@ -27,8 +27,8 @@ impl Registry {
     /// Stores an evidence document of a prover; the newest and the previous document are kept.
     ///
     /// # Errors
-    /// [`RegistryError::NotAProver`], an empty document or one longer than [`EVIDENCE_BYTES_MAX`], a damaged record,
-    /// or a failure of the database.
+    /// [`RegistryError::NotAProver`], an empty document or a document longer than [`EVIDENCE_BYTES_MAX`], a damaged
+    /// record, or a failure of the database.
     pub async fn store_evidence(&self, device: DeviceId, document: &[u8], at_s: u64) -> Result<()> {
         let invalid = |problem| RegistryError::InvalidRecord {
             device,
@@ -88,7 +88,7 @@ impl Registry {
         self.evidence_at(device, 0).await
     }
 
-    /// The document before the newest one.
+    /// The document before the newest document, as [`Registry::evidence`]; `None` if there is no such document.
     ///
     /// # Errors
     /// As [`Registry::evidence`].

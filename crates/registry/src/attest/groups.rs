@@ -124,8 +124,8 @@ impl Default for GroupPolicy {
 }
 
 impl GroupPolicy {
-    /// Validity of a result after the end of its round, seconds: two intervals and the duration of a round. After
-    /// that time the verifier may have stopped.
+    /// Validity of a result after the end of its round, seconds: two intervals and the duration of a round. If no newer
+    /// result follows within this time, the verifier may have stopped.
     #[must_use]
     pub fn validity_s(&self) -> u64 {
         2 * u64::from(self.every_s) + u64::from(self.jitter_s) + u64::from(self.proof_timeout_ms) / 500 + 1
@@ -175,14 +175,14 @@ impl GroupPolicy {
 pub struct RollOut {
     /// `Configuration::encode` of `linewarden-measurement`.
     pub reference: Vec<u8>,
-    /// End of its validity, seconds since 1970-01-01 UTC.
+    /// End of the roll-out, seconds since 1970-01-01 UTC.
     pub until_s: u64,
 }
 
 /// A group to create or change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewGroup {
-    /// Its name.
+    /// The name of the group.
     pub name: GroupName,
     /// The attestation policy.
     pub policy: GroupPolicy,
@@ -196,7 +196,7 @@ pub struct NewGroup {
 /// A group as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its name.
+    /// The name of the group.
     pub name: GroupName,
     /// The attestation policy.
     pub policy: GroupPolicy,
@@ -213,7 +213,7 @@ pub struct Group {
 /// All groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupList {
-    /// By name.
+    /// The groups, sorted by name.
     pub groups: Vec<Group>,
     /// Errors of the groups that were skipped.
     pub damaged: Vec<String>,

@@ -101,9 +101,9 @@ impl Registry {
         Ok(u64::try_from(revision).unwrap_or_default())
     }
 
-    /// Raises the revision counter to at least the highest revision of all authentic provers and groups, in case the
-    /// counter was set back: gateways would not receive later changes. Returns the newest revision. Reads all provers
-    /// and groups.
+    /// Raises the revision counter to at least the highest revision of all authentic provers and groups. Without this
+    /// repair, gateways would not receive later changes after the counter was set back. Returns the newest revision. Reads
+    /// all provers and groups.
     ///
     /// # Errors
     /// [`RegistryError::StaleFencingToken`], or a failure of the database.

@@ -25,7 +25,7 @@ macro_rules! period_columns {
 /// A period.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PeriodRecord {
-    /// Its number, from 1.
+    /// The number of the period, from 1.
     pub number: Period,
     /// Random; secret until the period begins.
     pub salt: [u8; 8],
@@ -46,7 +46,7 @@ impl fmt::Debug for PeriodRecord {
 }
 
 impl Registry {
-    /// The newest period; `None` before the first.
+    /// The newest period; `None` if no period was created yet.
     ///
     /// # Errors
     /// A failure of the database.
@@ -54,7 +54,7 @@ impl Registry {
         self.newest_matching_period(false).await
     }
 
-    /// The newest period that has started, which all gateways use; `None` before the first.
+    /// The newest period that has started, which all gateways use; `None` if no period has started yet.
     ///
     /// # Errors
     /// A failure of the database.
@@ -144,7 +144,7 @@ impl Registry {
         Ok(period)
     }
 
-    /// The newest authentic period; with `is_started` only of the periods that have started.
+    /// The newest authentic period; if `is_started` is true, only periods that have started are considered.
     async fn newest_matching_period(&self, is_started: bool) -> Result<Option<PeriodRecord>> {
         let mut connection = self.reader().acquire().await?;
         let mut upper_bound = i64::MAX;

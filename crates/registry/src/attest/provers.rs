@@ -65,9 +65,9 @@ pub struct ProverRecord {
     pub protection: Protection,
     /// JSON of `linewarden_tpm::enroll::Binding`, for a key in a TPM.
     pub binding: Option<Vec<u8>>,
-    /// The overlay, encoded: the device's own entries, merged over those of its group.
+    /// The overlay, encoded: the device's own entries, merged over the entries of its group.
     pub overlay: Option<Vec<u8>>,
-    /// The location as long as neither a session nor a round shows another one.
+    /// The location to use until a session or a round shows another location.
     pub location: Option<ProverLocation>,
     /// The UDP port for attestation requests.
     pub port: u16,
@@ -104,7 +104,7 @@ impl fmt::Debug for ProverRecord {
 /// A page of changed provers.
 #[derive(Clone, Debug)]
 pub struct ProverPage {
-    /// In the order of their revisions, including removed ones.
+    /// The changed provers, in the order of their revisions, including removed provers.
     pub provers: Vec<ProverRecord>,
     /// Errors of the provers that were skipped.
     pub damaged: Vec<String>,

@@ -25,7 +25,7 @@ pub const ROUNDS_MAX: u32 = 1_000;
 /// The column names of [`RoundColumns`], in the same order, as a literal for `concat!`.
 macro_rules! round_columns {
     () => {
-        "gateway_id, number, group_name, period, started_at_s, ended_at_s, requested, ok, late, missed, last_verdict_ms, tag"
+        "gateway_id, number, group_name, period, started_at_s, ended_at_s, requested, ok, late, missed, last_proof_ms, tag"
     };
 }
 
@@ -42,9 +42,9 @@ pub struct RoundRecord {
     pub period: Period,
     /// Start, seconds since 1970-01-01 UTC.
     pub started_at_s: u64,
-    /// Time of the last verdict, seconds since 1970-01-01 UTC.
+    /// End, seconds since 1970-01-01 UTC.
     pub ended_at_s: u64,
-    /// Number of provers in the round.
+    /// Number of provers that were challenged in the round.
     pub requested: u32,
     /// Provers with a valid proof in time.
     pub ok: u32,
@@ -53,7 +53,7 @@ pub struct RoundRecord {
     /// Provers without a valid proof.
     pub missed: u32,
     /// Time from the start to the last proof, ms.
-    pub last_verdict_ms: u32,
+    pub last_proof_ms: u32,
 }
 
 /// A position in a list of rounds, at the end of a page. As text: `STARTED-GATEWAY-NUMBER`.
@@ -244,7 +244,7 @@ impl Registry {
         Ok(self.rounds_page(gateway, group, None, limit).await?.rounds)
     }
 
-    /// The rounds after a position in the list. A page may contain fewer than `limit` rounds because of damaged ones,
+    /// The rounds after a position in the list. A page may contain fewer than `limit` rounds because of damaged rounds,
     /// and still have a next page.
     ///
     /// # Errors
@@ -329,7 +329,7 @@ impl Registry {
                 highest: newest.number,
             },
             (None, false) => NextRound::Lost { highest: 0 },
-            // A gateway without rounds.
+            // Without a counter and rounds, the gateway has never reserved a number.
             (None, true) => NextRound::Known(1),
         })
     }
@@ -339,11 +339,11 @@ impl Registry {
         let tag = tag(self.authenticator(), &record).finish();
         sql::query(
             "INSERT INTO attest_round (gateway_id, number, group_name, period, started_at_s, ended_at_s, \
-             requested, ok, late, missed, last_verdict_ms, tag) \
+             requested, ok, late, missed, last_proof_ms, tag) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
              ON CONFLICT (gateway_id, number) DO UPDATE SET group_name = excluded.group_name, period = excluded.period, \
              started_at_s = excluded.started_at_s, ended_at_s = excluded.ended_at_s, requested = excluded.requested, ok = excluded.ok, \
-             late = excluded.late, missed = excluded.missed, last_verdict_ms = excluded.last_verdict_ms, tag = excluded.tag",
+             late = excluded.late, missed = excluded.missed, last_proof_ms = excluded.last_proof_ms, tag = excluded.tag",
         )
         .bind(record.0.0)
         .bind(record.1.0)
@@ -504,7 +504,7 @@ fn columns_from_round(round: &RoundRecord) -> RoundColumns {
         number(round.ok),
         number(round.late),
         number(round.missed),
-        number(round.last_verdict_ms),
+        number(round.last_proof_ms),
         ColumnValue(Vec::new()),
     )
 }
@@ -547,6 +547,6 @@ fn round_from_columns(record: &RoundColumns) -> Option<RoundRecord> {
         ok: column(ok)?,
         late: column(late)?,
         missed: column(missed)?,
-        last_verdict_ms: column(last)?,
+        last_proof_ms: column(last)?,
     })
 }

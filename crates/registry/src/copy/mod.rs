@@ -1,7 +1,7 @@
 //! Copies of a whole registry, between SQLite and PostgreSQL in any combination: backups, restores and moves.
 //!
 //! Records are copied unchanged, sealed and with their tags, under the same master key. Before a copy becomes visible,
-//! its digest is compared with that of the source: SHA-256 over every value of every record, in the order of the keys.
+//! its digest is compared with the digest of the source: SHA-256 over every value of every record, in the order of the keys.
 
 mod pages;
 mod tables;
@@ -37,14 +37,14 @@ pub(crate) struct Table {
     key: &'static [&'static str],
     pub(crate) columns: &'static [(&'static str, ColumnKind)],
     /// Records per query.
-    page_rows: i64,
+    page_records: i64,
 }
 
 /// The result of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopySummary {
-    /// Number of records in all tables.
-    pub rows: u64,
+    /// Number of records in all copied tables together, equal for source and copy.
+    pub records_in_all_tables: u64,
     /// SHA-256 over all records, equal for source and copy.
     pub digest: [u8; 32],
 }
@@ -185,7 +185,7 @@ async fn copy_tables(
         }
     }
     let copied = CopySummary {
-        rows: copied,
+        records_in_all_tables: copied,
         digest: hash.finalize().into(),
     };
     let verified = copied_digest(draft.connection()?, &mut report)
@@ -196,7 +196,7 @@ async fn copy_tables(
             registry: target.clone(),
             problem: format!(
                 "{} of {} rows were found, or values differ",
-                verified.rows, copied.rows
+                verified.records_in_all_tables, copied.records_in_all_tables
             ),
         });
     }
@@ -233,7 +233,7 @@ async fn copied_digest(connection: &mut Connection, report: &mut impl FnMut(u64)
         }
     }
     Ok(CopySummary {
-        rows,
+        records_in_all_tables: rows,
         digest: hash.finalize().into(),
     })
 }

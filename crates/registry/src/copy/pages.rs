@@ -38,7 +38,7 @@ impl<'t> Pages<'t> {
             source,
             key,
             columns,
-            page_rows,
+            page_records,
         } = self.table;
         let mut query = Builder::new("SELECT ");
         query.push(key.join(", "));
@@ -54,9 +54,9 @@ impl<'t> Pages<'t> {
             .push(" ORDER BY ")
             .push(key.join(", "))
             .push(" LIMIT ")
-            .push_bind(*page_rows);
+            .push_bind(*page_records);
         let page: Vec<RecordCells> = query.build().fetch_all(connection).await?;
-        let is_full = i64::try_from(page.len()).is_ok_and(|count| count >= *page_rows);
+        let is_full = i64::try_from(page.len()).is_ok_and(|count| count >= *page_records);
         let mut records = Vec::with_capacity(page.len());
         for RecordCells(mut cells) in page {
             let values = cells.split_off(key.len());

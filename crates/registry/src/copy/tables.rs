@@ -21,7 +21,7 @@ const fn table(
         source: name,
         key,
         columns,
-        page_rows: SHORT_RECORDS_PER_PAGE,
+        page_records: SHORT_RECORDS_PER_PAGE,
     }
 }
 
@@ -66,7 +66,7 @@ pub(crate) const TABLES: [Table; 25] = [
         ],
     ),
     Table {
-        page_rows: LONG_RECORDS_PER_PAGE,
+        page_records: LONG_RECORDS_PER_PAGE,
         source: "credential JOIN device ON device.device_id = credential.device_id",
         ..table(
             "credential",
@@ -75,7 +75,7 @@ pub(crate) const TABLES: [Table; 25] = [
         )
     },
     Table {
-        page_rows: LONG_RECORDS_PER_PAGE,
+        page_records: LONG_RECORDS_PER_PAGE,
         ..table(
             "fingerprint",
             &["device_id"],
@@ -150,7 +150,7 @@ pub(crate) const TABLES: [Table; 25] = [
         ],
     ),
     Table {
-        page_rows: DOCUMENTS_PER_PAGE,
+        page_records: DOCUMENTS_PER_PAGE,
         ..table(
             "attest_group",
             &["name"],
@@ -173,7 +173,7 @@ pub(crate) const TABLES: [Table; 25] = [
         )
     },
     Table {
-        page_rows: LONG_RECORDS_PER_PAGE,
+        page_records: LONG_RECORDS_PER_PAGE,
         ..table(
             "prover",
             &["device_id"],
@@ -225,7 +225,7 @@ pub(crate) const TABLES: [Table; 25] = [
             ("ok", Integer),
             ("late", Integer),
             ("missed", Integer),
-            ("last_verdict_ms", Integer),
+            ("last_proof_ms", Integer),
             ("tag", Bytes),
         ],
     ),
@@ -246,7 +246,7 @@ pub(crate) const TABLES: [Table; 25] = [
         ],
     ),
     Table {
-        page_rows: DOCUMENTS_PER_PAGE,
+        page_records: DOCUMENTS_PER_PAGE,
         ..table(
             "evidence",
             &["device_id", "number"],
@@ -299,7 +299,7 @@ pub(crate) const TABLES: [Table; 25] = [
         ],
     ),
     Table {
-        page_rows: DOCUMENTS_PER_PAGE,
+        page_records: DOCUMENTS_PER_PAGE,
         ..table(
             "api_response",
             &["user_name", "key"],
@@ -331,7 +331,7 @@ pub(crate) const TABLES: [Table; 25] = [
         &[("device_id", Integer), ("at_s", Integer), ("tag", Bytes)],
     ),
     Table {
-        page_rows: LONG_RECORDS_PER_PAGE,
+        page_records: LONG_RECORDS_PER_PAGE,
         ..table(
             "signer",
             &["signer_id"],

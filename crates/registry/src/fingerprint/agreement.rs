@@ -2,19 +2,19 @@
 //!
 //! Two unrelated PUFs agree in at most 70 % of the bits: enrollment refuses memory in which the columns have a common
 //! bias that would cause a higher agreement. So a band of 20 bits agrees with a probability of at most 0.7^20 = 8.0e-4.
-//! Two readouts of one PUF agree in at least 95 % of the bits, and in 36 % of the bands. Two unrelated PUFs reach each
-//! limit below with a probability under 2e-20. 100,000 devices form 5e9 pairs, so the probability of a false alarm in
+//! Two readouts of one PUF agree in at least 95 % of the bits, and in 36 % of the bands. Two unrelated PUFs reach one of
+//! the [`LIMITS`] with a probability under 2e-20. 100,000 devices form 5e9 pairs, so the probability of a false alarm in
 //! such a fleet is under 1e-9.
 
-/// Length of a window of consecutive bands, and the number of agreeing bands in the window that indicates the same PUF.
-/// Short windows detect a small common part.
+/// Each limit: the length of a window of consecutive bands, and the number of agreeing bands in the window that indicates
+/// the same PUF. Short windows detect a small common part of two memories.
 const LIMITS: [(usize, usize); 5] = [(8, 8), (16, 9), (32, 10), (64, 11), (super::BANDS_MAX, 13)];
 
 /// The number of bands in which two fingerprints agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreement {
     pub(crate) bands: usize,
-    pub(crate) of: usize,
+    pub(crate) bands_compared: usize,
 }
 
 /// `Some` if the pattern of agreeing bands, in the order of the fingerprint, indicates the same PUF.
@@ -27,7 +27,7 @@ pub(crate) fn agreement(agrees: &[bool]) -> Option<Agreement> {
     };
     LIMITS.iter().any(exceeds).then(|| Agreement {
         bands: agrees.iter().filter(|agrees| **agrees).count(),
-        of: agrees.len(),
+        bands_compared: agrees.len(),
     })
 }
 
@@ -79,7 +79,11 @@ mod tests {
             (0..128).map(|i| (start..start + count).contains(&i)).collect()
         };
         assert_eq!(agreement(&common(40, 7)), None);
-        assert_eq!(agreement(&common(40, 8)), Some(Agreement { bands: 8, of: 128 }));
+        let expected = Agreement {
+            bands: 8,
+            bands_compared: 128,
+        };
+        assert_eq!(agreement(&common(40, 8)), Some(expected));
         let every_third: Vec<bool> = (0..128).map(|i| i < 32 && i % 3 == 0).collect();
         assert!(agreement(&every_third).is_some());
         let every_twelfth: Vec<bool> = (0..128).map(|i| i % 12 == 0).collect();

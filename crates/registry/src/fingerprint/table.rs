@@ -95,7 +95,7 @@ impl Registry {
         self.insert_fingerprints(connection, &new).await
     }
 
-    /// Refuses a device whose bands agree with those of another device.
+    /// Refuses a device whose bands agree with the bands of another device.
     async fn refuse_duplicate(
         &self,
         connection: &mut Connection,
@@ -123,7 +123,7 @@ impl Registry {
                     device,
                     other,
                     bands: agreement.bands,
-                    of: agreement.of,
+                    bands_compared: agreement.bands_compared,
                 });
             }
         }
@@ -215,7 +215,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The fingerprints of devices; an error for each damaged one. Devices without a fingerprint are absent.
+    /// The fingerprints of devices; an error for each damaged fingerprint. Devices without a fingerprint are absent.
     pub(crate) async fn fingerprints_of(
         &self,
         connection: &mut Connection,

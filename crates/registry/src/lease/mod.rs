@@ -46,12 +46,12 @@ pub struct LeaseRequest {
     /// rows of the lease, also those of an earlier response that was lost.
     pub received: RowIndex,
     /// The number of rows from `from` on that the gateway requests to hold. While the last row of the lease is not yet
-    /// below the mark, only the rows that directly follow it are added.
+    /// below the mark, only rows that directly follow that row are added.
     pub hold_rows: u32,
     /// The number of rows from `from` on that the gateway requests to use: the position of the mark.
     pub spendable_rows: u32,
-    /// The row statement of the device (LAP/1 1.3), which has proven a row. If the device has answered a row above all
-    /// rows that were ever leased, the registry has lost leases.
+    /// The row statement of the device (LAP/1 1.3). For [`Registry::lease`], the device has proven a row, so the statement
+    /// is authentic. If the device has answered a row above all rows that were ever leased, the registry has lost leases.
     pub statement: RowStatement,
 }
 
@@ -285,8 +285,8 @@ impl Registry {
         Ok(edits.collect())
     }
 
-    /// Those of `devices` that were not leased to any gateway since the registry was restored to an earlier state. Empty
-    /// if the registry was never restored.
+    /// Returns the devices among `devices` that were not leased to any gateway since the registry was restored to an
+    /// earlier state. Empty if the registry was never restored.
     async fn unleased_since_restore(
         &self,
         connection: &mut Connection,
@@ -342,8 +342,8 @@ impl Registry {
 struct LeaseEntries {
     lease: Lease,
     pool: Pool,
-    /// Whether the gateway holds rows of the device. The range of the lease may be empty nevertheless: another process
-    /// may have used all rows below the mark.
+    /// Whether the gateway holds rows of the device. The lease that this process sees may be empty nevertheless: an earlier
+    /// process may have used all rows below the mark.
     has_rows: bool,
 }
 

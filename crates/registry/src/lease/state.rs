@@ -12,7 +12,7 @@ use crate::error::{RegistryError, Result};
 use crate::gateway::FencingToken;
 
 /// Number of gateways that may still use rows of leases that a restore has lost. The first lease of a device after a
-/// restore skips the rows of this number of leases, so that lost leases do not overlap with it. A lost lease may start
+/// restore skips the rows of this number of leases, so that it does not overlap with lost leases. A lost lease may start
 /// after the last row that the device has answered, or after the last row that the restored registry knows as leased;
 /// the skipped rows follow the higher of both.
 const UNRECORDED_LEASES_MAX: u32 = 2;
@@ -33,7 +33,8 @@ pub struct Lease {
     /// The rows; empty after the gateway has returned all rows. The end is the number after the highest row that the
     /// gateway may ever have used. In key mode one number, the start of the gateway's counter.
     pub rows: Range<u32>,
-    /// Rows below the mark may have been used; rows from the mark on have not. Within `rows`, or at its end.
+    /// Rows below the mark may have been used; rows from the mark on have not been used. The mark is within `rows`, or at
+    /// the end of `rows`.
     pub mark: RowIndex,
 }
 
@@ -247,8 +248,8 @@ impl Lease {
 }
 
 impl Pool {
-    /// Takes up to `count` consecutive rows, which start at `start`. If no row is available at `start` and `may_jump`, takes
-    /// the lowest available rows above `start`.
+    /// Takes up to `count` consecutive rows, which start at `start`. If no row is available at `start` and `may_jump` is
+    /// true, takes the lowest available rows above `start`.
     fn take(&mut self, start: u32, count: u32, may_jump: bool) -> Option<Range<u32>> {
         let index = self
             .unleased

@@ -186,7 +186,7 @@ pub(super) async fn leases_of(
         .collect()
 }
 
-/// Those of `devices` that have a lease record, even an empty one.
+/// Returns the devices among `devices` that have a lease record, even a record of an empty lease.
 pub(super) async fn devices_with_lease(
     connection: &mut Connection,
     devices: &HashSet<DeviceId>,

@@ -51,7 +51,7 @@ pub struct LeasedStream {
 }
 
 impl Registry {
-    /// Streams all active devices of which the gateway holds unused rows or the key, `chunk_devices` at a time.
+    /// Streams all active devices for which the gateway holds unused rows or the key, `chunk_devices` devices per chunk.
     ///
     /// The stream follows the order of revisions, which in a file is mostly the order of the records, and ends at the
     /// registry's revision at the start of the stream. To receive later changes, call [`Registry::changes_since`] with
@@ -176,7 +176,7 @@ impl LeasedStream {
         chunk
     }
 
-    /// `None` for a lease of replaced credentials.
+    /// Authenticates and unseals one record. `None` for a lease of replaced credentials.
     fn open_leased(&self, record: LeasedDeviceColumns) -> Result<Option<LeasedDevice>> {
         let authenticator = self.registry.authenticator();
         let StoredDeviceColumns { device, sealed, .. } = record.device;
@@ -207,7 +207,7 @@ struct LeasedDeviceColumns {
 
 impl FromRow for LeasedDeviceColumns {
     fn from_row(row: &Row<'_>) -> sqlx::Result<Self> {
-        // The columns of the lease follow those of the device and the sealed credentials. Columns are read by
+        // The columns of the lease follow the columns of the device and the sealed credentials. Columns are read by
         // position, because names are ambiguous.
         const FIRST: usize = DEVICE_COLUMNS + 1;
         Ok(Self {

@@ -75,7 +75,7 @@ pub struct EventLogEntry {
     pub reason: Option<String>,
     /// Whether the action was refused.
     pub refused: bool,
-    /// Whether the event authenticates and follows the previous one.
+    /// Whether the event authenticates and follows the previous event.
     pub authentic: bool,
 }
 
@@ -83,10 +83,10 @@ pub struct EventLogEntry {
 /// high number, and must not make the reader skip real events.
 #[derive(Clone, Copy, Debug)]
 pub struct EventLogReader {
-    /// The newest authentic event that was read.
+    /// The number of the newest authentic event that was read.
     position: u64,
-    /// The newest event that was returned and does not authenticate.
-    reported: u64,
+    /// The number of the newest event that was returned although it does not authenticate.
+    newest_damaged: u64,
 }
 
 /// A filter for events.
@@ -102,7 +102,7 @@ pub struct EventFilter {
     pub actor: Option<String>,
     /// Only actions of users.
     pub actions_only: bool,
-    /// No refused actions.
+    /// Omit refused actions.
     pub exclude_refused: bool,
 }
 
@@ -189,7 +189,7 @@ impl EventLogReader {
     pub const fn after(number: u64) -> Self {
         Self {
             position: number,
-            reported: 0,
+            newest_damaged: 0,
         }
     }
 
@@ -216,7 +216,7 @@ impl EventLogReader {
             let mut page = registry.events_after(last_number, limit).await?;
             let Some(last) = page.last() else { break };
             last_number = last.number;
-            page.retain(|entry| entry.authentic || entry.number > self.reported);
+            page.retain(|entry| entry.authentic || entry.number > self.newest_damaged);
             if !page.is_empty() {
                 self.advance(&page);
                 return Ok(page);
@@ -232,7 +232,7 @@ impl EventLogReader {
         for entry in page {
             let position = match entry.authentic {
                 true => &mut self.position,
-                false => &mut self.reported,
+                false => &mut self.newest_damaged,
             };
             *position = entry.number;
         }
@@ -396,7 +396,7 @@ impl Registry {
             .collect())
     }
 
-    /// Events before a number, newest first. Start with `None` and continue with [`EventLogPage::next`] until that is
+    /// Events before a number, newest first. Start with `None`, and continue with [`EventLogPage::next`] until `next` is
     /// `None`.
     ///
     /// # Errors

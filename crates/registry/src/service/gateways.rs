@@ -24,7 +24,7 @@ pub struct GatewayRecord {
     pub name: String,
     /// Time of creation, seconds since 1970-01-01 UTC.
     pub created_at_s: u64,
-    /// Time of the revocation, seconds since 1970-01-01 UTC, and its reason.
+    /// Time of the revocation, seconds since 1970-01-01 UTC, and the reason.
     pub revoked: Option<(u64, String)>,
     /// The newest fencing token; 0 before the first registration.
     pub fencing_token: u64,
@@ -32,7 +32,7 @@ pub struct GatewayRecord {
     pub registered_at_s: Option<u64>,
 }
 
-/// The last status report of a gateway. It is not authenticated: no access decision may depend on it.
+/// The last status report of a gateway. The report is not authenticated, so no access decision may depend on the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayState {
     /// The gateway.
@@ -104,7 +104,7 @@ fn gateway_from_record(
 }
 
 impl Registry {
-    /// Creates a gateway record, or changes the name of an existing one.
+    /// Creates a gateway record, or changes the name of an existing record.
     ///
     /// # Errors
     /// An invalid name, a revoked gateway, a damaged record, or a failure of the database.

@@ -53,7 +53,7 @@ impl Registry {
             .bytes(body)
     }
 
-    /// Reserves a key for a request of `user`; `request` is its SHA-256. If the same request was started at least
+    /// Reserves a key for a request of `user`; `request` is the SHA-256 of the request. If the same request was started at least
     /// `abandoned_s` seconds ago and has no response, its controller has stopped, and the request is started again.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::error::{RegistryError, Result};
 use crate::sql::Connection;
 use crate::store::Registry;
 
-/// Maximum length of a reason, bytes.
+/// Maximum length of a reason, and of the details of an event, bytes.
 const TEXT_BYTES_MAX: usize = 4_096;
 
 /// Validates a text.

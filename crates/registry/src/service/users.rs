@@ -14,7 +14,7 @@ const USER_LABEL: &[u8] = b"linewarden registry table api_user v1";
 const SESSION_LABEL: &[u8] = b"linewarden registry table api_session v1";
 const NAME_BYTES_MAX: usize = 64;
 
-/// The role of an API user; each role includes the previous one.
+/// The role of an API user; each role includes the permissions of the previous role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// Read everything except users and the registry audit log.
@@ -47,7 +47,7 @@ impl Role {
 /// An API user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The user name, also in a certificate.
+    /// The user name; the certificate of a user contains the same name.
     pub name: String,
     /// The role.
     pub role: Role,
@@ -265,7 +265,7 @@ impl Registry {
         now_s: u64,
         until_s: u64,
     ) -> Result<Option<(User, u64)>> {
-        // A request with an invalid token is refused without the write lock: an attacker may send many.
+        // A request with an invalid token is refused without the write lock: an attacker may send many such requests.
         if self.user_by_token(token, now_s).await?.is_none() {
             return Ok(None);
         }

@@ -73,7 +73,7 @@ impl Query {
         }
     }
 
-    /// All rows.
+    /// Executes the statement; returns all rows.
     pub(crate) async fn fetch_all<'c, R: FromRow>(
         self,
         target: impl Into<Target<'c>>,
@@ -149,14 +149,14 @@ pub(crate) enum Target<'c> {
 }
 
 impl<'c> Target<'c> {
-    /// The connection; a connection of a pool is stored in `own`.
-    async fn connection<'t>(self, own: &'t mut Option<Connection>) -> sqlx::Result<&'t mut Connection>
+    /// The connection; a connection from a pool is stored in `acquired`.
+    async fn connection<'t>(self, acquired: &'t mut Option<Connection>) -> sqlx::Result<&'t mut Connection>
     where
         'c: 't,
     {
         match self {
             Self::Connection(connection) => Ok(connection),
-            Self::Pool(pool) => Ok(own.insert(pool.acquire().await?)),
+            Self::Pool(pool) => Ok(acquired.insert(pool.acquire().await?)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Values of statement parameters.
 
-/// A parameter. NULL has a type, because PostgreSQL requires one.
+/// A parameter. NULL has a type, because PostgreSQL requires a type for each parameter.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Integer(Option<i64>),

@@ -1,12 +1,12 @@
-//! The storage of a SQLite registry: a random number and a counter, in the database and beside it.
+//! The storage of a SQLite registry: a random number and a counter, in the database and beside the database.
 //!
-//! Inodes and creation times are not stable on every file system, so a random number identifies the storage. It is
+//! Inodes and creation times are not stable on every file system, so a random number identifies the storage. The number is
 //! stored in three places: in the database (column `registry.storage`), in the *record* (a file beside the database,
 //! `FILE.storage`), and in an extended *attribute* of the database file.
 //!
 //! The counter is raised by leases (at most once a second), by each registration of a gateway, and when a registry is
 //! closed after a lease: first durably in the database, then in the record. So after a restart the counter in the
-//! database is not lower than that in the record. An older database has a lower counter, regardless of how it was
+//! database is not lower than the counter in the record. An older database has a lower counter, regardless of how it was
 //! restored: written over the file (`cp`, which keeps the attribute), moved into its place, also with its attributes
 //! (`cp -a`, `rsync -X`), or created by `VACUUM INTO`. A database without the record is a different storage.
 //!
@@ -205,7 +205,7 @@ impl FileStorage {
         written.map(|()| tag)
     }
 
-    /// Raises the counter of the record; another process or task may have raised it further. A record with another
+    /// Raises the counter of the record; another process or task may have raised the counter further. A record with another
     /// storage number is not changed: only [`FileStorage::begin`] replaces a record.
     ///
     /// # Errors

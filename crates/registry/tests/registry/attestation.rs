@@ -14,12 +14,12 @@ use linewarden_registry::{
 #[tokio::test]
 async fn a_prover_is_read_as_it_was_enrolled() {
     let registry = fleet(1).await;
-    for (at_s, home) in (NOW_S + 1..).zip([None, Some("192.0.2.7"), Some("2001:db8::7")]) {
+    for (at_s, address) in (NOW_S + 1..).zip([None, Some("192.0.2.7"), Some("2001:db8::7")]) {
         let requested = NewProver {
             protection: Protection::Tpm,
             binding: Some(b"{}".to_vec()),
             overlay: Some(configuration(5).encode()),
-            location: home.map(|address| ProverLocation {
+            location: address.map(|address| ProverLocation {
                 gateway: GatewayId(u32::MAX),
                 address: address.parse().unwrap(),
             }),
@@ -113,7 +113,7 @@ async fn an_invalid_prover_is_refused() {
 
 /// Pages are complete, include removals, and contain each changed prover once, at its newest change.
 #[tokio::test]
-async fn provers_are_followed_by_their_revisions() {
+async fn provers_are_listed_in_the_order_of_their_revisions() {
     let registry = fleet(25).await;
     registry
         .set_overlay(DeviceId(3), Some(configuration(4).encode()))

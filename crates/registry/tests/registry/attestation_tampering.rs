@@ -1,5 +1,5 @@
-//! Write access to the file without the master key cannot change attestation data unnoticed, and affects modified
-//! records only.
+//! Write access to the file without the master key cannot change attestation data unnoticed, and affects only the
+//! modified records.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -64,8 +64,12 @@ async fn examine(registry: &Registry) -> usize {
             Ok(Some(found)) => {
                 assert_eq!(found.key.as_bytes(), prover(id).key.as_bytes(), "device {id}");
                 assert_eq!((found.group, found.overlay, found.location), {
-                    let put = prover(id);
-                    (put.group, put.overlay, put.location)
+                    let enrolled_prover = prover(id);
+                    (
+                        enrolled_prover.group,
+                        enrolled_prover.overlay,
+                        enrolled_prover.location,
+                    )
                 });
             }
             _ => missing += 1,
@@ -110,7 +114,7 @@ async fn examine(registry: &Registry) -> usize {
 
 /// The check and each reader detect every edit, and other records are unaffected.
 #[tokio::test]
-async fn edited_or_moved_rows_are_omitted_and_others_kept() {
+async fn edited_or_moved_records_are_omitted_and_other_records_kept() {
     let cases = [
         ("UPDATE attest_group SET missed_limit = 5 WHERE name = 'fans'", 1),
         (
@@ -245,7 +249,7 @@ async fn round_counters_cannot_be_restored_to_older_values() {
         "DELETE FROM round_counter",
         // A forged round does not exhaust the numbers.
         "DELETE FROM round_counter; INSERT INTO attest_round SELECT gateway_id, 4294967295, group_name, period, started_at_s, \
-         ended_at_s, requested, ok, late, missed, last_verdict_ms, tag FROM attest_round",
+         ended_at_s, requested, ok, late, missed, last_proof_ms, tag FROM attest_round",
     ] {
         fs::write(&path, &original).unwrap();
         sql(&path, statement).await;
@@ -320,12 +324,12 @@ async fn a_deleted_prover_is_reported_as_missing() {
             other => panic!("{other}"),
         })
         .collect();
-    assert_eq!(ids, [7, 8, 11], "no record of the third is left");
+    assert_eq!(ids, [7, 8, 11], "no record of device 9 is left");
 }
 
 /// An unauthentic record does not keep the feed from reporting other provers.
 #[tokio::test]
-async fn a_prover_of_a_made_up_revision_hides_no_other() {
+async fn a_prover_with_a_forged_revision_hides_no_other_prover() {
     for revision in ["4", "9223372036854775807", "'text'"] {
         let (_directory, path) = attested_file().await;
         let registry = open(&path).await.unwrap();
@@ -382,7 +386,7 @@ async fn damage_can_be_repaired() {
     for name in ["pumps", "fans"] {
         registry.set_group(&group(name), NOW_S).await.unwrap();
     }
-    // Higher than any number that a gateway may have used.
+    // The new number is higher than any number that a gateway may have used.
     assert!(registry.request_round(&name("pumps")).await.unwrap() > before);
     registry.enroll_prover(prover(7), NOW_S).await.unwrap();
     assert!(registry.remove_prover(DeviceId(8)).await.unwrap());
@@ -433,7 +437,7 @@ async fn a_restored_prover_counter_is_raised_to_the_newest_authentic_value() {
     assert_eq!(
         registry.repair_attest_revision(&fencing_token).await.unwrap(),
         newest,
-        "it is sound"
+        "the counter is intact"
     );
     // Forged revisions of a prover and a group.
     sql(

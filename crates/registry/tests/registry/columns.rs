@@ -1,5 +1,5 @@
-//! Values of wrong types, and edited records of gateways and locations: each damages one record, is named by the
-//! check and affects no other.
+//! Values of wrong types, and edited records of gateways and locations. Each edit damages one record, which the check
+//! names, and affects no other record.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,14 +52,14 @@ async fn full_file() -> (TempDir, PathBuf) {
         .record_sessions(&fencing_token, &sessions, now)
         .await
         .unwrap();
-    attested(&registry).await;
+    add_attestation(&registry).await;
     assert!(registry.check().await.unwrap().is_empty());
     registry.close().await;
     (directory, path)
 }
 
-/// Devices 7 and 40 as provers, gateway 1 with rounds 7 and 8, two groups and two periods.
-async fn attested(registry: &Registry) {
+/// Adds devices 7 and 40 as provers, gateway 1 with rounds 7 and 8, two groups and two periods.
+async fn add_attestation(registry: &Registry) {
     for name in ["fans", "pumps"] {
         registry.set_group(&group(name), NOW_S).await.unwrap();
     }
@@ -109,7 +109,7 @@ async fn a_value_of_another_type_spares_the_other_records() {
         ("appraisal", "device_id"),
         ("evidence", "device_id"),
     ];
-    let mut tried = 0;
+    let mut edits = 0;
     for (table, id) in tables {
         for column in columns(&path, table).await {
             // If the key of a pair cannot be unsealed, it is replaced without an error.
@@ -127,7 +127,7 @@ async fn a_value_of_another_type_spares_the_other_records() {
                      WHERE rowid = (SELECT MIN(rowid) FROM {table} WHERE {id} = 7)"
                 );
                 sql(&path, &statement).await;
-                let findings = bystanders(&path, table == "gateway").await;
+                let findings = check_other_devices(&path, table == "gateway").await;
                 assert!(!findings.is_empty(), "{statement}");
                 let is_named = findings.iter().any(|error| match error {
                     RegistryError::DamagedRecord { device, .. } => device.0 == 7,
@@ -142,11 +142,11 @@ async fn a_value_of_another_type_spares_the_other_records() {
                 let is_nameless = ["device_id", "low_id", "gateway_id", "revision", "name", "number"]
                     .contains(&column.as_str());
                 assert!(is_named || is_nameless, "{statement}: {findings:?}");
-                tried += 1;
+                edits += 1;
             }
         }
     }
-    assert!(tried > 400, "{tried}");
+    assert!(edits > 400, "{edits}");
 }
 
 async fn columns(path: &Path, table: &str) -> Vec<String> {
@@ -162,7 +162,7 @@ async fn columns(path: &Path, table: &str) -> Vec<String> {
 }
 
 /// Returns the findings of the check, and asserts that all other devices are served.
-async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError> {
+async fn check_other_devices(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError> {
     let registry = open(path).await.unwrap();
     let findings = registry.check().await.unwrap();
     assert_eq!(
@@ -188,7 +188,7 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
             .iter()
             .any(Result::is_ok)
     );
-    attested_bystanders(&registry).await;
+    check_other_provers(&registry).await;
     if !gateway_is_damaged {
         let fencing_token = gateway(&registry).await;
         let mut stream = registry.stream_leased(fencing_token, 16);
@@ -216,7 +216,7 @@ async fn bystanders(path: &Path, gateway_is_damaged: bool) -> Vec<RegistryError>
 }
 
 /// Asserts that device 40 is still a prover of an existing group, in a started period.
-async fn attested_bystanders(registry: &Registry) {
+async fn check_other_provers(registry: &Registry) {
     let stored = registry.prover(DeviceId(40)).await.unwrap().unwrap();
     assert_eq!(stored.key.as_bytes(), prover(40).key.as_bytes());
     let page = registry.provers_since(0, 100).await.unwrap();
@@ -238,7 +238,7 @@ async fn attested_bystanders(registry: &Registry) {
     assert!(registry.evidence(DeviceId(40)).await.unwrap().is_some());
 }
 
-/// With a restored older gateway record or a deleted one, the registry would accept an old process.
+/// With an older or a deleted gateway record, the registry would accept an old process.
 #[tokio::test]
 async fn the_check_includes_gateways() {
     for (statement, expected) in [
@@ -296,7 +296,11 @@ async fn the_location_of_a_device_cannot_be_edited() {
         sql(&path, statement).await;
         let registry = open(&path).await.unwrap();
         let feed = registry.changes_since(Revision::ZERO, 1000).await.unwrap();
-        assert_eq!(feed.newest_sessions.len(), 1, "{statement}: only device 40's");
+        assert_eq!(
+            feed.newest_sessions.len(),
+            1,
+            "{statement}: only the session of device 40"
+        );
         assert_eq!(registry.check().await.unwrap().len(), 1, "{statement}");
         // The next report of the device repairs its record.
         if !statement.contains("device_id = 8") {

@@ -152,7 +152,7 @@ async fn add_service_records(registry: &Registry) {
     registry.add_signer(&signer).await.unwrap();
 }
 
-/// An empty table would not test its copy.
+/// An empty table would not test that the table is copied.
 #[tokio::test]
 async fn the_copied_test_data_cover_every_table() {
     if is_on_postgres() {
@@ -183,7 +183,10 @@ async fn a_copy_is_the_same_registry() {
             .await
             .unwrap();
         let last = result.last().unwrap();
-        assert_eq!((Some(last.done), last.done), (last.total, copied.rows * 2));
+        assert_eq!(
+            (Some(last.done), last.done),
+            (last.total, copied.records_in_all_tables * 2)
+        );
         digests.push(copied);
         let copy = Registry::open(&target, &master_key()).await.unwrap();
         assert!(copy.check().await.unwrap().is_empty());
@@ -241,7 +244,7 @@ async fn a_moved_registry_leases_nothing() {
 
 /// After a kill between the two commits, both registries are unusable until the move is repeated.
 #[tokio::test]
-async fn an_interrupted_move_is_ended_by_the_next() {
+async fn an_interrupted_move_is_completed_by_the_next_move() {
     for (_kept, target) in targets() {
         let (_directory, location) = full_registry().await;
         let count = async |location: &Location| {
@@ -303,7 +306,7 @@ async fn a_move_that_has_ended_is_not_repeated() {
 /// The process was killed after it published the copy and before it recorded this. A repetition completes the move
 /// while the copy exists. A foreign registry at the target does not complete the move.
 #[tokio::test]
-async fn a_move_that_is_seen_to_have_ended_is_not_repeated() {
+async fn a_move_with_a_published_copy_is_not_repeated() {
     let (_directory, location) = full_registry().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("fleet.registry");
@@ -388,8 +391,8 @@ pub fn is_restored(result: &Result<(), RegistryError>) -> bool {
     matches!(result, Err(RegistryError::RegistryRestored { .. }))
 }
 
-/// Leases after a copy was made are unknown to the copy. The first registration at the copy ends all leases, earlier
-/// fencing tokens are refused, and rows start above those that gateways may have. A moved registry continues.
+/// Leases after a copy was made are unknown to the copy. The first registration at the copy ends all leases. Earlier
+/// fencing tokens are refused, and new leases start above all rows that gateways may have. A moved registry continues.
 #[tokio::test]
 async fn a_copy_ends_leases_and_refuses_earlier_fencing_tokens() {
     let (_directory, location) = fleet_of_40().await;
@@ -440,7 +443,7 @@ async fn a_copy_ends_leases_and_refuses_earlier_fencing_tokens() {
 #[tokio::test]
 async fn the_storage_is_recorded_before_the_first_registration() {
     let (_directory, location) = fleet_of_40().await;
-    // A second row would violate the schema.
+    // A second record in this table would violate the schema.
     let duplicate_if_unrecorded = "INSERT INTO registry SELECT * FROM registry WHERE storage IS NULL";
     sql(&location, duplicate_if_unrecorded).await;
 }
@@ -465,7 +468,7 @@ async fn an_unrecorded_storage_is_recorded_and_ends_no_lease() {
         let leases = registry.leases_of(DeviceId(1)).await.unwrap();
         assert_eq!(leases.len(), 1, "{storage}");
         assert_eq!(leases[0].rows, granted.rows, "{storage}");
-        // A second row would violate the schema.
+        // A second record in this table would violate the schema.
         let duplicate_if_unrecorded =
             "INSERT INTO registry SELECT * FROM registry WHERE storage IS NULL OR storage = 'unnamed'";
         sql(&location, duplicate_if_unrecorded).await;

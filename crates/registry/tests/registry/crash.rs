@@ -12,9 +12,9 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 const DEVICES: u64 = 6;
-const ROUNDS: u64 = 40;
-const PATH: &str = "LINEWARDEN_TEST_CRASH_PATH";
-const SEED: &str = "LINEWARDEN_TEST_CRASH_SEED";
+const KILLS: u64 = 40;
+const PATH_VARIABLE: &str = "LINEWARDEN_TEST_CRASH_PATH";
+const SEED_VARIABLE: &str = "LINEWARDEN_TEST_CRASH_SEED";
 
 /// Two gateways lease rows of the same devices and report them; both are killed with SIGKILL after a random number of
 /// responses. No row is leased twice over all kills.
@@ -33,13 +33,13 @@ async fn no_row_is_leased_twice_across_kills() {
     println!("seed {seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut held_rows: HashSet<(u64, u32)> = HashSet::new();
-    let mut results = 0;
-    for round in 0..ROUNDS {
-        results += run_two_children(&path, &mut rng, &mut held_rows);
+    let mut reports = 0;
+    for kill in 0..KILLS {
+        reports += run_two_children(&path, &mut rng, &mut held_rows);
         let registry = Registry::open(&path, &master_key()).await.unwrap();
         assert!(
             registry.check().await.unwrap().is_empty(),
-            "seed {seed}, round {round}"
+            "seed {seed}, kill {kill}"
         );
         for id in 1..=DEVICES {
             let floor = registry.get(DeviceId(id)).await.unwrap().idx_floor.0;
@@ -50,17 +50,17 @@ async fn no_row_is_leased_twice_across_kills() {
                 .max();
             assert!(
                 highest.is_none_or(|idx| idx < floor),
-                "seed {seed}, round {round}, device {id}"
+                "seed {seed}, kill {kill}, device {id}"
             );
         }
         registry.close().await;
     }
-    assert!(results >= ROUNDS, "the children leased nothing");
+    assert!(reports >= KILLS, "the children leased nothing");
 }
 
-/// Location of the parent's registry.
+/// Location of the parent's registry; `None` if this process is not a child of a test in this file.
 fn registry_location() -> Option<Location> {
-    std::env::var(PATH).ok()?.parse().ok()
+    std::env::var(PATH_VARIABLE).ok()?.parse().ok()
 }
 
 fn run_two_children(path: &Location, rng: &mut ChaCha8Rng, held_rows: &mut HashSet<(u64, u32)>) -> u64 {
@@ -72,11 +72,11 @@ fn run_two_children(path: &Location, rng: &mut ChaCha8Rng, held_rows: &mut HashS
     ];
     drop(writer);
     let kill_after = rng.next_u64() % 60;
-    let mut results = 0;
+    let mut reports = 0;
     let mut reader = BufReader::new(reader);
     let mut killed = false;
     loop {
-        if results >= kill_after && !killed {
+        if reports >= kill_after && !killed {
             killed = true;
             for child in &mut children {
                 child.kill().unwrap();
@@ -92,13 +92,13 @@ fn run_two_children(path: &Location, rng: &mut ChaCha8Rng, held_rows: &mut HashS
             panic!("a child failed: {line}");
         }
         update_held_rows(line.trim_end(), held_rows);
-        results += 1;
+        reports += 1;
     }
     for mut child in children {
         let status = child.wait().unwrap();
         assert_eq!(status.code(), None, "the child ended by itself: {status}");
     }
-    results
+    reports
 }
 
 /// Updates the held rows. A child writes "taken DEVICE START END" after a lease returned, and "leave DEVICE START END"
@@ -132,8 +132,8 @@ fn spawn_test(name: &str, path: &Location, seed: u64, writer: &PipeWriter) -> Ch
     Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "--nocapture"])
         .arg(format!("crash::{name}"))
-        .env(PATH, path.to_string())
-        .env(SEED, seed.to_string())
+        .env(PATH_VARIABLE, path.to_string())
+        .env(SEED_VARIABLE, seed.to_string())
         .stdout(Stdio::null())
         .stderr(writer.try_clone().unwrap())
         .spawn()
@@ -146,7 +146,7 @@ async fn child_leases_until_it_is_killed() {
     let Some(path) = registry_location() else {
         return;
     };
-    let seed: u64 = std::env::var(SEED).unwrap().parse().unwrap();
+    let seed: u64 = std::env::var(SEED_VARIABLE).unwrap().parse().unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let registry = Registry::open(path, &master_key()).await.unwrap();
     // Gateway ids are never reused: leases of killed gateways are lost.
@@ -165,7 +165,7 @@ async fn child_leases_until_it_is_killed() {
             report("taken", device, &rows);
             let mut end = rows.end;
             if rng.next_u32().is_multiple_of(3) {
-                // An unleased range may be shorter than the request, which then gets fewer rows.
+                // The lease may have fewer rows than requested, because an unleased range may be shorter.
                 let unused_from = RowIndex(rows.start + rng.next_u32() % rows.len() as u32);
                 // This report is before the return: after the return another gateway may receive the rows.
                 report("leave", device, &(unused_from.0..rows.end));
@@ -214,7 +214,7 @@ async fn no_round_has_the_number_of_another_across_kills() {
     println!("seed {seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let (mut reserved, mut recorded) = (BTreeSet::new(), 0);
-    for _ in 0..ROUNDS {
+    for _ in 0..KILLS {
         let (reader, writer) = std::io::pipe().unwrap();
         let mut child = spawn_test("child_records_rounds_until_it_is_killed", &path, 0, &writer);
         drop(writer);

@@ -88,9 +88,9 @@ async fn marks_and_refusals_are_not_in_the_feed() {
     assert_eq!(registry.revision().await.unwrap(), revision_before);
 }
 
-/// A gateway that lists the fleet while it changes and then reads the feed ends with the state of the registry.
+/// A gateway lists the fleet while the fleet changes, and then reads the feed. It then has the state of the registry.
 #[tokio::test]
-async fn the_walk_leads_over_to_the_feed_without_a_gap() {
+async fn the_listing_and_the_feed_together_miss_no_change() {
     let registry = fleet(30).await;
     let mut view = BTreeMap::new();
     let fencing_token = lease_all(&registry, 1..=30).await;
@@ -101,7 +101,7 @@ async fn the_walk_leads_over_to_the_feed_without_a_gap() {
         for device in chunk.devices {
             assert!(
                 device.info.revision <= stream.feed_from(),
-                "a walk that chases changes might never end"
+                "a listing that follows changes might never end"
             );
             view.insert(device.info.device, device.info.epoch);
         }
@@ -135,7 +135,8 @@ async fn the_walk_leads_over_to_the_feed_without_a_gap() {
     assert_eq!(view, expected);
 }
 
-/// Reads the feed from a revision on, page by page, and returns its end.
+/// Reads the feed after revision `since`, page by page. Returns the last revision, and whether each changed device is
+/// active.
 async fn read_feed(registry: &Registry, mut since: Revision, limit: u32) -> (Revision, BTreeMap<u64, bool>) {
     let mut active = BTreeMap::new();
     for _ in 0..100 {
@@ -146,7 +147,7 @@ async fn read_feed(registry: &Registry, mut since: Revision, limit: u32) -> (Rev
             return (since, active);
         }
     }
-    panic!("it does not end, at {since:?}")
+    panic!("the feed does not end, at {since:?}")
 }
 
 /// Write access to the file without the master key does not hide later changes from gateways.
@@ -171,7 +172,7 @@ async fn a_forged_revision_does_not_stop_the_feed() {
                     assert_eq!(
                         active.get(&3),
                         Some(&false),
-                        "{revision}: it is reported as inactive"
+                        "{revision}: the device is reported as inactive"
                     );
                 }
                 assert!(read_feed(&registry, upto, limit).await.1.len() <= 1, "{revision}");
@@ -183,9 +184,9 @@ async fn a_forged_revision_does_not_stop_the_feed() {
     }
 }
 
-/// The feed skips any number of damaged records before valid ones.
+/// Before the valid records, the feed reports any number of devices with damaged records as inactive.
 #[tokio::test]
-async fn a_page_of_damage_is_passed() {
+async fn pages_of_damaged_records_do_not_stop_the_feed() {
     let (_directory, path) = fleet_of_40().await;
     sql(&path, "UPDATE device SET name = 'another' WHERE device_id <= 30").await;
     let registry = open(&path).await.unwrap();

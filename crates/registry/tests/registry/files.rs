@@ -132,7 +132,7 @@ async fn a_lock_of_another_program_is_reported_after_the_timeout() {
     );
 }
 
-/// Set in the unprivileged child process: the path of the registry, which it must not write.
+/// Environment variable of the unprivileged child process: the path of a registry that this process cannot write.
 const UNPRIVILEGED: &str = "LINEWARDEN_TEST_UNWRITABLE";
 
 /// Root can write everywhere, so the test runs in an unprivileged child process.
@@ -200,12 +200,12 @@ async fn an_interrupted_or_refused_creation_leaves_nothing() {
     assert_eq!(
         names,
         ["registry", "registry.storage"],
-        "no drafts and no logs remain"
+        "no temporary files and no logs remain"
     );
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-/// A copy of a registry in use contains the last commits, which may not be in the file yet.
+/// A copy of a registry in use contains also the last commits, even if they are not in the file yet.
 #[tokio::test]
 async fn a_backup_holds_every_commit_and_overwrites_nothing() {
     let (directory, path) = fleet_file().await;
@@ -251,8 +251,8 @@ fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// The log of a killed process contains commits that are not in the file yet. A refused open must not checkpoint
-/// them.
+/// The log of a killed process contains commits that are not in the file yet. A refused open must not checkpoint these
+/// commits.
 #[tokio::test]
 async fn refused_files_are_not_changed() {
     let (_directory, path) = fleet_file().await;
@@ -366,7 +366,7 @@ async fn a_schema_that_no_migration_creates_is_refused() {
             assert_eq!(
                 text.contains("DROP"),
                 name != "device",
-                "expected objects are not named: {text}"
+                "only an unexpected object has the remedy DROP: {text}"
             );
         }
         assert!(fs::read(&path).unwrap() == content_before, "{statement}");
@@ -376,7 +376,7 @@ async fn a_schema_that_no_migration_creates_is_refused() {
     sql(&path, "ANALYZE; VACUUM").await;
     let registry = open(&path).await.unwrap();
 
-    // A registry with an object added later is not written, before or after its first write.
+    // If an object is added while a registry is open, the registry refuses writes until the object is removed.
     for (statement, remedy) in [
         (
             "CREATE TRIGGER undo AFTER UPDATE ON device BEGIN SELECT 1; END",

@@ -19,7 +19,7 @@ pub fn fingerprint(chip: u64) -> Fingerprint {
     Fingerprint::new((0..128).map(band).collect()).unwrap()
 }
 
-/// The first readout with bands of the second at these positions.
+/// Fingerprint `own`, with the bands of fingerprint `other` at the positions for which `is_common` returns true.
 fn mixed(own: &Fingerprint, other: &Fingerprint, is_common: impl Fn(usize) -> bool) -> Fingerprint {
     let bands = own.bands().iter().zip(other.bands()).enumerate();
     let mix = |(index, (own, other)): (usize, (&Band, &Band))| if is_common(index) { *other } else { *own };
@@ -63,7 +63,7 @@ async fn the_puf_of_another_device_is_refused() {
         .await
         .unwrap();
 
-    // The same chip at another time, a chip with common parts, and one with scattered equal bands.
+    // The same chip; a chip with scattered equal bands; two chips with an equal part.
     let unknown = fingerprint(1000);
     let cases = [
         mixed(&unknown, &chips[6], |_| true),
@@ -107,7 +107,7 @@ async fn a_device_keeps_its_own_puf_and_revocation_frees_it() {
     store(&registry, vec![device(1, fingerprint(1))], OnConflict::Replace)
         .await
         .unwrap();
-    // A new PUF under the same id: the old one may be enrolled as another device.
+    // A new PUF under the same id: the old PUF may be enrolled as another device.
     store(&registry, vec![device(1, fingerprint(2))], OnConflict::Replace)
         .await
         .unwrap();

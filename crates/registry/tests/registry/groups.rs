@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::support::attestation::{NOW_S, configuration, fleet, group, name, prover};
 use crate::support::in_memory;
 use linewarden_measurement::HashAlgorithm;
-use linewarden_measurement::configuration::Configuration as Measured;
+use linewarden_measurement::configuration::Configuration as MeasuredConfiguration;
 use linewarden_measurement::pcr::{PcrIndex, PcrValues};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{GroupName, GroupPolicy, NewGroup, NewProver, RegistryError, ReleaseMode, RollOut};
@@ -83,7 +83,7 @@ async fn a_group_is_read_as_it_was_set() {
 }
 
 #[tokio::test]
-async fn a_group_that_makes_no_sense_is_refused_by_its_field() {
+async fn an_invalid_group_is_refused_and_the_field_is_named() {
     let registry = in_memory().await;
     let policy = GroupPolicy::default();
     let with = |policy| NewGroup {
@@ -189,9 +189,9 @@ async fn a_group_that_makes_no_sense_is_refused_by_its_field() {
     assert_eq!(registry.attest_revision().await.unwrap(), 0);
 }
 
-/// No other change occurs between the read and the write.
+/// No other change occurs between the read and the write of a change.
 #[tokio::test]
-async fn a_group_is_changed_as_one() {
+async fn a_change_of_a_group_is_atomic() {
     let registry = fleet(1).await;
     let changes = (0..20).map(|_| {
         let registry = registry.clone();
@@ -228,20 +228,22 @@ async fn a_group_is_changed_as_one() {
 }
 
 /// A configuration with a PCR 0 value in this bank.
-fn banked(bank: HashAlgorithm) -> Vec<u8> {
+fn configuration_in_bank(bank: HashAlgorithm) -> Vec<u8> {
     let index = PcrIndex::try_from(0).unwrap();
     let mut pcrs = PcrValues::new(bank);
     pcrs.set(index, index.start_value(bank)).unwrap();
-    Measured::new(pcrs, BTreeMap::new()).unwrap().encode()
+    MeasuredConfiguration::new(pcrs, BTreeMap::new())
+        .unwrap()
+        .encode()
 }
 
-/// The expected proof of a device with such an overlay could not be computed.
+/// The expected proof of a device with an overlay of another bank could not be computed.
 #[tokio::test]
 async fn an_overlay_that_the_group_does_not_allow_is_refused() {
     let registry = fleet(4).await;
-    let sha256 = banked(HashAlgorithm::Sha256);
+    let sha256 = configuration_in_bank(HashAlgorithm::Sha256);
     registry.set_overlay(DeviceId(3), Some(sha256)).await.unwrap();
-    let sha384 = banked(HashAlgorithm::Sha384);
+    let sha384 = configuration_in_bank(HashAlgorithm::Sha384);
     let is_refused = |error: RegistryError, field: &str| {
         let message = error.to_string();
         assert!(
@@ -251,34 +253,41 @@ async fn an_overlay_that_the_group_does_not_allow_is_refused() {
         );
     };
     let revision = registry.attest_revision().await.unwrap();
-    let referred = NewGroup {
+    let group_with_reference = NewGroup {
         reference: Some(sha384.clone()),
         ..group("pumps")
     };
     is_refused(
-        registry.set_group(&referred, NOW_S).await.unwrap_err(),
+        registry
+            .set_group(&group_with_reference, NOW_S)
+            .await
+            .unwrap_err(),
         "reference",
     );
-    let rolled = NewGroup {
+    let group_with_roll_out = NewGroup {
         roll_out: Some(RollOut {
             reference: sha384.clone(),
             until_s: NOW_S + 9,
         }),
         ..group("pumps")
     };
-    is_refused(registry.set_group(&rolled, NOW_S).await.unwrap_err(), "roll_out");
+    is_refused(
+        registry.set_group(&group_with_roll_out, NOW_S).await.unwrap_err(),
+        "roll_out",
+    );
     assert_eq!(registry.attest_revision().await.unwrap(), revision);
-    // The overlay does not affect another group, and no group after the device is removed.
+    // The overlay does not affect other groups. After the device is removed, the overlay affects no group.
     let fans = NewGroup {
         reference: Some(sha384.clone()),
         ..group("fans")
     };
     registry.set_group(&fans, NOW_S).await.unwrap();
     registry.remove_prover(DeviceId(3)).await.unwrap();
-    registry.set_group(&rolled, NOW_S).await.unwrap();
-    // A prover enrolled during a roll-out must fit it, so that it can be accepted. Unchanged provers are not checked.
+    registry.set_group(&group_with_roll_out, NOW_S).await.unwrap();
+    // A prover that is enrolled during a roll-out must fit the roll-out, so that the roll-out can be completed. Unchanged
+    // provers are not checked.
     registry.enroll_prover(prover(3), NOW_S).await.unwrap();
-    registry.set_group(&rolled, NOW_S).await.unwrap();
+    registry.set_group(&group_with_roll_out, NOW_S).await.unwrap();
     let accepted: Result<u64, RegistryError> = registry
         .change_group(&name("pumps"), NOW_S, |group| {
             let group = group?.unwrap();
@@ -298,11 +307,11 @@ async fn an_overlay_that_the_group_does_not_allow_is_refused() {
 async fn an_overlay_that_does_not_fit_its_group_is_refused() {
     let registry = fleet(2).await;
     let pumps = NewGroup {
-        reference: Some(banked(HashAlgorithm::Sha256)),
+        reference: Some(configuration_in_bank(HashAlgorithm::Sha256)),
         ..group("pumps")
     };
     registry.set_group(&pumps, NOW_S).await.unwrap();
-    let sha384 = banked(HashAlgorithm::Sha384);
+    let sha384 = configuration_in_bank(HashAlgorithm::Sha384);
     let is_refused = |result: Result<u64, RegistryError>| {
         let error = result.unwrap_err();
         let message = error.to_string();
@@ -325,7 +334,7 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
             .await,
     );
     assert_eq!(registry.attest_revision().await.unwrap(), revision);
-    // A device that does not fit the roll-out is refused, too: the roll-out could not be accepted otherwise.
+    // A device that does not fit the roll-out is refused, too: otherwise the roll-out could not be completed.
     let updated = NewGroup {
         roll_out: Some(RollOut {
             reference: sha384.clone(),
@@ -334,7 +343,7 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
         ..pumps.clone()
     };
     let revision = registry.set_group(&updated, NOW_S).await.unwrap();
-    let sha256 = banked(HashAlgorithm::Sha256);
+    let sha256 = configuration_in_bank(HashAlgorithm::Sha256);
     let error = registry.set_overlay(DeviceId(1), Some(sha256.clone())).await;
     let message = error.unwrap_err().to_string();
     assert!(
@@ -351,15 +360,18 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
     registry.set_group(&pumps, NOW_S).await.unwrap();
     registry.set_overlay(DeviceId(1), Some(sha256)).await.unwrap();
     // A group without a reference value accepts any overlay.
-    let later = NewGroup {
+    let group_without_reference = NewGroup {
         reference: None,
         ..group("fans")
     };
-    registry.set_group(&later, NOW_S).await.unwrap();
-    let waiting = NewProver {
+    registry.set_group(&group_without_reference, NOW_S).await.unwrap();
+    let prover_without_reference = NewProver {
         group: name("fans"),
         ..unfit
     };
-    registry.enroll_prover(waiting, NOW_S).await.unwrap();
+    registry
+        .enroll_prover(prover_without_reference, NOW_S)
+        .await
+        .unwrap();
     registry.set_overlay(DeviceId(2), Some(sha384)).await.unwrap();
 }

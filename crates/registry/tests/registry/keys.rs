@@ -32,7 +32,7 @@ fn a_generated_key_file_is_private_and_reads_back() {
     let text = fs::read_to_string(&path).unwrap();
     assert_eq!((text.len(), text.ends_with('\n')), (65, true));
     MasterKey::from_file(&path).unwrap();
-    // Never overwritten, and always different.
+    // A key file is never overwritten, and each generated key is different.
     assert!(matches!(
         MasterKey::generate_file(&path),
         Err(RegistryError::KeyFileExists { .. })

@@ -7,7 +7,7 @@ use linewarden_registry::{
     FencingToken, LeaseGrant, LeaseRequest, OnConflict, Registry, RegistryError, Result, UnusedRows,
 };
 
-pub(crate) const D: DeviceId = DeviceId(5);
+pub(crate) const DEVICE: DeviceId = DeviceId(5);
 pub(crate) const NOW_S: u64 = 1_790_000_000;
 
 pub(crate) struct Site {
@@ -29,23 +29,23 @@ impl Site {
 
     pub(crate) async fn with_pool(rows: u32) -> Self {
         let registry = in_memory().await;
-        registry.enroll(pool_device(D.0, rows)).await.unwrap();
+        registry.enroll(pool_device(DEVICE.0, rows)).await.unwrap();
         Self::of(registry).await
     }
 
     pub(crate) async fn floor(&self) -> u32 {
-        self.registry.get(D).await.unwrap().idx_floor.0
+        self.registry.get(DEVICE).await.unwrap().idx_floor.0
     }
 }
 
-pub(crate) fn lease_request(from: u32, hold: u32, ahead: u32) -> LeaseRequest {
+pub(crate) fn lease_request(from: u32, hold_rows: u32, spendable_rows: u32) -> LeaseRequest {
     LeaseRequest {
-        device: D,
+        device: DEVICE,
         epoch: 0,
         from: RowIndex(from),
         received: RowIndex(0),
-        hold_rows: hold,
-        spendable_rows: ahead,
+        hold_rows,
+        spendable_rows,
         statement: RowStatement::default(),
     }
 }
@@ -80,7 +80,7 @@ pub(crate) async fn report_unused_rows(
     keep: bool,
 ) -> Result<u32> {
     let unused_rows = UnusedRows {
-        device: D,
+        device: DEVICE,
         epoch: 0,
         unused_from: RowIndex(unused_from),
         keep_leased: keep,
@@ -111,7 +111,7 @@ async fn rows_and_mark_advance_together_until_the_pool_ends() {
         matches!(
             end,
             RegistryError::RowsExhausted {
-                device: D,
+                device: DEVICE,
                 rows_end: 10
             }
         ),
@@ -119,7 +119,7 @@ async fn rows_and_mark_advance_together_until_the_pool_ends() {
     );
 }
 
-/// Rows of a lost response are included in the next one and not leased twice.
+/// Rows of a lost response are included in the next response and not leased twice.
 #[tokio::test]
 async fn a_lost_response_is_repeated() {
     let Site {
@@ -159,13 +159,13 @@ async fn a_lost_response_is_repeated() {
         request_rows(12, lease_request(12, 4, 4)).await.unwrap().rows,
         16..20
     );
-    assert_eq!(registry.get(D).await.unwrap().idx_floor.0, 20);
+    assert_eq!(registry.get(DEVICE).await.unwrap().idx_floor.0, 20);
 }
 
 #[tokio::test]
-async fn a_device_with_a_key_continues_after_its_last_used_number() {
+async fn a_key_mode_device_continues_after_its_last_used_row() {
     let registry = in_memory().await;
-    registry.enroll(key_device(D.0)).await.unwrap();
+    registry.enroll(key_device(DEVICE.0)).await.unwrap();
     let Site {
         registry,
         gateway_1,
@@ -182,7 +182,7 @@ async fn a_device_with_a_key_continues_after_its_last_used_number() {
         report_unused_rows(&registry, &gateway_1, 7, false).await.unwrap(),
         0
     );
-    let leases = registry.leases_of(D).await.unwrap();
+    let leases = registry.leases_of(DEVICE).await.unwrap();
     assert_eq!(leases[0].rows, 7..7, "the device has left");
     assert!(
         registry
@@ -209,7 +209,7 @@ async fn a_device_with_a_key_continues_after_its_last_used_number() {
             .unwrap()
             .rows,
         7..8,
-        "never lower"
+        "the row never decreases"
     );
     assert!(
         registry
@@ -283,7 +283,7 @@ async fn two_gateways_never_hold_one_row() {
         .await
         .unwrap();
     assert_eq!((granted.rows, granted.mark.0), (12..16, 16));
-    let leases = registry.leases_of(D).await.unwrap();
+    let leases = registry.leases_of(DEVICE).await.unwrap();
     let leases: Vec<_> = leases
         .iter()
         .map(|lease| (lease.gateway.0, lease.rows.clone()))
@@ -300,8 +300,8 @@ async fn a_replaced_gateway_process_gets_nothing_and_changes_nothing() {
     let _ = lease(registry, gateway_1, lease_request(0, 8, 4)).await.unwrap();
     let newer = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
     assert_eq!((gateway_1.number(), newer.number()), (1, 2));
-    let leases_before = registry.leases_of(D).await.unwrap();
-    let old = |error: RegistryError| {
+    let leases_before = registry.leases_of(DEVICE).await.unwrap();
+    let assert_stale = |error: RegistryError| {
         assert!(
             matches!(
                 error,
@@ -314,18 +314,24 @@ async fn a_replaced_gateway_process_gets_nothing_and_changes_nothing() {
             "{error}"
         );
     };
-    old(lease(registry, gateway_1, lease_request(4, 4, 4))
-        .await
-        .unwrap_err());
-    old(report_unused_rows(registry, gateway_1, 0, false)
-        .await
-        .unwrap_err());
-    old(registry
-        .stream_leased(*gateway_1, 10)
-        .next_chunk()
-        .await
-        .unwrap_err());
-    assert_eq!(registry.leases_of(D).await.unwrap(), leases_before);
+    assert_stale(
+        lease(registry, gateway_1, lease_request(4, 4, 4))
+            .await
+            .unwrap_err(),
+    );
+    assert_stale(
+        report_unused_rows(registry, gateway_1, 0, false)
+            .await
+            .unwrap_err(),
+    );
+    assert_stale(
+        registry
+            .stream_leased(*gateway_1, 10)
+            .next_chunk()
+            .await
+            .unwrap_err(),
+    );
+    assert_eq!(registry.leases_of(DEVICE).await.unwrap(), leases_before);
     assert_eq!(site.floor().await, 8);
 }
 
@@ -345,10 +351,10 @@ async fn only_existing_leases_are_extended() {
         assert_eq!(results.len(), 2);
         results.into_iter().next().unwrap()
     };
-    let not_held =
-        |result: Result<LeaseGrant>| matches!(result, Err(RegistryError::NoLease { device: D, .. }));
+    let is_not_leased =
+        |result: Result<LeaseGrant>| matches!(result, Err(RegistryError::NoLease { device: DEVICE, .. }));
     assert!(
-        not_held(extend(gateway_1, lease_request(0, 8, 4)).await),
+        is_not_leased(extend(gateway_1, lease_request(0, 8, 4)).await),
         "not leased"
     );
     let _ = lease(registry, gateway_1, lease_request(0, 8, 4)).await.unwrap();
@@ -357,13 +363,13 @@ async fn only_existing_leases_are_extended() {
         0..12
     );
     assert!(
-        not_held(extend(gateway_2, lease_request(0, 8, 4)).await),
+        is_not_leased(extend(gateway_2, lease_request(0, 8, 4)).await),
         "not leased by the other gateway"
     );
     // All rows of the gateway may be spent. The lease remains, also after a restart.
-    let restarted = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
+    let restarted_token = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
     assert_eq!(
-        extend(&restarted, lease_request(12, 4, 4))
+        extend(&restarted_token, lease_request(12, 4, 4))
             .await
             .unwrap()
             .held_rows
@@ -371,25 +377,31 @@ async fn only_existing_leases_are_extended() {
         16
     );
     assert_eq!(
-        report_unused_rows(registry, &restarted, 13, false).await.unwrap(),
+        report_unused_rows(registry, &restarted_token, 13, false)
+            .await
+            .unwrap(),
         3
     );
     assert!(
-        not_held(extend(&restarted, lease_request(13, 4, 4)).await),
+        is_not_leased(extend(&restarted_token, lease_request(13, 4, 4)).await),
         "the device has left"
     );
-    let _ = lease(registry, &restarted, lease_request(0, 4, 4)).await.unwrap();
+    let _ = lease(registry, &restarted_token, lease_request(0, 4, 4))
+        .await
+        .unwrap();
     // No rows of new credentials are leased.
     registry
-        .enroll_chunk(vec![pool_device_from(D.0, 16, 10)], OnConflict::Replace)
+        .enroll_chunk(vec![pool_device_from(DEVICE.0, 16, 10)], OnConflict::Replace)
         .await
         .unwrap();
     assert!(
-        not_held(extend(&restarted, lease_request(0, 4, 4)).await),
+        is_not_leased(extend(&restarted_token, lease_request(0, 4, 4)).await),
         "a lease of the old rows"
     );
     assert_eq!(
-        report_unused_rows(registry, &restarted, 0, false).await.unwrap(),
+        report_unused_rows(registry, &restarted_token, 0, false)
+            .await
+            .unwrap(),
         0
     );
 }
@@ -397,7 +409,10 @@ async fn only_existing_leases_are_extended() {
 #[tokio::test]
 async fn a_pool_may_begin_above_zero() {
     let registry = in_memory().await;
-    registry.enroll(pool_device_from(D.0, 1000, 3)).await.unwrap();
+    registry
+        .enroll(pool_device_from(DEVICE.0, 1000, 3))
+        .await
+        .unwrap();
     let Site {
         registry, gateway_1, ..
     } = Site::of(registry).await;
@@ -408,19 +423,19 @@ async fn a_pool_may_begin_above_zero() {
             .rows,
         1000..1003
     );
-    assert_eq!(registry.leases_of(D).await.unwrap()[0].mark.0, 1002);
-    let credentials = registry.load(D).await.unwrap().credentials;
+    assert_eq!(registry.leases_of(DEVICE).await.unwrap()[0].mark.0, 1002);
+    let credentials = registry.load(DEVICE).await.unwrap().credentials;
     assert!(credentials.row(RowIndex(999)).is_none() && credentials.row(RowIndex(1003)).is_none());
     assert_eq!(
         credentials.row(RowIndex(1001)),
-        Some(&crate::support::rows(D.0, 1, 3)[1])
+        Some(&crate::support::rows(DEVICE.0, 1, 3)[1])
     );
 }
 
 #[tokio::test]
 async fn key_mode_spends_no_rows_and_allows_several_leases() {
     let registry = in_memory().await;
-    registry.enroll(key_device(D.0)).await.unwrap();
+    registry.enroll(key_device(DEVICE.0)).await.unwrap();
     let Site {
         registry,
         gateway_1,
@@ -435,7 +450,7 @@ async fn key_mode_spends_no_rows_and_allows_several_leases() {
             0..1
         );
     }
-    assert_eq!(registry.get(D).await.unwrap().idx_floor, RowIndex(0));
+    assert_eq!(registry.get(DEVICE).await.unwrap().idx_floor, RowIndex(0));
     assert_eq!(
         report_unused_rows(&registry, &gateway_1, 900, true)
             .await
@@ -452,7 +467,7 @@ async fn key_mode_spends_no_rows_and_allows_several_leases() {
 }
 
 #[tokio::test]
-async fn new_credentials_end_all_leases_and_use_no_number_again() {
+async fn new_credentials_end_all_leases_and_use_no_row_again() {
     let site = Site::with_pool(20).await;
     let Site {
         registry,
@@ -465,12 +480,12 @@ async fn new_credentials_end_all_leases_and_use_no_number_again() {
         report_unused_rows(registry, gateway_1, 4, false).await.unwrap(),
         4
     );
-    let new_credentials = pool_device_from(D.0, 12, 10);
+    let new_credentials = pool_device_from(DEVICE.0, 12, 10);
     registry
         .enroll_chunk(vec![new_credentials], OnConflict::Replace)
         .await
         .unwrap();
-    assert!(registry.leases_of(D).await.unwrap().is_empty());
+    assert!(registry.leases_of(DEVICE).await.unwrap().is_empty());
     assert!(
         registry
             .stream_leased(*gateway_2, 9)
@@ -489,17 +504,17 @@ async fn new_credentials_end_all_leases_and_use_no_number_again() {
 }
 
 #[tokio::test]
-async fn a_revoked_device_is_leased_no_rows_and_not_walked_over() {
+async fn a_revoked_device_is_leased_no_rows_and_is_not_listed() {
     let Site {
         registry, gateway_1, ..
     } = Site::with_pool(20).await;
     let _ = lease(&registry, &gateway_1, lease_request(0, 8, 4))
         .await
         .unwrap();
-    registry.revoke(D, "lost", NOW_S).await.unwrap();
+    registry.revoke(DEVICE, "lost", NOW_S).await.unwrap();
     assert!(matches!(
         lease(&registry, &gateway_1, lease_request(2, 4, 4)).await,
-        Err(RegistryError::Revoked { device: D })
+        Err(RegistryError::Revoked { device: DEVICE })
     ));
     assert!(
         registry
@@ -523,17 +538,17 @@ async fn a_bulk_lease_serves_all_valid_requests() {
     let Site {
         registry, gateway_1, ..
     } = Site::of(registry).await;
-    let wish_of = |device| LeaseRequest {
+    let request_of = |device| LeaseRequest {
         device: DeviceId(device),
         ..lease_request(0, 4, 4)
     };
-    let mut requests: Vec<_> = (1..=1200).map(wish_of).collect();
+    let mut requests: Vec<_> = (1..=1200).map(request_of).collect();
     requests.extend([
-        wish_of(5000),
+        request_of(5000),
         LeaseRequest {
             hold_rows: 6,
             received: RowIndex(4),
-            ..wish_of(1200)
+            ..request_of(1200)
         },
     ]);
     let results = registry.lease(&gateway_1, &requests).await.unwrap();
@@ -556,16 +571,16 @@ async fn a_bulk_lease_serves_all_valid_requests() {
     ));
     // A second lease request in the same call takes the first into account.
     assert_eq!(results[1201].as_ref().unwrap().rows, 4..6);
-    let mut walked = 0;
+    let mut listed_devices = 0;
     let mut stream = registry.stream_leased(gateway_1, 100);
     let mut last = (0, 0);
     while let Some(chunk) = stream.next_chunk().await.unwrap() {
         assert!(chunk.damaged.is_empty() && chunk.progress > last);
         last = chunk.progress;
-        walked += chunk.devices.len();
+        listed_devices += chunk.devices.len();
     }
-    // All other leased devices have no rows that are certainly unused.
-    assert_eq!(walked, 1);
+    // The marks of all other devices allow all their rows to be spent, so these devices are not listed.
+    assert_eq!(listed_devices, 1);
 }
 
 /// Two programs (two handles of one file) lease rows in several tasks, one gateway per task: no row is leased twice.
@@ -574,7 +589,7 @@ async fn concurrent_leases_never_overlap() {
     let (_directory, path) = unused_location();
     let first = Registry::create(&path, &master_key()).await.unwrap();
     let second = Registry::open(&path, &master_key()).await.unwrap();
-    first.enroll(pool_device(D.0, 400)).await.unwrap();
+    first.enroll(pool_device(DEVICE.0, 400)).await.unwrap();
     let mut tasks = Vec::new();
     for n in 0..8 {
         let registry = if n % 2 == 0 { first.clone() } else { second.clone() };

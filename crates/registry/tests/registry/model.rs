@@ -1,5 +1,5 @@
-//! Random operations compared with an in-memory model, with gateways that lose memory, stop, and are replaced
-//! unknowingly.
+//! Random operations compared with an in-memory model. Gateways lose memory, stop, and are replaced without their
+//! knowledge.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,7 +13,7 @@ use linewarden_registry::{
 };
 use proptest::prelude::*;
 
-/// Few ids, so that operations collide; from both halves of the range, to test their signs.
+/// Few ids, so that operations collide. Ids from the upper half of the range are negative in the database.
 const IDS: [u64; 5] = [1, 2, i64::MAX as u64, 1 << 63, u64::MAX];
 const GATEWAYS: usize = 3;
 
@@ -36,8 +36,8 @@ enum Op {
     Lease {
         process: prop::sample::Index,
         device: usize,
-        add: u32,
-        ahead: u32,
+        additional_rows: u32,
+        spendable_rows: u32,
         /// The response is lost.
         is_lost: bool,
     },
@@ -64,7 +64,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => device.clone().prop_map(|device| Op::Revoke { device }),
         2 => (0..GATEWAYS, any::<bool>()).prop_map(|(gateway, keep_old_process)| Op::Start { gateway, keep_old_process }),
         8 => (process(), device.clone(), 0..6u32, 0..6u32, prop::bool::weighted(0.2))
-            .prop_map(|(process, device, add, ahead, is_lost)| Op::Lease { process, device, add, ahead, is_lost }),
+            .prop_map(|(process, device, additional_rows, spendable_rows, is_lost)| {
+                Op::Lease { process, device, additional_rows, spendable_rows, is_lost }
+            }),
         8 => (process(), device.clone(), 1..5usize)
             .prop_map(|(process, device, count)| Op::Spend { process, device, count }),
         3 => (process(), device, any::<bool>())
@@ -86,12 +88,13 @@ struct Device {
 struct Process {
     fencing_token: FencingToken,
     /// By device id: the process's rows in ascending order with their epoch, and the mark.
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, HeldRows>,
 }
 
 #[derive(Clone, Default)]
-struct Held {
+struct HeldRows {
     epoch: u32,
+    /// The next row to spend.
     next: u32,
     rows: VecDeque<u32>,
     mark: u32,
@@ -107,7 +110,8 @@ struct Simulation {
     newest: BTreeMap<u32, u64>,
     /// All rows ever spent by any process.
     spent: BTreeSet<(u64, u32)>,
-    /// By device: rows that may be lost by a memory loss, new credentials or a jump.
+    /// By device: maximum number of rows that were lost by a memory loss, by new credentials, or because a lease
+    /// skipped them.
     lost: BTreeMap<u64, u32>,
 }
 
@@ -128,12 +132,13 @@ impl Simulation {
             Op::Lease {
                 process,
                 device,
-                add,
-                ahead,
+                additional_rows,
+                spendable_rows,
                 is_lost,
             } => {
                 if let Some(process) = self.pick(process) {
-                    self.lease(process, IDS[device], add, ahead, is_lost).await;
+                    self.lease(process, IDS[device], additional_rows, spendable_rows, is_lost)
+                        .await;
                 }
             }
             Op::Spend {
@@ -159,9 +164,9 @@ impl Simulation {
                 // The process shuts down regularly.
                 for id in IDS {
                     if !self.processes[process].held.contains_key(&id) {
-                        // The process has not received its lease.
-                        let open = self.open_rows(process, id).await;
-                        *self.lost.entry(id).or_default() += open;
+                        // The process has not received the lease of this device.
+                        let unspent = self.unspent_rows_below_mark(process, id).await;
+                        *self.lost.entry(id).or_default() += unspent;
                     }
                     self.report_unused_rows(process, id, true).await;
                 }
@@ -245,7 +250,7 @@ impl Simulation {
                 && Some(process.fencing_token.number()) == newest_before
         }) {
             for id in IDS {
-                let unspent = self.open_rows(index, id).await;
+                let unspent = self.unspent_rows_below_mark(index, id).await;
                 *self.lost.entry(id).or_default() += unspent;
             }
         }
@@ -269,7 +274,7 @@ impl Simulation {
                 let next = mark;
                 held_rows.insert(
                     id,
-                    Held {
+                    HeldRows {
                         epoch,
                         next,
                         rows,
@@ -284,8 +289,8 @@ impl Simulation {
         });
     }
 
-    /// Rows that the mark allows the process to spend and that are unspent, whether or not the response arrived.
-    async fn open_rows(&self, process: usize, id: u64) -> u32 {
+    /// Number of unspent rows that the mark allows the process to spend, whether or not the process has received them.
+    async fn unspent_rows_below_mark(&self, process: usize, id: u64) -> u32 {
         let process = &self.processes[process];
         let leases = self.registry.leases_of(DeviceId(id)).await.unwrap();
         let epoch = self.devices.get(&id).map(|device| device.epoch);
@@ -305,7 +310,14 @@ impl Simulation {
         held_rows as u32 + lease.mark.0.saturating_sub(received.max(lease.rows.start))
     }
 
-    async fn lease(&mut self, process: usize, id: u64, add: u32, ahead: u32, is_lost: bool) {
+    async fn lease(
+        &mut self,
+        process: usize,
+        id: u64,
+        additional_rows: u32,
+        spendable_rows: u32,
+        is_lost: bool,
+    ) {
         let process = &mut self.processes[process];
         let fencing_token = process.fencing_token;
         let held_before = process.held.get(&id).cloned().unwrap_or_default();
@@ -315,8 +327,8 @@ impl Simulation {
             epoch: held_before.epoch,
             from: RowIndex(held_before.next),
             received: RowIndex(held_before.rows.back().map_or(held_before.next, |last| last + 1)),
-            hold_rows: held_before.rows.len() as u32 + add,
-            spendable_rows: ahead,
+            hold_rows: held_before.rows.len() as u32 + additional_rows,
+            spendable_rows,
             statement: RowStatement::default(),
         };
         let result = self.registry.lease(&fencing_token, &[request]).await;
@@ -354,11 +366,15 @@ impl Simulation {
         if is_lost {
             return;
         }
-        let mut held = if is_current { held_before } else { Held::default() };
+        let mut held = if is_current {
+            held_before
+        } else {
+            HeldRows::default()
+        };
         held.epoch = device.epoch;
         for idx in granted.rows {
             assert!(device.credentials.row(RowIndex(idx)).is_some());
-            assert!(idx >= held.next, "a device answers no lower number");
+            assert!(idx >= held.next, "a device answers no lower row");
             held.rows.push_back(idx);
         }
         held.next = held.rows.front().copied().unwrap_or(held.next);
@@ -407,7 +423,7 @@ impl Simulation {
         }
         result.unwrap().remove(0).unwrap();
         process.held.remove(&id);
-        // Rows skipped by a jump stay spent, whether or not the process knows.
+        // Rows that a lease has skipped stay spent, even if the process has not received this lease.
         let start = held_from.map_or(0, |lease| lease.rows.start);
         let left_behind = held.rows.iter().filter(|idx| **idx < start).count();
         *self.lost.entry(id).or_default() += left_behind as u32;
@@ -472,12 +488,12 @@ impl Simulation {
         }
         self.return_all_rows().await;
         self.start(GATEWAYS, false).await;
-        let last = self.processes.len() - 1;
+        let new_process = self.processes.len() - 1;
         let ids: Vec<u64> = self.devices.keys().copied().collect();
         for id in ids {
             for _ in 0..60 {
-                self.lease(last, id, 5, 5, false).await;
-                self.spend(last, id, 5);
+                self.lease(new_process, id, 5, 5, false).await;
+                self.spend(new_process, id, 5);
             }
             let device = &self.devices[&id];
             if device.revoked || device.credentials.mode() == Mode::Key {

@@ -10,7 +10,7 @@ const B: DeviceId = DeviceId(0xf000_0000_0000_0001);
 const C: DeviceId = DeviceId(3);
 
 #[tokio::test]
-async fn a_permission_is_of_the_two_and_cannot_be_written_without_the_key() {
+async fn a_permission_applies_to_both_devices_and_cannot_be_forged_without_the_master_key() {
     let (_directory, path) = unused_location();
     let registry = Registry::create(&path, &master_key()).await.unwrap();
     registry.enroll(pool_device(A.0, 4)).await.unwrap();

@@ -58,7 +58,7 @@ fn all_tests_pass_on_postgresql() {
         "{message}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    // A name that matches no test would skip nothing, and one that matches all would skip all.
+    // A name that matches no test would skip nothing, and a name that matches all tests would skip all tests.
     let passed = message
         .split_once("test result: ok. ")
         .and_then(|(_, rest)| rest.split_once(" passed"))
@@ -236,14 +236,14 @@ async fn a_writer_succeeds_after_the_lock_timeout_once_the_lock_is_free() {
     let registry = Registry::open_with(&location, &master_key(), &options)
         .await
         .unwrap();
-    // A moving copy locks the registry while its progress callback runs.
-    let holder = open(&location).await.unwrap();
+    // A move locks the registry while its progress callback runs.
+    let moving_registry = open(&location).await.unwrap();
     let (_kept, target) = unused_location();
     let (reported, mut received) = tokio::sync::mpsc::unbounded_channel();
     let mut unfinished_move =
-        Box::pin(holder.move_to(&target, move |_| reported.send(()).unwrap_or_default()));
+        Box::pin(moving_registry.move_to(&target, move |_| reported.send(()).unwrap_or_default()));
     tokio::select! {
-        _ = &mut unfinished_move => panic!("it ended before its first report"),
+        _ = &mut unfinished_move => panic!("the move ended before its first report"),
         _ = received.recv() => {}
     }
     for _ in 0..4 {
@@ -281,7 +281,7 @@ async fn an_interrupted_copy_leaves_no_registry() {
         let copy = registry.copy_to(&target, move |_| reported.send(()).unwrap_or_default());
         tokio::pin!(copy);
         tokio::select! {
-            _ = &mut copy => panic!("it ended before its first report"),
+            _ = &mut copy => panic!("the copy ended before its first report"),
             _ = received.recv() => {}
         }
         assert!(matches!(

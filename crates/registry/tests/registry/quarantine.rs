@@ -19,14 +19,14 @@ fn suspect(id: u64, reason: String) -> QuarantineRequest {
     }
 }
 
-/// None of the devices is a prover.
-fn these(ids: &[u64]) -> Vec<QuarantineRequest> {
+/// Quarantine requests for devices that are not provers.
+fn suspects(ids: &[u64]) -> Vec<QuarantineRequest> {
     ids.iter()
         .map(|id| suspect(*id, format!("silent, device {id}")))
         .collect()
 }
 
-/// The revision of the quarantine.
+/// Quarantines the devices; returns the revision of the last quarantine.
 async fn quarantine_all(registry: &Registry, suspects: &[QuarantineRequest], now_s: u64) -> Revision {
     let result = registry.quarantine(suspects, now_s).await.unwrap();
     assert!(result.superseded.is_empty());
@@ -58,7 +58,7 @@ async fn a_quarantined_device_gets_no_rows_until_its_release() {
     let fencing_token = lease_all(&registry, 1..=3).await;
     registry.allow_pair(DeviceId(1), DeviceId(2)).await.unwrap();
     let revision_before = registry.revision().await.unwrap();
-    let revision = quarantine_all(&registry, &these(&[2]), NOW_S).await;
+    let revision = quarantine_all(&registry, &suspects(&[2]), NOW_S).await;
     assert!(revision > revision_before);
     let change = newest_change(&registry, revision_before, 2).await.unwrap();
     assert_eq!((change.active, change.revision), (false, revision));
@@ -99,9 +99,9 @@ async fn a_quarantined_device_gets_no_rows_until_its_release() {
     assert_eq!((ids, chunk.damaged.len()), (vec![1, 3], 0));
     let _ = lease(&registry, &fencing_token, 1, 0, 4).await.unwrap();
 
-    let back = registry.release(DeviceId(2)).await.unwrap();
+    let release_revision = registry.release(DeviceId(2)).await.unwrap();
     let change = newest_change(&registry, revision, 2).await.unwrap();
-    assert_eq!((change.active, change.revision), (true, back));
+    assert_eq!((change.active, change.revision), (true, release_revision));
     assert!(registry.get(DeviceId(2)).await.unwrap().may_authenticate());
     let _ = lease(&registry, &fencing_token, 2, 0, 4).await.unwrap();
     assert!(
@@ -118,9 +118,9 @@ async fn a_quarantined_device_gets_no_rows_until_its_release() {
 async fn repeated_quarantines_and_unknown_devices_change_nothing() {
     let registry = fleet(4).await;
     registry.revoke(DeviceId(4), "lost", NOW_S).await.unwrap();
-    let first = quarantine_all(&registry, &these(&[2]), NOW_S).await;
-    let result = these(&[2, 4, 99]);
-    assert_eq!(quarantine_all(&registry, &result, NOW_S + 1).await, first);
+    let first = quarantine_all(&registry, &suspects(&[2]), NOW_S).await;
+    let requests = suspects(&[2, 4, 99]);
+    assert_eq!(quarantine_all(&registry, &requests, NOW_S + 1).await, first);
     assert_eq!(
         registry.get(DeviceId(2)).await.unwrap().quarantine.unwrap().at_s,
         NOW_S
@@ -128,7 +128,7 @@ async fn repeated_quarantines_and_unknown_devices_change_nothing() {
     assert_eq!(registry.get(DeviceId(4)).await.unwrap().quarantine, None);
     assert_eq!(quarantine_all(&registry, &[], NOW_S).await, first);
     // Each of several quarantines has its own revision; the newest one is returned.
-    let newest = quarantine_all(&registry, &these(&[99, 1, 3, 2]), NOW_S).await;
+    let newest = quarantine_all(&registry, &suspects(&[99, 1, 3, 2]), NOW_S).await;
     let feed = registry.changes_since(first, 10).await.unwrap();
     let changes: Vec<_> = feed
         .changes
@@ -181,12 +181,12 @@ async fn repeated_quarantines_and_unknown_devices_change_nothing() {
     );
 }
 
-/// New credentials, an export with import, or a backup do not lift the quarantine. Revocation takes precedence.
+/// A quarantine is not lifted by new credentials, by an export and import, or by a backup. A revocation takes precedence.
 #[tokio::test]
 async fn a_quarantine_survives_replacement_export_and_backup() {
     let (directory, path) = fleet_of_40().await;
     let registry = open(&path).await.unwrap();
-    quarantine_all(&registry, &these(&[2, 3]), NOW_S).await;
+    quarantine_all(&registry, &suspects(&[2, 3]), NOW_S).await;
     let new = vec![pool_device_from(2, 100, 9)];
     registry.enroll_chunk(new, OnConflict::Replace).await.unwrap();
     let quarantine = registry.get(DeviceId(2)).await.unwrap().quarantine;
@@ -232,12 +232,18 @@ async fn a_quarantine_survives_replacement_export_and_backup() {
         .export_file(&lifted, Some(&key), OnDamage::Refuse, |_| ())
         .await
         .unwrap();
-    quarantine_all(&imported, &these(&[2]), NOW_S).await;
-    let third = in_memory().await;
-    third.import_file(&file, &key, replace, |_| ()).await.unwrap();
+    quarantine_all(&imported, &suspects(&[2]), NOW_S).await;
+    let third_registry = in_memory().await;
+    third_registry
+        .import_file(&file, &key, replace, |_| ())
+        .await
+        .unwrap();
     // All rows of its pool are unspent, so they may be replaced by the same rows.
-    third.import_file(&lifted, &key, replace, |_| ()).await.unwrap();
-    assert!(is_refused(&third.load(DeviceId(2)).await.unwrap_err()));
+    third_registry
+        .import_file(&lifted, &key, replace, |_| ())
+        .await
+        .unwrap();
+    assert!(is_refused(&third_registry.load(DeviceId(2)).await.unwrap_err()));
     let text = std::fs::read_to_string(&file).unwrap();
     let start = text.find(",\"quarantined_at_s\"").unwrap();
     let end = text.find("\"silent, device 2\"").unwrap() + "\"silent, device 2\"".len();
@@ -250,8 +256,8 @@ async fn a_quarantine_survives_replacement_export_and_backup() {
         ),
     ] {
         std::fs::write(&lifted, edited).unwrap();
-        let fourth = in_memory().await;
-        let error = fourth
+        let fourth_registry = in_memory().await;
+        let error = fourth_registry
             .import_file(&lifted, &key, replace, |_| ())
             .await
             .unwrap_err();
@@ -272,7 +278,7 @@ async fn a_quarantine_cannot_be_edited() {
         let (_directory, path) = fleet_of_40().await;
         let registry = open(&path).await.unwrap();
         let fencing_token = lease_all(&registry, 1..=3).await;
-        quarantine_all(&registry, &these(&[2]), NOW_S).await;
+        quarantine_all(&registry, &suspects(&[2]), NOW_S).await;
         registry.close().await;
         sql(&path, statement).await;
         let registry = open(&path).await.unwrap();
@@ -311,7 +317,7 @@ async fn a_quarantine_cannot_be_edited() {
     sql(&path, "UPDATE device SET tag = zeroblob(16) WHERE device_id = 2").await;
     let registry = open(&path).await.unwrap();
     let revision_before = registry.revision().await.unwrap();
-    let revision = quarantine_all(&registry, &these(&[2, 3]), NOW_S).await;
+    let revision = quarantine_all(&registry, &suspects(&[2, 3]), NOW_S).await;
     for id in [2, 3] {
         assert!(
             !newest_change(&registry, revision_before, id)
@@ -333,7 +339,7 @@ async fn a_quarantine_cannot_be_edited() {
 
 /// A manual quarantine remains until it is released.
 #[tokio::test]
-async fn an_order_is_not_lifted_by_a_proof() {
+async fn a_manual_quarantine_is_not_lifted_by_a_proof() {
     let registry = fleet(3).await;
     registry
         .set_group(&crate::support::attestation::group("pumps"), NOW_S)
@@ -353,14 +359,14 @@ async fn an_order_is_not_lifted_by_a_proof() {
     );
     assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
     // A device in automatic quarantine can also be quarantined manually.
-    quarantine_all(&registry, &these(&[3]), NOW_S).await;
+    quarantine_all(&registry, &suspects(&[3]), NOW_S).await;
     registry
         .quarantine_manually(DeviceId(3), "odd traffic", NOW_S)
         .await
         .unwrap();
     registry.release(DeviceId(2)).await.unwrap();
     registry.load(DeviceId(2)).await.unwrap();
-    quarantine_all(&registry, &these(&[2]), NOW_S).await;
+    quarantine_all(&registry, &suspects(&[2]), NOW_S).await;
     assert!(
         registry
             .release_prover(DeviceId(2), enrolled_at)

@@ -1,6 +1,6 @@
 //! Rows that gateways return or leave unused are leased again.
 
-use crate::leases::{D, NOW_S, Site, lease, lease_request, report_unused_rows};
+use crate::leases::{DEVICE, NOW_S, Site, lease, lease_request, report_unused_rows};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::RegistryError;
 
@@ -17,7 +17,11 @@ async fn unused_rows_are_leased_again() {
         report_unused_rows(registry, gateway_1, 3, false).await.unwrap(),
         5
     );
-    assert_eq!(site.floor().await, 3, "the last rows that were leased");
+    assert_eq!(
+        site.floor().await,
+        3,
+        "the returned rows were the highest leased rows"
+    );
     assert_eq!(
         lease(registry, gateway_2, lease_request(0, 4, 4))
             .await
@@ -38,7 +42,7 @@ async fn unused_rows_are_leased_again() {
         3
     );
     assert_eq!(site.floor().await, 11);
-    // The first gateway had higher rows: the device does not answer lower rows there.
+    // Gateway 1 had higher rows. There the device answers no lower rows, so gateway 1 gets none of the returned rows 4..7.
     assert_eq!(
         report_unused_rows(registry, gateway_1, 9, false).await.unwrap(),
         2
@@ -63,7 +67,7 @@ async fn unused_rows_are_leased_again() {
 }
 
 #[tokio::test]
-async fn numbers_that_one_gateway_may_use_no_more_are_still_good_for_others() {
+async fn rows_that_one_gateway_may_no_longer_use_are_leased_to_other_gateways() {
     let site = Site::with_pool(30).await;
     let Site {
         registry,
@@ -116,7 +120,7 @@ async fn numbers_that_one_gateway_may_use_no_more_are_still_good_for_others() {
 }
 
 #[tokio::test]
-async fn spare_rows_next_to_each_other_and_to_the_floor_are_joined() {
+async fn adjacent_unleased_ranges_are_joined_with_each_other_and_with_the_floor() {
     let site = Site::with_pool(20).await;
     let registry = &site.registry;
     let mut tokens = Vec::new();
@@ -157,11 +161,11 @@ async fn spare_rows_next_to_each_other_and_to_the_floor_are_joined() {
         report_unused_rows(registry, &tokens[3], 12, false).await.unwrap(),
         4
     );
-    assert_eq!(site.floor().await, 0, "nothing was ever used");
+    assert_eq!(site.floor().await, 0, "no row was used");
 }
 
 #[tokio::test]
-async fn a_gateway_that_stops_in_good_order_keeps_its_rows_and_loses_none() {
+async fn a_gateway_that_shuts_down_keeps_its_rows_and_loses_none() {
     let Site {
         registry, gateway_1, ..
     } = Site::with_pool(20).await;
@@ -172,18 +176,18 @@ async fn a_gateway_that_stops_in_good_order_keeps_its_rows_and_loses_none() {
         report_unused_rows(&registry, &gateway_1, 2, true).await.unwrap(),
         0
     );
-    let restarted = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
-    let mut stream = registry.stream_leased(restarted, 10);
+    let restarted_token = registry.register_gateway(GatewayId(1), NOW_S).await.unwrap();
+    let mut stream = registry.stream_leased(restarted_token, 10);
     let chunk = stream.next_chunk().await.unwrap().unwrap();
     let device = &chunk.devices[0];
     assert_eq!(
         (device.info.device, device.lease.rows.clone(), device.lease.mark.0),
-        (D, 2..8, 2)
+        (DEVICE, 2..8, 2)
     );
     assert_eq!(device.credentials.indices(), 0..20);
     assert!(stream.next_chunk().await.unwrap().is_none());
     assert_eq!(
-        lease(&registry, &restarted, lease_request(2, 0, 4))
+        lease(&registry, &restarted_token, lease_request(2, 0, 4))
             .await
             .unwrap()
             .mark
@@ -219,13 +223,13 @@ async fn rows_that_are_not_leased_cannot_be_returned() {
     assert_eq!(
         report_unused_rows(registry, gateway_2, 4, false).await.unwrap(),
         0,
-        "the gateway never had any"
+        "the gateway never had rows"
     );
-    assert_eq!(registry.leases_of(D).await.unwrap().len(), 1);
+    assert_eq!(registry.leases_of(DEVICE).await.unwrap().len(), 1);
     assert_eq!(
         report_unused_rows(registry, gateway_1, 8, false).await.unwrap(),
         0,
-        "all used"
+        "all rows are used"
     );
     assert_eq!(site.floor().await, 8);
     // The gateway has reported all its rows as used: a lower report is too late.

@@ -12,18 +12,18 @@ use rand::{RngExt as _, SeedableRng as _};
 const DEVICE: DeviceId = DeviceId(7);
 const BOOT: BootId = BootId([5; 16]);
 
-fn at(ns: i64) -> BootTimestamp {
+fn boot_time(ns: i64) -> BootTimestamp {
     BootTimestamp { boot_id: BOOT, ns }
 }
 
-fn opened(ns: i64) -> ProvenSession {
+fn session_at(ns: i64) -> ProvenSession {
     ProvenSession {
         device: DEVICE,
-        started: at(ns),
+        started: boot_time(ns),
     }
 }
 
-/// A registry with the device, of which gateways 1 to `count` have rows.
+/// A registry with the device. Gateways 1 to `count` have rows of the device.
 async fn site(count: u32) -> (Registry, Vec<FencingToken>) {
     let registry = in_memory().await;
     registry.enroll(pool_device(DEVICE.0, 100)).await.unwrap();
@@ -36,11 +36,15 @@ async fn site(count: u32) -> (Registry, Vec<FencingToken>) {
     (registry, tokens)
 }
 
-async fn note(registry: &Registry, fencing_token: &FencingToken, session: ProvenSession) -> SessionOrder {
-    note_at(registry, fencing_token, session, 1_000_000).await
+async fn report_session(
+    registry: &Registry,
+    fencing_token: &FencingToken,
+    session: ProvenSession,
+) -> SessionOrder {
+    report_session_at(registry, fencing_token, session, 1_000_000).await
 }
 
-async fn note_at(
+async fn report_session_at(
     registry: &Registry,
     fencing_token: &FencingToken,
     session: ProvenSession,
@@ -82,7 +86,9 @@ async fn a_device_of_one_gateway_has_no_newer_session() {
         matches!(result, Err(RegistryError::StaleFencingToken { .. })),
         "{result:?}"
     );
-    let result = registry.record_sessions(&tokens[0], &[opened(1)], at(1)).await;
+    let result = registry
+        .record_sessions(&tokens[0], &[session_at(1)], boot_time(1))
+        .await;
     assert!(
         matches!(result, Err(RegistryError::StaleFencingToken { .. })),
         "{result:?}"
@@ -94,54 +100,54 @@ async fn the_feed_reports_where_a_device_moved() {
     let (registry, tokens) = site(2).await;
     let revision_before = registry.revision().await.unwrap();
     assert_eq!(
-        note(&registry, &tokens[0], opened(10)).await,
+        report_session(&registry, &tokens[0], session_at(10)).await,
         SessionOrder::Newest
     );
     assert_eq!(
-        note(&registry, &tokens[1], opened(20)).await,
+        report_session(&registry, &tokens[1], session_at(20)).await,
         SessionOrder::Newest
     );
     let newest = NewestSession {
         device: DEVICE,
         gateway: GatewayId(2),
-        started: at(20),
+        started: boot_time(20),
     };
     assert_eq!(
         newest_sessions(&registry).await,
         [newest],
-        "once, with the newest"
+        "one entry, with the newest session"
     );
     let at_second = registry.revision().await.unwrap();
     assert_eq!(at_second.0, revision_before.0 + 2);
 
     // A newer session at the same gateway is recorded and not reported to other gateways.
     assert_eq!(
-        note(&registry, &tokens[1], opened(30)).await,
+        report_session(&registry, &tokens[1], session_at(30)).await,
         SessionOrder::Newest
     );
     assert_eq!(registry.revision().await.unwrap(), at_second);
     assert_eq!(
         newest_sessions(&registry).await,
         [NewestSession {
-            started: at(30),
+            started: boot_time(30),
             ..newest
         }]
     );
     // A repeated or older report changes nothing.
     for ns in [30, 25] {
         assert_eq!(
-            note(&registry, &tokens[1], opened(ns)).await,
+            report_session(&registry, &tokens[1], session_at(ns)).await,
             SessionOrder::Newest
         );
-        assert_eq!(newest_sessions(&registry).await[0].started, at(30));
+        assert_eq!(newest_sessions(&registry).await[0].started, boot_time(30));
     }
     // The response to a late report of the other gateway says that its session has ended.
     let older = SessionOrder::Older {
         gateway: GatewayId(2),
-        started: at(30),
+        started: boot_time(30),
     };
     for ns in [25, 30] {
-        assert_eq!(note(&registry, &tokens[0], opened(ns)).await, older);
+        assert_eq!(report_session(&registry, &tokens[0], session_at(ns)).await, older);
     }
     assert_eq!(
         registry
@@ -174,7 +180,7 @@ async fn every_order_of_reports_ends_the_same_way() {
         reports.shuffle(&mut rng);
         let mut is_ended = vec![false; sessions.len() + 1];
         for (gateway, ns) in &reports {
-            match note(&registry, &tokens[*gateway], opened(*ns)).await {
+            match report_session(&registry, &tokens[*gateway], session_at(*ns)).await {
                 SessionOrder::Older {
                     gateway: newest_gateway,
                     ..
@@ -192,7 +198,7 @@ async fn every_order_of_reports_ends_the_same_way() {
                 }
             }
         }
-        let (last_at, _) = *sessions.last().unwrap();
+        let (last_gateway, _) = *sessions.last().unwrap();
         for (gateway, ns) in &sessions {
             let is_last = *ns as usize == sessions.len();
             assert!(
@@ -200,7 +206,7 @@ async fn every_order_of_reports_ends_the_same_way() {
                 "seed {seed}: the newest session was ended"
             );
             // Of several sessions at one gateway, the newer replaces the older.
-            if *gateway != last_at {
+            if *gateway != last_gateway {
                 assert!(
                     is_ended[*ns as usize],
                     "seed {seed}: {ns} at {gateway} of {sessions:?} is not ended"
@@ -214,7 +220,7 @@ async fn every_order_of_reports_ends_the_same_way() {
 async fn sessions_that_cannot_be_compared_end_nothing() {
     let (registry, tokens) = site(2).await;
     assert_eq!(
-        note(&registry, &tokens[0], opened(1_000)).await,
+        report_session(&registry, &tokens[0], session_at(1_000)).await,
         SessionOrder::Newest
     );
     let later = BootId([6; 16]);
@@ -228,10 +234,10 @@ async fn sessions_that_cannot_be_compared_end_nothing() {
     };
     assert_eq!(before_start.started.ns, -50);
     assert_eq!(
-        note(&registry, &tokens[1], before_start).await,
+        report_session(&registry, &tokens[1], before_start).await,
         SessionOrder::Unknown
     );
-    assert_eq!(newest_sessions(&registry).await[0].started, at(1_000));
+    assert_eq!(newest_sessions(&registry).await[0].started, boot_time(1_000));
     assert_eq!(
         newest_sessions(&registry).await[0].started.age_ns(BootTimestamp {
             boot_id: later,
@@ -249,7 +255,7 @@ async fn sessions_that_cannot_be_compared_end_nothing() {
         },
     };
     assert_eq!(
-        note(&registry, &tokens[1], after_start).await,
+        report_session(&registry, &tokens[1], after_start).await,
         SessionOrder::Newest
     );
     assert_eq!(newest_sessions(&registry).await[0].gateway, GatewayId(2));
@@ -258,28 +264,32 @@ async fn sessions_that_cannot_be_compared_end_nothing() {
         ns: 100,
     };
     assert_eq!(after_start.started.age_ns(now), Some(40));
-    assert_eq!(now.age_ns(after_start.started), Some(0), "never of the future");
+    assert_eq!(
+        now.age_ns(after_start.started),
+        Some(0),
+        "a time in the future has age 0"
+    );
 }
 
 /// A machine restored from a snapshot has the same boot id, and its clock continues from the time of the snapshot.
 /// Records with a later time do not lock devices out.
 #[tokio::test]
-async fn a_note_from_ahead_is_as_one_of_an_earlier_start() {
+async fn a_report_from_the_future_counts_as_from_an_earlier_boot() {
     const DAY_NS: i64 = 86_400_000_000_000;
     let (registry, tokens) = site(2).await;
-    let decisions = note_at(&registry, &tokens[0], opened(DAY_NS), DAY_NS + 5).await;
+    let decisions = report_session_at(&registry, &tokens[0], session_at(DAY_NS), DAY_NS + 5).await;
     assert_eq!(decisions, SessionOrder::Newest);
-    assert_eq!(at(DAY_NS).age_ns(at(100)), None);
+    assert_eq!(boot_time(DAY_NS).age_ns(boot_time(100)), None);
     assert_eq!(
-        note_at(&registry, &tokens[1], opened(90), 100).await,
+        report_session_at(&registry, &tokens[1], session_at(90), 100).await,
         SessionOrder::Newest
     );
-    assert_eq!(newest_sessions(&registry).await[0].started, at(90));
+    assert_eq!(newest_sessions(&registry).await[0].started, boot_time(90));
 }
 
 /// The feed's pages contain devices and their locations in one order, completely.
 #[tokio::test]
-async fn pages_of_the_feed_hold_both_kinds() {
+async fn pages_of_the_feed_contain_changes_and_locations() {
     let registry = in_memory().await;
     let tokens = [
         registry.register_gateway(GatewayId(1), 0).await.unwrap(),
@@ -288,7 +298,7 @@ async fn pages_of_the_feed_hold_both_kinds() {
     for id in 1..=10 {
         registry.enroll(pool_device(id, 8)).await.unwrap();
         let device = DeviceId(id);
-        let started = at(id as i64);
+        let started = boot_time(id as i64);
         registry
             .record_sessions(
                 &tokens[id as usize % 2],

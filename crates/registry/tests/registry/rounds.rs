@@ -13,7 +13,7 @@ use linewarden_registry::{
 };
 
 #[tokio::test]
-async fn a_period_is_drawn_once_and_begun_once() {
+async fn a_period_is_created_once_and_started_once() {
     let registry = in_memory().await;
     assert_eq!(registry.newest_period().await.unwrap(), None);
     let first = registry.create_period(None, [1; 8], 10).await.unwrap();
@@ -142,7 +142,7 @@ async fn a_round_and_its_changes_are_stored_together() {
     assert_eq!(
         registry.appraisal(DeviceId(3)).await.unwrap(),
         None,
-        "no prover any more"
+        "the device is no longer a prover"
     );
     let first = registry.appraisals(None, 2).await.unwrap();
     assert_eq!(first.appraisals, [appraisal(1, 7), appraisal(2, 7)]);
@@ -302,7 +302,7 @@ async fn the_newest_rounds_of_each_gateway_are_kept() {
             for limit in [1, 167, u32::try_from(original.len()).unwrap(), u32::MAX] {
                 // A few hundred pages are sufficient.
                 let count = original.len().min(300 * limit as usize);
-                let listed = walk(&registry, gateway, group.as_ref(), limit, count).await;
+                let listed = read_pages(&registry, gateway, group.as_ref(), limit, count).await;
                 assert_eq!(listed, original[..count], "{gateway:?} {group:?} {limit}");
             }
         }
@@ -319,8 +319,8 @@ async fn the_newest_rounds_of_each_gateway_are_kept() {
     assert_eq!(numbers, (8..=last + 1).rev().collect::<Vec<_>>());
 }
 
-/// Reads rounds page by page, up to the limit or the end.
-async fn walk(
+/// Reads rounds page by page, until at least `count` rounds are read or the list ends.
+async fn read_pages(
     registry: &Registry,
     gateway: Option<GatewayId>,
     group: Option<&GroupName>,
@@ -342,7 +342,7 @@ async fn walk(
 }
 
 #[test]
-fn a_place_in_a_list_of_rounds_is_three_numbers() {
+fn a_round_cursor_is_written_as_three_numbers() {
     let cursor = RoundCursor {
         started_at_s: u64::MAX,
         gateway: GatewayId(0),

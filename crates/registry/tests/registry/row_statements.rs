@@ -45,7 +45,7 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
         gateway_1,
         gateway_2,
     } = Site::with_pool(60).await;
-    let stated = |unanswered_from, has_refused| LeaseRequest {
+    let request_stating = |unanswered_from, has_refused| LeaseRequest {
         statement: RowStatement {
             first_unanswered_row: RowIndex(unanswered_from),
             has_refused_row: has_refused,
@@ -65,7 +65,10 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
         6
     );
     assert_eq!(
-        lease(&registry, &gateway_2, stated(2, false)).await.unwrap().rows,
+        lease(&registry, &gateway_2, request_stating(2, false))
+            .await
+            .unwrap()
+            .rows,
         2..6
     );
     assert_eq!(
@@ -73,10 +76,14 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
         2
     );
     // The new lease starts at the stated row, above all leased rows: the rows between them are never leased.
-    let granted = lease(&registry, &gateway_1, stated(20, false)).await.unwrap();
+    let granted = lease(&registry, &gateway_1, request_stating(20, false))
+        .await
+        .unwrap();
     assert_eq!((granted.held_rows, granted.mark.0), (20..24, 22));
-    let repeated = lease(&registry, &gateway_1, stated(20, false)).await.unwrap();
-    assert_eq!(repeated.held_rows, 20..24, "the same again");
+    let repeated = lease(&registry, &gateway_1, request_stating(20, false))
+        .await
+        .unwrap();
+    assert_eq!(repeated.held_rows, 20..24, "the same rows again");
     // After a refused row the new lease is above all leased rows, although the device answered fewer rows. The skipped
     // rows become unleased.
     assert_eq!(
@@ -86,20 +93,22 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
         2
     );
     assert_eq!(
-        lease(&registry, &gateway_2, stated(21, false))
+        lease(&registry, &gateway_2, request_stating(21, false))
             .await
             .unwrap()
             .rows,
         22..26
     );
-    let granted = lease(&registry, &gateway_1, stated(21, true)).await.unwrap();
+    let granted = lease(&registry, &gateway_1, request_stating(21, true))
+        .await
+        .unwrap();
     assert_eq!(granted.held_rows, 26..30);
     // Statements beyond the pool are ignored. After a refused row, however, the device would answer none of the rows.
     let Site {
         registry, gateway_1, ..
     } = Site::with_pool(10).await;
     assert_eq!(
-        lease(&registry, &gateway_1, stated(11, false))
+        lease(&registry, &gateway_1, request_stating(11, false))
             .await
             .unwrap()
             .rows,
@@ -107,14 +116,14 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
     );
     for row in [10, 11] {
         assert!(matches!(
-            lease(&registry, &gateway_1, stated(row, true)).await,
+            lease(&registry, &gateway_1, request_stating(row, true)).await,
             Err(RegistryError::RowsExhausted { .. })
         ));
     }
 }
 
-/// A device without persistent memory states less after a restart than the registry knows as leased. Rows leased
-/// after the backup are above those that the backup knows.
+/// After a restart, a device without persistent memory states a lower row than the registry has leased. Rows leased
+/// after the backup are above all rows that the backup records as leased.
 #[tokio::test]
 async fn the_first_lease_after_a_restore_begins_above_the_leased_and_the_stated_rows() {
     for (unanswered_from, highest) in [(0, 4), (3, 4), (8, 8), (60, 60)] {
@@ -133,19 +142,20 @@ async fn the_first_lease_after_a_restore_begins_above_the_leased_and_the_stated_
         registry.copy_to(&*copy, |_| ()).await.unwrap();
         let restored = crate::support::open(&copy).await.unwrap();
         let fencing_token = crate::support::gateway(&restored).await;
-        let stated = LeaseRequest {
+        let request = LeaseRequest {
             statement: RowStatement {
                 first_unanswered_row: RowIndex(unanswered_from),
                 has_refused_row: false,
             },
             ..lease_request(0, 4, 2)
         };
-        let granted = lease(&restored, &fencing_token, stated).await.unwrap();
+        let granted = lease(&restored, &fencing_token, request).await.unwrap();
         assert_eq!(granted.rows.start, highest + 2 * 4, "{unanswered_from}");
     }
 }
 
-/// A repeated proof, in the same or another request, yields the same rows, and none of them becomes unleased.
+/// A repeated row statement, in the same or another request, yields the same rows, and none of these rows becomes
+/// unleased.
 #[tokio::test]
 async fn a_repeated_statement_moves_a_lease_once() {
     let Site {

@@ -19,7 +19,7 @@ fn user(name: &str, role: Role) -> User {
     }
 }
 
-fn act(what: &str, device: Option<u64>) -> Action {
+fn action(kind: &str, device: Option<u64>) -> Action {
     Action {
         at_ms: NOW_S * 1000,
         actor: Actor {
@@ -29,7 +29,7 @@ fn act(what: &str, device: Option<u64>) -> Action {
         },
         reason: "stolen\nin Basel".to_owned(),
         event: NewEvent {
-            kind: what.to_owned(),
+            kind: kind.to_owned(),
             device: device.map(DeviceId),
             ..NewEvent::default()
         },
@@ -112,7 +112,7 @@ async fn a_token_authenticates_its_user_until_it_expires() {
     assert_eq!(
         registry.user_by_session("cookie", NOW_S).await.unwrap(),
         None,
-        "at once"
+        "the session ends at once"
     );
     assert!(!registry.remove_user("alice").await.unwrap());
 }
@@ -146,7 +146,7 @@ async fn a_session_ends_with_its_token_and_makes_room_for_newer_ones() {
 
 /// Write access to the database without the master key does not create an admin.
 #[tokio::test]
-async fn edits_of_user_rows_do_not_grant_access() {
+async fn edits_of_user_records_do_not_grant_access() {
     for edit in [
         "UPDATE api_user SET role = 3",
         "UPDATE api_user SET expires_at_s = NULL",
@@ -189,11 +189,11 @@ async fn actions_are_recorded_in_the_event_log() {
     for id in 1..=3 {
         registry.enroll(pool_device(id, 4)).await.unwrap();
     }
-    let acting = registry.with_action(act("revoked", Some(2))).unwrap();
+    let acting = registry.with_action(action("revoked", Some(2))).unwrap();
     acting.revoke(DeviceId(2), "stolen", NOW_S).await.unwrap();
     // The repeated revocation changes nothing and is not recorded.
     acting.revoke(DeviceId(2), "stolen", NOW_S).await.unwrap();
-    let unknown = registry.with_action(act("revoked", Some(9))).unwrap();
+    let unknown = registry.with_action(action("revoked", Some(9))).unwrap();
     let error = unknown.revoke(DeviceId(9), "stolen", NOW_S).await.unwrap_err();
     unknown.record_refusal(&error.to_string()).await.unwrap();
     registry
@@ -231,7 +231,7 @@ async fn actions_are_recorded_in_the_event_log() {
     );
     assert!(page.entries.iter().all(|entry| entry.authentic));
     assert_eq!(page.entries[2].reason.as_deref(), Some("stolen\nin Basel"));
-    assert_eq!(page.entries[2].actor, Some(act("", None).actor));
+    assert_eq!(page.entries[2].actor, Some(action("", None).actor));
     assert!(page.entries[1].event.detail.contains("not enrolled"));
 
     let filters = [
@@ -301,7 +301,7 @@ async fn actions_are_recorded_in_the_event_log() {
 }
 
 #[tokio::test]
-async fn an_entry_that_was_changed_or_taken_out_is_noticed() {
+async fn a_changed_or_deleted_event_log_entry_is_detected() {
     for (edit, damaged) in [
         ("UPDATE event_log SET reason = 'none' WHERE number = 2", vec![2]),
         ("UPDATE event_log SET actor = NULL WHERE number = 2", vec![2]),
@@ -312,7 +312,7 @@ async fn an_entry_that_was_changed_or_taken_out_is_noticed() {
         let (_directory, location) = fleet_of_40().await;
         let registry = open(&location).await.unwrap();
         for id in 1..=4 {
-            let acting = registry.with_action(act("revoked", Some(id))).unwrap();
+            let acting = registry.with_action(action("revoked", Some(id))).unwrap();
             acting.revoke(DeviceId(id), "lost", NOW_S).await.unwrap();
         }
         assert!(registry.check().await.unwrap().is_empty());
@@ -372,9 +372,9 @@ async fn a_repeated_idempotency_key_returns_the_same_response() {
     assert_eq!(
         begin("bob", "k", 3, NOW_S).await,
         IdempotencyState::New,
-        "nothing was done"
+        "the former request had no effect"
     );
-    // A day later it is a new request.
+    // After a day, a key identifies a new request.
     assert_eq!(
         begin("carol", "k", 1, NOW_S + 86_462).await,
         IdempotencyState::New
@@ -442,7 +442,7 @@ async fn forged_entries_do_not_mislead_a_reader() {
     let (_directory, location) = fleet_of_40().await;
     let registry = open(&location).await.unwrap();
     let revoke = async |id: u64| {
-        let acting = registry.with_action(act("revoked", Some(id))).unwrap();
+        let acting = registry.with_action(action("revoked", Some(id))).unwrap();
         acting.revoke(DeviceId(id), "lost", NOW_S).await.unwrap();
     };
     revoke(1).await;
@@ -451,20 +451,20 @@ async fn forged_entries_do_not_mislead_a_reader() {
                           SELECT 9223372036854775807, at_ms, kind, detail, refused, tag FROM event_log WHERE number = 1";
     sql(&location, FORGED).await;
     assert_eq!(registry.newest_authentic_event().await.unwrap(), 2);
-    let mut follower = EventLogReader::after(1);
-    let next = async |follower: &mut EventLogReader, limit| -> Vec<(u64, bool)> {
-        let entries = follower.next(&registry, limit).await.unwrap();
+    let mut reader = EventLogReader::after(1);
+    let next = async |reader: &mut EventLogReader, limit| -> Vec<(u64, bool)> {
+        let entries = reader.next(&registry, limit).await.unwrap();
         let of = |entry: &EventLogEntry| (entry.number, entry.authentic);
         entries.iter().map(of).collect()
     };
     let forged = (i64::MAX.unsigned_abs(), false);
-    assert_eq!(next(&mut follower, 10).await, [(2, true), forged]);
-    assert_eq!(next(&mut follower, 10).await, [], "once");
+    assert_eq!(next(&mut reader, 10).await, [(2, true), forged]);
+    assert_eq!(next(&mut reader, 10).await, [], "each entry is returned once");
     sql(&location, "DELETE FROM event_log WHERE number > 2").await;
-    assert_eq!(next(&mut follower, 10).await, []);
+    assert_eq!(next(&mut reader, 10).await, []);
     revoke(3).await;
-    assert_eq!(next(&mut follower, 10).await, [(3, true)]);
-    assert_eq!(follower.position(), 3);
+    assert_eq!(next(&mut reader, 10).await, [(3, true)]);
+    assert_eq!(reader.position(), 3);
     // Pages of forged entries only are skipped.
     sql(
         &location,
@@ -480,8 +480,8 @@ async fn forged_entries_do_not_mislead_a_reader() {
     assert_eq!(next(&mut restarted, 1).await, [(3, true)]);
     // An older event log is restored.
     sql(&location, "DELETE FROM event_log WHERE number > 1").await;
-    assert_eq!(next(&mut follower, 10).await, []);
-    assert_eq!(follower.position(), 1, "the reader continues from there");
+    assert_eq!(next(&mut reader, 10).await, []);
+    assert_eq!(reader.position(), 1, "the reader continues from entry 1");
 }
 
 #[tokio::test]
@@ -534,13 +534,13 @@ async fn a_revoked_gateway_receives_nothing_and_cannot_register_again() {
     assert_eq!(registry.gateway_states().await.unwrap(), [later]);
 }
 
-/// A record with a time far ahead does not block later records. A record with a time slightly ahead blocks them until
-/// its time has passed.
+/// A record with a time far ahead does not block later records. A record with a time slightly ahead blocks later records
+/// until its time has passed.
 #[tokio::test]
 async fn a_time_in_the_future_is_overwritten() {
     const NOW_MS: u64 = NOW_S * 1_000;
     let registry = in_memory().await;
-    let note = async |at_ms: u64, now_ms: u64| {
+    let record_state = async |at_ms: u64, now_ms: u64| {
         let state = GatewayState {
             gateway: GatewayId(1),
             at_ms,
@@ -551,15 +551,15 @@ async fn a_time_in_the_future_is_overwritten() {
         registry.gateway_state(GatewayId(1)).await.unwrap().unwrap().at_ms
     };
     let ahead = NOW_MS + CLOCK_SKEW_MAX_MS;
-    assert_eq!(note(ahead + 1, ahead + 1).await, ahead + 1);
-    assert_eq!(note(NOW_MS, NOW_MS).await, NOW_MS);
-    assert_eq!(note(ahead, ahead).await, ahead);
-    assert_eq!(note(NOW_MS, NOW_MS).await, ahead);
-    assert_eq!(note(ahead + 1, ahead + 1).await, ahead + 1);
+    assert_eq!(record_state(ahead + 1, ahead + 1).await, ahead + 1);
+    assert_eq!(record_state(NOW_MS, NOW_MS).await, NOW_MS);
+    assert_eq!(record_state(ahead, ahead).await, ahead);
+    assert_eq!(record_state(NOW_MS, NOW_MS).await, ahead);
+    assert_eq!(record_state(ahead + 1, ahead + 1).await, ahead + 1);
     // A delayed record does not replace a newer one.
-    assert_eq!(note(NOW_MS, ahead + 1).await, ahead + 1);
-    assert_eq!(note(u64::MAX, u64::MAX).await, i64::MAX.unsigned_abs());
-    assert_eq!(note(NOW_MS, NOW_MS).await, NOW_MS);
+    assert_eq!(record_state(NOW_MS, ahead + 1).await, ahead + 1);
+    assert_eq!(record_state(u64::MAX, u64::MAX).await, i64::MAX.unsigned_abs());
+    assert_eq!(record_state(NOW_MS, NOW_MS).await, NOW_MS);
 }
 
 fn signer(id: u8) -> SignerRecord {
@@ -574,7 +574,7 @@ fn signer(id: u8) -> SignerRecord {
 }
 
 #[tokio::test]
-async fn a_signer_that_was_revoked_stays_so() {
+async fn a_revoked_signer_stays_revoked() {
     let registry = in_memory().await;
     for id in [2, 1] {
         registry.add_signer(&signer(id)).await.unwrap();

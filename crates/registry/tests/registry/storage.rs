@@ -1,4 +1,4 @@
-//! Distinguishes a restart of a registry in a file from a restore of an earlier state.
+//! A registry in a file distinguishes a restart from a restore of an earlier state.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use crate::copies::is_restored;
 use crate::support::{create_fleet, fleet_file, gateway, is_on_postgres, lease, master_key, open, sql};
 
-/// The directory without extended attributes in which this program repeats one of its tests.
+/// Environment variable with the directory without extended attributes in which this program repeats one of its tests.
 const WITHOUT_ATTRIBUTES: &str = "LINEWARDEN_TEST_WITHOUT_ATTRIBUTES";
 
 /// The path of a database's storage record.
@@ -21,7 +21,7 @@ fn storage_record(database: &Path) -> PathBuf {
     database.with_file_name("fleet.registry.storage")
 }
 
-/// Leases one more row to a registered gateway, like a process of the controller.
+/// Opens the registry, leases one more row to a registered gateway, and closes the registry, like a controller process.
 async fn serve(path: &Path, fencing_token: &FencingToken, from: u32) {
     let registry = open(path).await.unwrap();
     registry.verify_fencing_token(fencing_token).await.unwrap();
@@ -59,7 +59,7 @@ enum Backup {
     Content,
     /// `cp -a`, `rsync -X`: with extended attributes.
     Attributes,
-    /// A SQL statement of SQLite.
+    /// SQLite's statement `VACUUM INTO`.
     Vacuum,
     /// The registry's own backup.
     Own,
@@ -122,8 +122,8 @@ async fn expect_detected(directory: &Path, backup: Backup, restore: Restore) {
     let _ = fs::remove_file(copy);
 }
 
-/// Makes a backup while a process continues to lease without a new registration, and expects that the restore is
-/// detected, also if the process is killed.
+/// Makes a backup while a process continues to lease rows without a new registration. The process is closed if
+/// `is_closed`, and killed otherwise. Expects that a restore of the backup is detected.
 async fn expect_detected_within_a_process(directory: &Path, restore: Restore, is_closed: bool) {
     let path = directory.join("fleet.registry");
     create_fleet(&Location::from(&path)).await;
@@ -193,7 +193,7 @@ async fn expect_every_restore_detected(directory: &Path) {
 }
 
 /// Expects that restarts are not taken for restores, even if a process was killed before it updated the record.
-async fn expect_restarts_are_none(path: &Path) {
+async fn expect_no_restore_detected_after_restarts(path: &Path) {
     let fencing_token = register(path).await;
     for row in 0..3 {
         let record = fs::read(storage_record(path)).unwrap();
@@ -226,7 +226,7 @@ async fn a_restart_is_no_restore() {
         return;
     }
     let (_directory, path) = fleet_file().await;
-    expect_restarts_are_none(&path).await;
+    expect_no_restore_detected_after_restarts(&path).await;
 }
 
 #[tokio::test]
@@ -238,9 +238,9 @@ async fn a_restore_is_detected_however_it_was_copied_and_put_in_place() {
     expect_every_restore_detected(directory.path()).await;
 }
 
-/// A registry that was backed up before its first gateway, or whose storage record was lost with the earlier state.
+/// A registry is backed up before its first gateway registers. In the second case, the backup has no recorded storage.
 #[tokio::test]
-async fn a_backup_of_before_the_first_lease_is_detected() {
+async fn a_restored_backup_from_before_the_first_lease_is_detected() {
     if is_on_postgres() {
         return;
     }
@@ -268,7 +268,7 @@ async fn a_backup_of_before_the_first_lease_is_detected() {
     }
 }
 
-/// A stale record does not apply to a registry that takes its place.
+/// The storage record of an earlier registry does not apply to a registry that is moved to the same place.
 #[tokio::test]
 async fn a_registry_moved_onto_a_stale_storage_record_continues() {
     if is_on_postgres() {
@@ -287,7 +287,7 @@ async fn a_registry_moved_onto_a_stale_storage_record_continues() {
     assert!(stale_record.exists(), "opening records the storage");
 }
 
-/// A directory was restored with its record, but without attributes.
+/// A directory was restored with the storage record, but without extended attributes.
 #[tokio::test]
 async fn a_directory_that_is_restored_without_attributes_is_detected() {
     if is_on_postgres() {
@@ -318,9 +318,9 @@ async fn a_directory_that_is_restored_without_attributes_is_detected() {
     assert!(is_restored(&registry.verify_fencing_token(&fencing_token).await));
 }
 
-/// A database has no record, a damaged one, or the record of another database.
+/// A database has no storage record, a damaged storage record, or the storage record of another database.
 #[tokio::test]
-async fn a_database_that_is_found_without_its_record_is_another_one() {
+async fn a_database_without_its_storage_record_counts_as_restored() {
     if is_on_postgres() {
         return;
     }
@@ -353,7 +353,7 @@ async fn a_database_that_is_found_without_its_record_is_another_one() {
         registry.verify_fencing_token(&fencing_token).await.unwrap();
         registry.close().await;
     }
-    // A registry moved with `registry move` has no record yet, and continues.
+    // A registry moved with `registry move` has no storage record yet, and continues.
     let moved = path.with_file_name("moved.registry");
     let registry = open(&path).await.unwrap();
     registry.move_to(&*moved, |_| ()).await.unwrap();
@@ -365,9 +365,10 @@ async fn a_database_that_is_found_without_its_record_is_another_one() {
     assert!(path.with_file_name("moved.registry.storage").exists());
 }
 
-/// On a file system without extended attributes, only the record decides. The program repeats itself on such a mount.
+/// On a file system without extended attributes, only the storage record decides. The test program runs itself again on
+/// such a file system.
 #[test]
-fn without_extended_attributes_a_restore_is_detected_and_a_restart_is_none() {
+fn without_extended_attributes_a_restore_is_detected_and_a_restart_is_not() {
     if is_on_postgres() || std::env::var_os(WITHOUT_ATTRIBUTES).is_some() {
         return;
     }
@@ -402,7 +403,7 @@ async fn on_a_file_system_without_attributes() {
     assert!(result.is_err(), "the directory has extended attributes");
     let path = directory.join("fleet.registry");
     create_fleet(&Location::from(&path)).await;
-    expect_restarts_are_none(&path).await;
+    expect_no_restore_detected_after_restarts(&path).await;
     fs::remove_file(&path).unwrap();
     fs::remove_file(storage_record(&path)).unwrap();
     expect_every_restore_detected(&directory).await;

@@ -200,14 +200,14 @@ async fn revocations_and_marks_cannot_be_edited() {
     for id in [1, 2, 4, 5] {
         let error = lease(&registry, &fencing_token, id, 0, 4).await.unwrap_err();
         assert!(damaged(error), "device {id}");
-        let back = UnusedRows {
+        let unused_rows = UnusedRows {
             device: DeviceId(id),
             epoch: 0,
             unused_from: RowIndex(0),
             keep_leased: false,
         };
         let error = registry
-            .record_unused_rows(&fencing_token, &[back])
+            .record_unused_rows(&fencing_token, &[unused_rows])
             .await
             .unwrap()
             .remove(0)

@@ -22,7 +22,7 @@ fn export_key() -> ExportKey {
     ExportKey::from_bytes([9; 32])
 }
 
-/// Five devices in every state: fresh, used, key mode, revoked, replaced.
+/// Five devices: without a lease, with a lease, in key mode, revoked, and with replaced credentials.
 async fn fleet() -> Registry {
     let registry = in_memory().await;
     for id in [1, 2, 4, u64::MAX] {
@@ -42,7 +42,7 @@ async fn fleet() -> Registry {
     registry
 }
 
-async fn exported() -> (TempDir, PathBuf) {
+async fn export_fleet() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fleet.jsonl");
     assert_eq!(
@@ -66,7 +66,7 @@ async fn import(registry: &Registry, path: &Path) -> Result<u64, RegistryError> 
 #[tokio::test]
 async fn a_sealed_export_carries_everything_to_a_registry_with_another_key() {
     let source = fleet().await;
-    let (_directory, path) = exported().await;
+    let (_directory, path) = export_fleet().await;
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 
     let target = Registry::in_memory(&MasterKey::from_bytes([0x77; 32]))
@@ -127,7 +127,7 @@ async fn a_public_export_holds_no_credentials_and_cannot_be_imported() {
 
 #[tokio::test]
 async fn an_export_does_not_overwrite() {
-    let (_directory, path) = exported().await;
+    let (_directory, path) = export_fleet().await;
     let content_before = fs::read(&path).unwrap();
     let error = fleet()
         .await
@@ -139,13 +139,13 @@ async fn an_export_does_not_overwrite() {
     assert_eq!(
         fs::read_dir(path.parent().unwrap()).unwrap().count(),
         1,
-        "no draft stays behind"
+        "no temporary file remains"
     );
 }
 
 #[tokio::test]
 async fn conflicting_devices_are_refused_or_replaced_without_lowering_marks() {
-    let (_directory, path) = exported().await;
+    let (_directory, path) = export_fleet().await;
     let target = in_memory().await;
     target.enroll(pool_device(2, 10)).await.unwrap();
     let fencing_token = gateway(&target).await;
@@ -167,7 +167,7 @@ async fn conflicting_devices_are_refused_or_replaced_without_lowering_marks() {
         .unwrap();
     assert_eq!(done_counts, [2, 4, 5]);
     assert_eq!(target.get(DeviceId(2)).await.unwrap().idx_floor, RowIndex(7));
-    // Again: revoked devices may be imported if they are revoked in the file too.
+    // A repeated import succeeds: a revoked device may be imported if the file contains the device as revoked.
     target
         .import_file(&path, &export_key(), REPLACE, |_| ())
         .await
@@ -177,7 +177,7 @@ async fn conflicting_devices_are_refused_or_replaced_without_lowering_marks() {
 /// Every alteration of a valid file causes an error with its line, and nothing is stored.
 #[tokio::test]
 async fn altered_files_are_refused_whole() {
-    let (directory, path) = exported().await;
+    let (directory, path) = export_fleet().await;
     let text = fs::read_to_string(&path).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     let join = |lines: &[&str]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
@@ -312,7 +312,7 @@ async fn altered_files_are_refused_whole() {
 
 #[tokio::test]
 async fn a_wrong_export_key_and_a_missing_file_differ() {
-    let (directory, path) = exported().await;
+    let (directory, path) = export_fleet().await;
     let target = in_memory().await;
     let other_key = ExportKey::from_bytes([8; 32]);
     let error = target
@@ -332,7 +332,7 @@ async fn a_wrong_export_key_and_a_missing_file_differ() {
 /// A modified file is imported completely as exported, or not at all.
 #[tokio::test]
 async fn an_edited_export_is_refused_as_a_whole() {
-    let (_directory, path) = exported().await;
+    let (_directory, path) = export_fleet().await;
     let original = fs::read(&path).unwrap();
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(5);
     for round in 0..300 {
@@ -360,7 +360,7 @@ async fn an_edited_export_is_refused_as_a_whole() {
 
 #[tokio::test]
 async fn all_wrong_lines_are_named() {
-    let (directory, path) = exported().await;
+    let (directory, path) = export_fleet().await;
     let mut lines: Vec<String> = fs::read_to_string(&path)
         .unwrap()
         .lines()
@@ -417,7 +417,7 @@ async fn all_wrong_lines_are_named() {
     );
 }
 
-/// A leaked row would also answer for the other.
+/// A leaked key of one row would also be the key of the other row.
 #[tokio::test]
 async fn a_pool_with_one_row_twice_is_refused() {
     let mut record = crate::support::pool_device(1, 4);

@@ -5,7 +5,7 @@ import { clearLive } from "./core/live.js";
 import { currentRoute } from "./core/router.js";
 import { currentUser, resume, sessions } from "./core/session.js";
 import { closeDialogs } from "./parts/dialog.js";
-import { visible } from "./parts/text.js";
+import { escapeInvisible } from "./parts/text.js";
 import { buildShell } from "./shell.js";
 import { showAudit } from "./views/audit.js";
 import { showDevice } from "./views/device.js";
@@ -46,7 +46,7 @@ function show(view, { focus = true } = {}) {
   closeDialogs();
   shell.main.replaceChildren();
   const setTitle = (title) => {
-    document.title = `${visible(title)} · Linewarden`;
+    document.title = `${escapeInvisible(title)} · Linewarden`;
   };
   const route = currentRoute();
   view({ main: shell.main, route, signal: viewController.signal, setTitle });
@@ -67,7 +67,7 @@ function showRoute(options) {
 
 function changeUser(user) {
   closeStream();
-  // The next user must not see data of the previous one.
+  // The next user must not see data of the previous user.
   clearLive();
   shell.showUser(user);
   if (user) openStream();

@@ -9,7 +9,7 @@ import { onTick } from "./core/stale.js";
 import { chooseTheme, chosenTheme, THEMES } from "./core/theme.js";
 import { h, put, set } from "./parts/dom.js";
 import { errorLine } from "./parts/panel.js";
-import { foreign, shorten } from "./parts/text.js";
+import { untrustedText, shorten } from "./parts/text.js";
 
 const NAVIGATION = [
   ["overview", "Overview"], ["devices", "Devices"], ["gateways", "Gateways"],
@@ -62,7 +62,7 @@ const navigationLink = ([view, title]) => h("li", {}, h("a", { href: routeTo([vi
 function userParts({ name, role }, fail) {
   const button = h("button", { type: "button", class: "button small", "data-testid": "log-out" }, "Log out");
   button.addEventListener("click", () => logOut().catch((fault) => fail(new Error(`You are still logged in: ${fault.message}`))));
-  return [h("span", { class: "user-name", "data-testid": "user" }, foreign(shorten(name, 40)), " ", h("span", { class: "muted", "data-testid": "role" }, role)), button];
+  return [h("span", { class: "user-name", "data-testid": "user" }, untrustedText(shorten(name, 40)), " ", h("span", { class: "muted", "data-testid": "role" }, role)), button];
 }
 
 function themeChoice() {

@@ -39,12 +39,12 @@ pub struct AuditRecord {
     pub outcome: Cow<'static, str>,
     /// Details.
     pub detail: String,
-    /// Whether the record is unmodified and follows the previous one.
+    /// Whether the record is unmodified and directly follows the previous record.
     pub authentic: bool,
 }
 
 impl AuditRecord {
-    /// The audit record of an event that a user caused.
+    /// The audit record of an event; `None` if no user caused the event.
     #[must_use]
     pub fn from_entry(entry: EventLogEntry) -> Option<Self> {
         let actor = entry.actor?;

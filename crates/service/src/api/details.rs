@@ -38,8 +38,8 @@ pub struct DeviceDetails {
 pub struct Lease {
     /// The gateway id.
     pub gateway: u32,
-    /// The first row, and the number after the last row. In key mode the start of the gateway's counter, and the next
-    /// number.
+    /// The first row, and the number after the last row. In key mode the lease has one number, the start of the gateway's
+    /// counter: `rows` has this number and the following number.
     pub rows: [u32; 2],
     /// The mark: rows below the mark may have been used.
     pub mark: u32,

@@ -38,9 +38,9 @@ pub struct Device {
     pub status: Cow<'static, str>,
     /// The reason of the revocation or quarantine.
     pub reason: Option<String>,
-    /// Time of the revocation or quarantine.
+    /// Time of the revocation or quarantine, seconds since 1970-01-01 UTC.
     pub since_s: Option<u64>,
-    /// Time of the enrollment.
+    /// Time of the enrollment, seconds since 1970-01-01 UTC.
     pub enrolled_at_s: u64,
     /// First row of the pool; 0 in key mode.
     pub first_idx: u32,
@@ -93,7 +93,7 @@ impl From<DeviceInfo> for Device {
     }
 }
 
-/// The form for export files and command output.
+/// Converts a device to a line of an export file or of command output.
 impl From<&Device> for DeviceLine {
     fn from(device: &Device) -> Self {
         let restriction = |status: &str| (device.status == status).then_some(());
@@ -141,7 +141,7 @@ impl DeviceQuery {
     /// The filter for the registry.
     ///
     /// # Errors
-    /// A field with an invalid value, and the accepted values.
+    /// The name of a field with an invalid value, and a text with the accepted values.
     pub fn filter(&self) -> Result<DeviceFilter, (&'static str, &'static str)> {
         let mode = match self.mode.as_deref() {
             None => None,
@@ -273,7 +273,7 @@ pub struct Restriction {
     pub reason: String,
 }
 
-/// For enrollments at a remote controller.
+/// Converts a device to the request that enrolls the device at a remote controller.
 impl From<&registry::NewDevice> for NewDevice {
     fn from(new: &registry::NewDevice) -> Self {
         let record = &new.record;
@@ -401,7 +401,8 @@ pub(crate) fn new_event(kind: &str, device: Option<DeviceId>, detail: impl Into<
     }
 }
 
-/// Carries out an action of a user. The event log records the action with `event`, also if the action is refused.
+/// Carries out an action of a user. The event log records the action with `event`. The event log also records a refused
+/// action, except after a temporary error.
 pub(crate) async fn run_action<T>(
     app: &App,
     principal: &Principal,
@@ -524,7 +525,7 @@ pub struct RevokeRequest {
 /// The result of a revocation of many devices.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct RevokeResult {
-    /// Number of devices that were not revoked before.
+    /// Number of devices that this request revoked. Devices that were revoked before are not counted.
     pub revoked: u64,
     /// An error for each device that is not enrolled.
     pub problems: Vec<String>,

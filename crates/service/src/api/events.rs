@@ -102,6 +102,7 @@ impl EventSubscriber {
     async fn run(mut self, last_event_id: Option<u64>) {
         // The subscription begins before the history is read, so that no event is missed.
         let mut events = self.app.stream.subscribe();
+        // The number of the last event that was sent or skipped.
         let mut last_number = last_event_id;
         let mut is_behind = last_event_id.is_some();
         let mut clock = tokio::time::interval(KEEPALIVE_INTERVAL);
@@ -140,8 +141,8 @@ impl EventSubscriber {
         self.principal.is_still_authorized(&self.app.registry).await
     }
 
-    /// Sends an event if the subscriber has selected its kind. Returns `false` if the subscriber has disconnected, reads
-    /// nothing, or is no longer authorized.
+    /// Sends an event if the subscriber has selected the kind of the event. Returns `false` if the subscriber has
+    /// disconnected, reads nothing for [`SEND_TIMEOUT`], or is no longer authorized.
     async fn send(&mut self, event: &StreamEvent) -> bool {
         let is_selected = self.kinds.is_empty() || self.kinds.iter().any(|kind| **kind == *event.kind);
         if !is_selected {

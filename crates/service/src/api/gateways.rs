@@ -107,8 +107,8 @@ pub struct Gateway {
     pub slots: Option<u64>,
     /// Number of devices with a session.
     pub sessions: Option<u64>,
-    /// Frames since the gateway's start, by verdict; `other` counts verdicts that the controller does not know, of a
-    /// newer gateway.
+    /// Frames since the gateway's start, by verdict; `other` counts verdicts of a newer gateway that the controller does
+    /// not know.
     pub verdicts: Option<BTreeMap<String, u64>>,
     /// Frames that the gate has dropped since the gateway's start, by the name of their Ethernet type; `other` counts
     /// types without a name.
@@ -116,8 +116,8 @@ pub struct Gateway {
     /// Packets that the kernel has dropped since the gateway's start because a receive buffer was full: `dataplane`
     /// (data plane `host` only) and `tickets`.
     pub kernel_drops: Option<BTreeMap<String, u64>>,
-    /// Tickets since the gateway's start, by result: answered, unknown (no ticket, or of no session at the gateway),
-    /// rate_limited, rejected (by the controller) or failed. Empty if the gateway relays no tickets.
+    /// Tickets since the gateway's start, by result: answered, unknown (not a ticket, or without a session of the device
+    /// at the gateway), rate_limited, rejected (by the controller) or failed. Empty if the gateway relays no tickets.
     pub tickets: Option<BTreeMap<String, u64>>,
     /// trusted, untrusted, overdue (the next evidence is late) or unproven (the gateway's current controller has no
     /// evidence yet); null if the gateway need not be attested
@@ -215,6 +215,7 @@ impl Gateway {
             .map(|trust| trust.reason.clone())
             .filter(|text| !text.is_empty());
         let status = snapshot.as_ref().map(|snapshot| &snapshot.status);
+        // Before the first status report, the counts of the status are unknown.
         let status = status.filter(|status| status.reported_ms.is_some());
         let (trust_label, evidence) = (
             trust.map(|trust| trust.label(now_ms / 1000).into()),
@@ -261,7 +262,7 @@ impl Gateway {
 
 /// All gateways with a record or a status.
 pub(crate) async fn list_all(app: &App) -> Result<Vec<Gateway>> {
-    Ok(Gateway::merge(&app.registry, app.fleet.all(), now_ms()).await?)
+    Ok(Gateway::merge(&app.registry, app.fleet.snapshots(), now_ms()).await?)
 }
 
 impl Gateway {
@@ -269,7 +270,7 @@ impl Gateway {
     ///
     /// # Errors
     /// A failure of the database.
-    pub async fn recorded(registry: &Registry) -> Result<Vec<Self>, RegistryError> {
+    pub async fn list_recorded(registry: &Registry) -> Result<Vec<Self>, RegistryError> {
         let snapshots = crate::fleet::recorded_gateways(registry)
             .await?
             .into_iter()
@@ -277,6 +278,7 @@ impl Gateway {
         Self::merge(registry, snapshots, now_ms()).await
     }
 
+    /// Combines the gateway records of the registry with the snapshots; the result has all gateways of either list.
     async fn merge(
         registry: &Registry,
         mut snapshots: BTreeMap<GatewayId, GatewaySnapshot>,
@@ -327,7 +329,7 @@ pub(crate) async fn evidence(
     Path(id): Path<String>,
 ) -> Result<Json<GatewayEvidence>> {
     let id = parse_gateway_id(&id)?;
-    let snapshot = app.fleet.all().remove(&id);
+    let snapshot = app.fleet.snapshots().remove(&id);
     let gateway_evidence = snapshot.and_then(|snapshot| GatewayEvidence::from_status(id, snapshot, now_ms()));
     gateway_evidence
         .map(Json)

@@ -26,9 +26,9 @@ pub struct Policy {
     pub jitter_s: u32,
     /// Time after which a proof is late, milliseconds.
     pub proof_timeout_ms: u32,
-    /// Number of missed rounds that puts a device into quarantine ..
+    /// Number of missed rounds, among the last `window_rounds` rounds of a device, that puts the device into quarantine.
     pub missed_limit: u32,
-    /// .. within this number of its last rounds.
+    /// Number of the last rounds of a device in which missed rounds are counted.
     pub window_rounds: u32,
     /// Whether a late proof counts as a missed round.
     pub late_is_missed: bool,
@@ -36,7 +36,7 @@ pub struct Policy {
     pub release_mode: Cow<'static, str>,
     /// Whether the group has a reference value.
     pub has_reference: bool,
-    /// End of the roll-out, during which an alternate reference value is valid.
+    /// End of the roll-out, during which an alternate reference value is valid; null without a roll-out.
     pub roll_out_until_s: Option<u64>,
     /// Number of rounds that were requested manually.
     pub rounds_requested: u64,
@@ -64,7 +64,8 @@ impl From<Group> for Policy {
     }
 }
 
-/// Changes of a policy; omitted fields keep their value, or the default of `linewarden attest group` in a new group.
+/// Changes of a policy. Omitted fields keep their value. In a new group, omitted fields have the defaults of
+/// `linewarden attest group`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyChange {
@@ -74,9 +75,9 @@ pub struct PolicyChange {
     pub jitter_s: Option<u32>,
     /// Time after which a proof is late, milliseconds.
     pub proof_timeout_ms: Option<u32>,
-    /// Number of missed rounds that puts a device into quarantine ..
+    /// Number of missed rounds, among the last `window_rounds` rounds of a device, that puts the device into quarantine.
     pub missed_limit: Option<u32>,
-    /// .. within this number of its last rounds.
+    /// Number of the last rounds of a device in which missed rounds are counted.
     pub window_rounds: Option<u32>,
     /// Whether a late proof counts as a missed round.
     pub late_is_missed: Option<bool>,
@@ -87,16 +88,16 @@ pub struct PolicyChange {
 }
 
 impl PolicyChange {
-    /// The group after the change.
+    /// Returns the group after the change. `current` is the group before the change; `None` creates a group.
     ///
     /// # Errors
-    /// A field with an invalid value, and the accepted values.
+    /// The name of a field with an invalid value, and a text with the accepted values.
     pub fn apply(
         &self,
         name: &GroupName,
-        before: Option<Group>,
+        current: Option<Group>,
     ) -> Result<NewGroup, (&'static str, &'static str)> {
-        let policy = before
+        let policy = current
             .as_ref()
             .map_or_else(GroupPolicy::default, |group| group.policy);
         let release_mode = match self.release_mode.as_deref() {
@@ -105,7 +106,7 @@ impl PolicyChange {
             Some("manual") => ReleaseMode::Manual,
             Some(_) => return Err(("release_mode", "automatic or manual")),
         };
-        let (reference, roll_out) = before.map_or((None, None), |group| (group.reference, group.roll_out));
+        let (reference, roll_out) = current.map_or((None, None), |group| (group.reference, group.roll_out));
         Ok(NewGroup {
             name: name.clone(),
             policy: GroupPolicy {

@@ -24,11 +24,11 @@ use crate::state::App;
 
 /// Maximum length of a line, bytes: enough for a device with 290,000 rows.
 const LINE_BYTES_MAX: usize = 16 << 20;
-/// Maximum number of devices in a transaction. Ids are in random order: the more devices are in a transaction, the more
-/// of them share a page of the database, and the less is written. Other writers wait for the end of the transaction,
-/// which takes about a third of a second.
+/// Maximum number of devices in a transaction. Ids are in random order. In a larger transaction, more devices share a page
+/// of the database, so that fewer pages are written per device. Other writers wait until the transaction ends, about a
+/// third of a second.
 pub const CHUNK_DEVICES: usize = 10_000;
-/// Maximum size of the devices in a transaction, bytes of JSON; the last device may exceed the maximum.
+/// Size of the devices at which a transaction is complete, bytes of JSON. The last device may exceed this size.
 pub const CHUNK_BYTES: usize = 8 << 20;
 /// Maximum time without new bytes of the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -50,14 +50,14 @@ pub struct ImportQuery {
 /// The result of an import.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct ImportResult {
-    /// Number of devices stored.
+    /// Number of stored devices of the body, including the devices that an earlier attempt stored.
     pub stored: u64,
 }
 
-/// Enrolls devices: one JSON object per line, as for one device. Devices are stored in chunks of several thousand;
-/// `stored` in an error response is the number of devices stored before the error. The reason is the header `X-Reason`.
-/// With an `Idempotency-Key` (1 to 64 letters, digits, `-` and `_`) the same body may be sent again after a failure:
-/// stored devices are not stored again.
+/// Enrolls devices. Each line of the body is a JSON object as in the request for one device, without the reason. Devices
+/// are stored in chunks of several thousand; `stored` in an error response is the number of devices stored before the
+/// error. The reason is the header `X-Reason`. With an `Idempotency-Key` (1 to 64 letters, digits, `-` and `_`) the same
+/// body may be sent again after a failure: stored devices are not stored again.
 #[utoipa::path(post, path = "/api/v1/devices/import", params(ImportQuery), request_body(content = String, content_type = "application/x-ndjson"), responses((status = 200, body = ImportResult), (status = 422, body = ErrorBody)))]
 pub(crate) async fn import(
     Operator(principal): Operator,
@@ -99,6 +99,7 @@ pub(crate) async fn import(
             return Err(ApiError::unauthenticated().with_stored(stored));
         }
         let count = chunk.count;
+        // An empty chunk is the end of the body. A body that ends before the checkpoint is not the body of the earlier attempt.
         if count == 0 {
             return match checkpoint.is_some_and(|checkpoint| checkpoint.stored > stored) {
                 true => Err(key_reused()),
@@ -109,6 +110,7 @@ pub(crate) async fn import(
             stored: stored + count,
             digest: chunk.digest,
         };
+        // Chunks up to the checkpoint are already stored. The digest at the checkpoint must be that of the earlier attempt.
         match &checkpoint {
             Some(checkpoint)
                 if new_checkpoint.stored < checkpoint.stored || new_checkpoint == *checkpoint =>
@@ -179,7 +181,7 @@ impl ImportCheckpoint {
         })
     }
 
-    /// The newest checkpoint of an import, if it is among the user's newest events.
+    /// The newest checkpoint of the import with this key; `None` if the newest events of the user contain no checkpoint.
     async fn find(app: &App, user: &str, key: &str) -> Result<Option<Self>> {
         let filter = EventFilter {
             kinds: vec!["enrolled".to_owned()],
@@ -213,10 +215,10 @@ fn internal_error() -> ApiError {
 /// Devices that are stored in one transaction.
 struct Chunk {
     count: u64,
-    /// The sealed devices. The error of an invalid device is returned by the action, so that the audit log records the
-    /// refusal.
+    /// The sealed devices, or the error of an invalid device. The action returns this error, so that the audit log records
+    /// the refusal.
     devices: std::result::Result<SealedDevices, RegistryError>,
-    /// Digest of all devices of the body, up to the last one of this chunk.
+    /// Digest of all devices of the body, up to the last device of this chunk.
     digest: String,
 }
 
@@ -246,7 +248,7 @@ impl Chunks {
         }
     }
 
-    /// The next chunk; empty at the end.
+    /// The next chunk; an empty chunk at the end of the body.
     async fn next(&mut self) -> Result<Chunk> {
         // The channel closes without an empty chunk only if the reader panics.
         self.receiver.recv().await.ok_or_else(internal_error)?
@@ -256,8 +258,8 @@ impl Chunks {
 /// Reads a body line by line; at most one chunk is in memory.
 struct LineReader {
     registry: Registry,
-    /// The number of devices up to the checkpoint of an earlier attempt: a chunk ends there. The chunks of the earlier
-    /// attempt may have had another size.
+    /// The number of devices up to the checkpoint of an earlier attempt. A chunk ends after this number, so that its digest
+    /// can be compared with the checkpoint: the chunks of the earlier attempt may have had another size.
     checkpoint_devices: Option<u64>,
     /// Number of devices read so far.
     devices: u64,
@@ -265,12 +267,14 @@ struct LineReader {
     buffer: Vec<u8>,
     /// Start of the next line in the buffer.
     line_start: usize,
-    /// Position up to which the next line has no line feed.
-    searched: usize,
-    /// Number of the last line read, from 1.
-    number: u64,
+    /// Position in the buffer at which the search for the next line feed continues.
+    search_start: usize,
+    /// Number of the last line that was read, from 1.
+    line_number: u64,
     enrolled_at_s: u64,
+    /// State of the digest of all devices read so far.
     hash: Sha256,
+    /// Whether the end of the body was received.
     is_finished: bool,
 }
 
@@ -283,15 +287,15 @@ impl LineReader {
             body: body.into_data_stream(),
             buffer: Vec::new(),
             line_start: 0,
-            searched: 0,
-            number: 0,
+            search_start: 0,
+            line_number: 0,
             enrolled_at_s: now_s(),
             hash: Sha256::new(),
             is_finished: false,
         }
     }
 
-    /// The next chunk; empty at the end.
+    /// The next chunk; an empty chunk at the end of the body.
     async fn chunk(&mut self) -> Result<Chunk> {
         let (mut devices, mut bytes) = (Vec::new(), 0);
         while devices.len() < CHUNK_DEVICES && bytes < CHUNK_BYTES {
@@ -311,7 +315,7 @@ impl LineReader {
             }
         }
         let count = devices.len() as u64;
-        // The order of the database's index: consecutive inserts then share pages.
+        // Devices are sorted as in the index of the database, so that consecutive inserts share pages.
         devices.sort_unstable_by_key(|device| device.record.device.0.cast_signed());
         // Sealing takes long enough to block other tasks.
         let registry = self.registry.clone();
@@ -331,8 +335,8 @@ impl LineReader {
 
     fn device(&self, line: &[u8]) -> Result<StoredDevice> {
         let line_error =
-            |problem: String| ApiError::invalid("line", format!("line {}: {problem}", self.number));
-        // Errors of serde may contain the value, which may be a key.
+            |problem: String| ApiError::invalid("line", format!("line {}: {problem}", self.line_number));
+        // The text of a serde error is omitted, because it may contain a value, and the value may be a key.
         let new: NewDevice = serde_json::from_slice(line).map_err(|error| {
             line_error(match error.classify() {
                 serde_json::error::Category::Data => {
@@ -345,21 +349,22 @@ impl LineReader {
             .map_err(|error| line_error(error.message().to_owned()))
     }
 
+    /// The next line without its line feed; `None` at the end of the body.
     async fn line(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
             // Each byte is searched and moved only once, regardless of how the body is split into pieces.
-            let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
+            let unsearched = self.buffer.get(self.search_start..).unwrap_or_default();
             if let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') {
-                let end = self.searched + end;
+                let end = self.search_start + end;
                 let line = self.buffer.get(self.line_start..end).unwrap_or_default().to_vec();
-                (self.line_start, self.searched) = (end + 1, end + 1);
-                self.number += 1;
+                (self.line_start, self.search_start) = (end + 1, end + 1);
+                self.line_number += 1;
                 return Ok(Some(line));
             }
             self.buffer.drain(..self.line_start);
-            (self.line_start, self.searched) = (0, self.buffer.len());
+            (self.line_start, self.search_start) = (0, self.buffer.len());
             if self.buffer.len() > LINE_BYTES_MAX {
-                let line = self.number + 1;
+                let line = self.line_number + 1;
                 return Err(ApiError::invalid(
                     "line",
                     format!("line {line} is longer than {LINE_BYTES_MAX} bytes"),
@@ -367,8 +372,8 @@ impl LineReader {
             }
             if self.is_finished {
                 let line = std::mem::take(&mut self.buffer);
-                self.searched = 0;
-                self.number += 1;
+                self.search_start = 0;
+                self.line_number += 1;
                 return Ok((!line.is_empty()).then_some(line));
             }
             let received = tokio::time::timeout(BODY_TIMEOUT, self.body.next()).await;

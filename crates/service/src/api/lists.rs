@@ -58,7 +58,11 @@ impl PageQuery {
         self.after.as_deref().map(parse).transpose()
     }
 
-    /// A page of `items`, the complete list: the items after `after`, in the order of the unique `key`.
+    /// Returns a page of the complete list `items`: the items with a key above the cursor, sorted by key. `key` returns the
+    /// unique key of an item.
+    ///
+    /// # Errors
+    /// An invalid limit or cursor.
     pub(crate) fn paginate<T, K>(&self, mut items: Vec<T>, key: impl Fn(&T) -> K) -> Result<List<T>>
     where
         K: Display + FromStr + Ord,

@@ -46,7 +46,7 @@ pub(crate) fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// Starts a browser session: the response sets its cookie.
+/// Starts a browser session. The response sets the session cookie.
 #[utoipa::path(post, path = "/api/v1/login", request_body = Login, responses((status = 200, body = Identity), (status = 401, body = ErrorBody)))]
 pub(crate) async fn login(
     State(app): State<App>,
@@ -87,8 +87,8 @@ pub(crate) async fn login(
         role: role_name(user.role).into(),
         expires_at_s: Some(until_s),
     };
-    let age_s = until_s.saturating_sub(now_s);
-    set_cookie(&secret, age_s, Json(me))
+    let lifetime_s = until_s.saturating_sub(now_s);
+    set_cookie(&secret, lifetime_s, Json(me))
 }
 
 /// Ends the browser session.
@@ -116,8 +116,8 @@ pub(crate) async fn logout(
     set_cookie("", 0, StatusCode::NO_CONTENT)
 }
 
-fn set_cookie(secret: &str, age_s: u64, response: impl IntoResponse) -> Result<Response> {
-    let text = format!("{COOKIE}={secret}; HttpOnly; Secure; SameSite=Strict; Path=/; Max-Age={age_s}");
+fn set_cookie(secret: &str, lifetime_s: u64, response: impl IntoResponse) -> Result<Response> {
+    let text = format!("{COOKIE}={secret}; HttpOnly; Secure; SameSite=Strict; Path=/; Max-Age={lifetime_s}");
     let value = HeaderValue::from_str(&text).map_err(|_| ApiError::unauthenticated())?;
     let mut response = response.into_response();
     response.headers_mut().insert(header::SET_COOKIE, value);

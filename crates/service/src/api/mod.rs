@@ -115,7 +115,8 @@ pub fn openapi() -> String {
     Api::openapi().to_pretty_json().unwrap_or_default()
 }
 
-/// Serves the OpenAPI description. It is generated only once, because this path needs no authentication.
+/// Serves the OpenAPI description. The description is generated only once, because clients need no authentication and
+/// could otherwise cause load.
 async fn openapi_document() -> impl IntoResponse {
     static TEXT: LazyLock<String> = LazyLock::new(|| Api::openapi().to_json().unwrap_or_default());
     ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str())
@@ -124,7 +125,8 @@ async fn openapi_document() -> impl IntoResponse {
 /// The routes of API and dashboard.
 pub(crate) fn router(app: &App) -> Router {
     let with_time_limit = |router: Router<App>| router.layer(middleware::from_fn(with_timeout));
-    // Both routes have no time limit. An import is not subject to `idempotent`, because its body may exceed the maximum there.
+    // These two routes have no time limit. They do not use the middleware `idempotent`, because the body of an import may be
+    // larger than that middleware permits, and an event stream changes nothing.
     let streams = Router::new()
         .route("/events", get(events::stream))
         .route("/devices/import", post(import::import));

@@ -42,7 +42,11 @@ impl Modify for Conventions {
                     (false, true) => add_write_headers(operation, path.ends_with("/import")),
                     (false, false) if path.ends_with("/events") => add_parameter(
                         operation,
-                        header("Last-Event-ID", "Continues after this event.", false),
+                        header(
+                            "Last-Event-ID",
+                            "The number of an event: the stream continues after this event.",
+                            false,
+                        ),
                     ),
                     (false, false) => {}
                 }

@@ -41,7 +41,7 @@ pub struct Round {
     pub period: u64,
     /// Time of the start.
     pub started_at_s: u64,
-    /// Time of the last verdict.
+    /// Time of the end.
     pub ended_at_s: u64,
     /// Number of devices in the round.
     pub requested: u32,
@@ -52,7 +52,7 @@ pub struct Round {
     /// Devices without a valid proof.
     pub missed: u32,
     /// Time from the start to the last proof, milliseconds.
-    pub last_verdict_ms: u32,
+    pub last_proof_ms: u32,
 }
 
 impl From<RoundRecord> for Round {
@@ -68,7 +68,7 @@ impl From<RoundRecord> for Round {
             ok: round.ok,
             late: round.late,
             missed: round.missed,
-            last_verdict_ms: round.last_verdict_ms,
+            last_proof_ms: round.last_proof_ms,
         }
     }
 }

@@ -18,10 +18,10 @@ use crate::extract::Json;
 use crate::state::App;
 use crate::stream::StreamEvent;
 
-/// Time for which device counts are not computed again: counting a million devices takes long.
-const COUNTS_FRESH_FOR: Duration = Duration::from_secs(5);
+/// Age from which on device counts are computed again. Counting a million devices takes long.
+const COUNTS_REFRESH_AGE: Duration = Duration::from_secs(5);
 /// Maximum age of counts that are returned while new counts are computed. Requests wait if the counts are older.
-const COUNTS_VALID_FOR: Duration = Duration::from_secs(10);
+const COUNTS_AGE_MAX: Duration = Duration::from_secs(10);
 
 /// Device counts by state.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -32,7 +32,7 @@ pub(crate) struct Devices {
     active: u64,
     revoked: u64,
     quarantined: u64,
-    /// Devices that missed the last round, without those in quarantine.
+    /// Devices that missed the last round, without devices in quarantine.
     missed: u64,
     /// Devices with at least one round but without a valid proof since their enrollment for attestation.
     unproven: u64,
@@ -54,8 +54,8 @@ pub(crate) struct Gateways {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Status {
     now_s: u64,
-    /// Time of the oldest report of a connected gateway, the source of rate, latency, verdicts and `authenticated`.
-    /// The current time without reports.
+    /// Time of the oldest status report among the connected gateways; the current time without reports. Rate, latency,
+    /// verdicts and `authenticated` are from these reports.
     as_of_s: u64,
     controller: String,
     version: &'static str,
@@ -76,7 +76,9 @@ pub(crate) struct Status {
 /// Cached device counts.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceCounts {
-    at: Instant,
+    /// Start of counting, by the monotonic clock.
+    started_at: Instant,
+    /// Start of counting, seconds since 1970-01-01 UTC.
     at_s: u64,
     total: u64,
     revoked: u64,
@@ -89,27 +91,27 @@ pub(crate) struct DeviceCounts {
 /// A cache of the device counts.
 #[derive(Default)]
 pub(crate) struct DeviceCountsCache {
-    last: StdMutex<Option<DeviceCounts>>,
+    latest: StdMutex<Option<DeviceCounts>>,
     /// Locked by the task that is counting.
-    counting: Arc<Mutex<()>>,
+    counting_lock: Arc<Mutex<()>>,
 }
 
 impl DeviceCountsCache {
     /// The cached counts if they are younger than `age`.
     fn younger_than(&self, age: Duration) -> Option<DeviceCounts> {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.filter(|device_counts| device_counts.at.elapsed() < age)
+        let latest = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.filter(|device_counts| device_counts.started_at.elapsed() < age)
     }
 }
 
-/// The device counts. Cached counts that are valid but no longer fresh are returned, and new counts are computed in the
-/// background.
+/// The device counts. Cached counts between [`COUNTS_REFRESH_AGE`] and [`COUNTS_AGE_MAX`] are returned, and new counts are
+/// computed in the background.
 pub(crate) async fn counts(app: &App) -> Result<DeviceCounts> {
-    if let Some(device_counts) = app.device_counts.younger_than(COUNTS_FRESH_FOR) {
+    if let Some(device_counts) = app.device_counts.younger_than(COUNTS_REFRESH_AGE) {
         return Ok(device_counts);
     }
-    if let Some(device_counts) = app.device_counts.younger_than(COUNTS_VALID_FOR) {
-        if let Ok(guard) = Arc::clone(&app.device_counts.counting).try_lock_owned() {
+    if let Some(device_counts) = app.device_counts.younger_than(COUNTS_AGE_MAX) {
+        if let Ok(guard) = Arc::clone(&app.device_counts.counting_lock).try_lock_owned() {
             let app = app.clone();
             tokio::spawn(async move {
                 let _guard = guard;
@@ -120,8 +122,8 @@ pub(crate) async fn counts(app: &App) -> Result<DeviceCounts> {
         }
         return Ok(device_counts);
     }
-    let _guard = app.device_counts.counting.lock().await;
-    match app.device_counts.younger_than(COUNTS_FRESH_FOR) {
+    let _guard = app.device_counts.counting_lock.lock().await;
+    match app.device_counts.younger_than(COUNTS_REFRESH_AGE) {
         // The task that held the lock before has computed new counts.
         Some(device_counts) => Ok(device_counts),
         None => count(app).await,
@@ -134,9 +136,9 @@ async fn count(app: &App) -> Result<DeviceCounts> {
         quarantined,
         ..DeviceFilter::default()
     };
-    let (at, at_s) = (Instant::now(), now_s());
+    let (started_at, at_s) = (Instant::now(), now_s());
     let device_counts = DeviceCounts {
-        at,
+        started_at,
         at_s,
         total: app.registry.count(&filter(None, false)).await?,
         revoked: app.registry.count(&filter(Some(false), false)).await?,
@@ -152,7 +154,7 @@ async fn count(app: &App) -> Result<DeviceCounts> {
         awaiting_first_round: app.registry.count_by_state(None).await?,
     };
     *app.device_counts
-        .last
+        .latest
         .lock()
         .unwrap_or_else(PoisonError::into_inner) = Some(device_counts);
     Ok(device_counts)
@@ -175,20 +177,23 @@ async fn current_status(app: &App) -> Status {
     let (Ok(gateways), Ok(device_counts)) = (gateways::list_all(app).await, counts(app).await) else {
         return status;
     };
-    let connected: Vec<_> = gateways
+    let connected_gateways: Vec<_> = gateways
         .iter()
         .filter(|gateway| gateway.state == "connected")
         .collect();
-    for gateway in &connected {
+    for gateway in &connected_gateways {
         for (verdict, count) in gateway.verdicts.iter().flatten() {
             let sum = status.verdicts.entry(verdict.clone()).or_default();
             *sum = sum.saturating_add(*count);
         }
     }
-    let oldest_s = connected.iter().filter_map(|gateway| gateway.report_age_s).max();
-    // Known only if all gateways have reported the value.
-    let sessions: Option<u64> = connected.iter().map(|gateway| gateway.sessions).sum();
-    let rate: Option<f64> = connected
+    let oldest_s = connected_gateways
+        .iter()
+        .filter_map(|gateway| gateway.report_age_s)
+        .max();
+    // A sum is `None` if a connected gateway has not reported the value.
+    let sessions: Option<u64> = connected_gateways.iter().map(|gateway| gateway.sessions).sum();
+    let rate: Option<f64> = connected_gateways
         .iter()
         .map(|gateway| gateway.authentications_per_s)
         .sum();
@@ -214,12 +219,16 @@ async fn current_status(app: &App) -> Status {
             missed,
             unproven,
             awaiting_first_round,
-            authenticated: sessions.filter(|_| !connected.is_empty()),
+            authenticated: sessions.filter(|_| !connected_gateways.is_empty()),
         }),
-        authentications_per_s: rate.filter(|_| !connected.is_empty()),
-        latency_us: Latency::worst(connected.iter().filter_map(|gateway| gateway.latency_us.clone())),
+        authentications_per_s: rate.filter(|_| !connected_gateways.is_empty()),
+        latency_us: Latency::worst(
+            connected_gateways
+                .iter()
+                .filter_map(|gateway| gateway.latency_us.clone()),
+        ),
         gateways: Some(Gateways {
-            connected: connected.len(),
+            connected: connected_gateways.len(),
             disconnected: gateways
                 .iter()
                 .filter(|gateway| gateway.state == "disconnected")

@@ -26,7 +26,7 @@ pub struct UserInfo {
     pub name: String,
     /// viewer, operator or admin
     pub role: Cow<'static, str>,
-    /// Whether the user has a token; otherwise the user authenticates with a certificate of that name.
+    /// Whether the user has a token; otherwise the user authenticates with a certificate that names the user.
     pub has_token: bool,
     /// Time of creation.
     pub created_at_s: u64,
@@ -73,7 +73,7 @@ pub struct NewUser {
     pub role: String,
     /// Expiry; by default no expiry.
     pub expires_at_s: Option<u64>,
-    /// The user authenticates with a certificate of that name, without a token.
+    /// Whether the user authenticates with a certificate that names the user, instead of a token.
     #[serde(default)]
     pub certificate: bool,
     /// The reason.

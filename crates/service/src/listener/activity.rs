@@ -23,10 +23,12 @@ pub(super) struct Activity(Arc<Mutex<State>>);
 
 struct State {
     opened_at: Instant,
-    /// End of the latest response; `None` before the first request.
-    last_response: Option<Instant>,
+    /// Start of the latest request or end of the latest response, whichever is later; `None` before the first request.
+    last_activity: Option<Instant>,
+    /// Number of requests in progress.
     in_flight: usize,
-    next: u64,
+    /// Number of the next response.
+    next_number: u64,
     /// For each response in progress, the time at which its last part was passed to the HTTP library.
     last_parts: BTreeMap<u64, Instant>,
 }
@@ -47,9 +49,9 @@ impl Activity {
     pub(super) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
             opened_at: Instant::now(),
-            last_response: None,
+            last_activity: None,
             in_flight: 0,
-            next: 0,
+            next_number: 0,
             last_parts: BTreeMap::new(),
         })))
     }
@@ -62,7 +64,7 @@ impl Activity {
     fn begin(&self) -> InFlight {
         let mut state = self.state();
         state.in_flight += 1;
-        state.last_response = Some(Instant::now());
+        state.last_activity = Some(Instant::now());
         InFlight(self.clone())
     }
 
@@ -74,8 +76,9 @@ impl Activity {
                 let state = self.state();
                 let oldest_part = state.last_parts.values().min();
                 let write_deadline = oldest_part.map(|passed_at| *passed_at + timeouts.write);
-                let idle_deadline = match state.last_response {
+                let idle_deadline = match state.last_activity {
                     None => state.opened_at + timeouts.request,
+                    // The connection is not idle: check again later.
                     Some(_) if state.in_flight > 0 => Instant::now() + timeouts.write,
                     Some(ended_at) => ended_at + timeouts.idle,
                 };
@@ -100,8 +103,8 @@ impl Activity {
 impl ResponseParts {
     fn new(body: Body, in_flight: InFlight) -> Self {
         let mut state = in_flight.0.state();
-        let number = state.next;
-        state.next += 1;
+        let number = state.next_number;
+        state.next_number += 1;
         state.last_parts.insert(number, Instant::now());
         drop(state);
         Self {
@@ -112,7 +115,7 @@ impl ResponseParts {
         }
     }
 
-    /// Takes the next part.
+    /// Removes the next part from `unsent`, and records the time.
     fn next_part(&mut self) -> Bytes {
         let mut state = self.in_flight.0.state();
         state.last_parts.insert(self.number, Instant::now());
@@ -167,7 +170,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.in_flight -= 1;
-        state.last_response = Some(Instant::now());
+        state.last_activity = Some(Instant::now());
     }
 }
 

@@ -20,17 +20,18 @@ pub(super) struct PendingHandshakes {
 
 #[derive(Default)]
 struct Queue {
-    next: u64,
+    /// Number of the next handshake.
+    next_number: u64,
     /// Pending handshakes by number. When the sender is dropped, the handshake is evicted.
     pending: BTreeMap<u64, (IpAddr, Sender<()>)>,
-    /// Numbers by address.
+    /// Numbers of the pending handshakes by address.
     by_address: HashMap<IpAddr, BTreeSet<u64>>,
 }
 
-/// A pending handshake, until it is dropped.
+/// A pending handshake. On drop, the handshake is no longer pending.
 pub(super) struct PendingHandshake {
     number: u64,
-    queue: Arc<PendingHandshakes>,
+    handshakes: Arc<PendingHandshakes>,
 }
 
 impl Queue {
@@ -47,12 +48,17 @@ impl Queue {
     }
 
     /// The handshake to evict before another handshake from the address is added; `None` if no limit is reached.
-    fn oldest(&self, address: IpAddr) -> Option<u64> {
-        let of_address = self.by_address.get(&address);
-        let of_address = of_address.filter(|numbers| numbers.len() >= HANDSHAKES_PER_ADDRESS_MAX);
+    fn eviction_candidate(&self, address: IpAddr) -> Option<u64> {
+        let numbers_at_limit = self
+            .by_address
+            .get(&address)
+            .filter(|numbers| numbers.len() >= HANDSHAKES_PER_ADDRESS_MAX);
         let is_full = self.pending.len() >= HANDSHAKES_MAX;
-        let any = || self.pending.keys().next().filter(|_| is_full);
-        of_address.and_then(BTreeSet::first).or_else(any).copied()
+        let oldest_of_all = || self.pending.keys().next().filter(|_| is_full);
+        numbers_at_limit
+            .and_then(BTreeSet::first)
+            .or_else(oldest_of_all)
+            .copied()
     }
 }
 
@@ -64,17 +70,17 @@ impl PendingHandshakes {
     ) -> (PendingHandshake, impl Future<Output = ()> + use<>) {
         let (eviction_sender, eviction) = channel();
         let mut queue = self.queue();
-        if let Some(oldest) = queue.oldest(address) {
+        if let Some(oldest) = queue.eviction_candidate(address) {
             queue.remove(oldest);
         }
-        let number = queue.next;
-        queue.next += 1;
+        let number = queue.next_number;
+        queue.next_number += 1;
         queue.pending.insert(number, (address, eviction_sender));
         queue.by_address.entry(address).or_default().insert(number);
         drop(queue);
         let pending = PendingHandshake {
             number,
-            queue: Arc::clone(self),
+            handshakes: Arc::clone(self),
         };
         // No value is ever sent; the receiver ends when the sender is dropped.
         (pending, async { drop(eviction.await) })
@@ -88,7 +94,7 @@ impl PendingHandshakes {
 
 impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        self.queue.queue().remove(self.number);
+        self.handshakes.queue().remove(self.number);
     }
 }
 

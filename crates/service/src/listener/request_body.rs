@@ -14,10 +14,10 @@ use tokio::runtime::Handle;
 
 /// Maximum time for reading the unread part of a body.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum size of the unread part that is read, bytes.
+/// Maximum number of bytes that are read from the unread part.
 const DRAIN_BYTES_MAX: usize = 4 << 20;
 
-/// A request body that is read to its end even if it is dropped.
+/// A request body. After its drop, a task reads the unread part, within [`DRAIN_TIMEOUT`] and [`DRAIN_BYTES_MAX`].
 pub(super) struct DrainedBody(Option<Incoming>);
 
 impl DrainedBody {

@@ -30,7 +30,7 @@ fn root_context(tracer: &SdkTracer, name: String, attributes: Vec<KeyValue>) -> 
     Context::new().with_span(tracer.build_with_context(span, &Context::new()))
 }
 
-/// Records a span of an API request, until its response begins.
+/// Records a span of an API request. The span ends when the response begins.
 pub(crate) async fn trace_api_request(
     State(tracer): State<SdkTracer>,
     path: Option<MatchedPath>,
@@ -39,7 +39,7 @@ pub(crate) async fn trace_api_request(
 ) -> Response {
     let method = method_name(request.method());
     let mut attributes = vec![KeyValue::new("http.request.method", method)];
-    // The route template; `None` for an unknown path.
+    // The route template; `None` for an unknown path, for which axum reports an internal route.
     let route = path.filter(|path| !path.as_str().contains("__private"));
     let name = match &route {
         Some(route) => format!("{method} {}", route.as_str()),
@@ -76,7 +76,7 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
-/// Records a span of a gateway request, until its response ends.
+/// Records a span of a gateway request. The span ends when the response ends.
 pub(crate) async fn trace_gateway_request(
     State(tracer): State<SdkTracer>,
     request: Request,
@@ -125,7 +125,7 @@ struct GatewayRequest {
 
 impl GatewayRequest {
     fn finish(&self, code: Code) {
-        // A client may send any name of an unimplemented method.
+        // The name of an unimplemented method is not recorded, because a client may send any name.
         let name = match code {
             Code::Unimplemented => OTHER,
             _ => &self.name,

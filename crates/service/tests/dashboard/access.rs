@@ -3,7 +3,7 @@
 use crate::browser::Browser;
 
 /// ARIA roles of controls and landmarks, which must have names.
-const NAMED: [&str; 14] = [
+const ROLES_WITH_REQUIRED_NAME: [&str; 14] = [
     "button",
     "link",
     "textbox",
@@ -23,9 +23,9 @@ const DESKTOP: (u32, u32) = (1280, 900);
 const PHONE: (u32, u32) = (375, 740);
 
 /// A script that returns the texts with too little contrast (WCAG 2.2, 1.4.3).
-const FAINT: &str = "
+const LOW_CONTRAST_SCRIPT: &str = "
     const luminance = (color) => {
-        const canvas = (window.pot ??= new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true }));
+        const canvas = (window.contrastCanvas ??= new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true }));
         canvas.clearRect(0, 0, 1, 1);
         canvas.fillStyle = color;
         canvas.fillRect(0, 0, 1, 1);
@@ -58,29 +58,34 @@ const FAINT: &str = "
     }
     return faint;";
 
-/// A script that returns elements wider than the window, except elements in a scrolling element.
-const TOO_WIDE: &str = "
+/// A script that returns elements that extend beyond the window, except elements within a scrolling element.
+const TOO_WIDE_SCRIPT: &str = "
     const root = document.scrollingElement;
     if (root.scrollWidth <= root.clientWidth) return [];
-    const isCut = (element) => {
+    const isClipped = (element) => {
         for (let ancestor = element.parentElement; ancestor; ancestor = ancestor.parentElement) {
             if (getComputedStyle(ancestor).overflowX !== 'visible' && ancestor.getBoundingClientRect().right <= root.clientWidth + 1) return true;
         }
         return false;
     };
-    return [...document.querySelectorAll('body *')].filter((element) => element.getBoundingClientRect().right > root.clientWidth + 1 && !isCut(element))
+    return [...document.querySelectorAll('body *')].filter((element) => element.getBoundingClientRect().right > root.clientWidth + 1 && !isClipped(element))
         .map((element) => element.outerHTML.slice(0, 160)).slice(0, 5).concat([`${root.scrollWidth} of ${root.clientWidth}`]);";
 
 /// A script that returns controls that are too small to touch (WCAG 2.2, 2.5.8), except links within text.
-const TOO_SMALL: &str = "
+const TOO_SMALL_SCRIPT: &str = "
     return [...document.querySelectorAll('button, select, input, textarea, nav a, a.button')]
         .filter((element) => element.checkVisibility() && !element.classList.contains('link'))
         .filter((element) => { const box = element.getBoundingClientRect(); return box.width > 0 && (box.width < 24 || box.height < 24); })
         .map((element) => element.outerHTML.slice(0, 160));";
 
-/// Checks each view, given with an element that it must contain: on a desktop and a phone, in light and dark mode.
+/// Checks each view on a desktop and on a phone, in light mode and in dark mode. An item of `views` has the path of a view
+/// and the selector of an element that the view must contain.
 #[track_caller]
-pub fn every_view_is_accessible(browser: &Browser, views: &[(&str, &str)], url: impl Fn(&str) -> String) {
+pub fn assert_every_view_is_accessible(
+    browser: &Browser,
+    views: &[(&str, &str)],
+    url: impl Fn(&str) -> String,
+) {
     let mut backgrounds = Vec::new();
     for (size, scheme) in [
         (DESKTOP, "light"),
@@ -94,24 +99,24 @@ pub fn every_view_is_accessible(browser: &Browser, views: &[(&str, &str)], url: 
             browser.wait(view, &format!("document.querySelector({selector:?})"));
             let context = format!("{view}, {} px, {scheme}", size.0);
             assert_eq!(
-                browser.evaluate(TOO_WIDE),
+                browser.evaluate(TOO_WIDE_SCRIPT),
                 serde_json::json!([]),
                 "{context}: wider than the window"
             );
             assert_eq!(
-                browser.evaluate(FAINT),
+                browser.evaluate(LOW_CONTRAST_SCRIPT),
                 serde_json::json!([]),
                 "{context}: too little contrast"
             );
             if size == PHONE {
                 assert_eq!(
-                    browser.evaluate(TOO_SMALL),
+                    browser.evaluate(TOO_SMALL_SCRIPT),
                     serde_json::json!([]),
                     "{context}: too small to touch"
                 );
             }
             if size == DESKTOP && scheme == "light" {
-                names_and_landmarks(browser, &context);
+                check_names_and_landmarks(browser, &context);
             }
         }
         backgrounds.push(browser.evaluate("return getComputedStyle(document.body).backgroundColor"));
@@ -126,24 +131,24 @@ pub fn every_view_is_accessible(browser: &Browser, views: &[(&str, &str)], url: 
     );
 }
 
-/// The accessibility tree of the page: names of all controls, one main heading, landmarks, and a live region.
+/// Checks the page's accessibility tree: names of all controls, one main heading, landmarks, and a live region.
 #[track_caller]
-pub fn names_and_landmarks(browser: &Browser, at: &str) {
+pub fn check_names_and_landmarks(browser: &Browser, context: &str) {
     let nodes = browser.accessibility();
     for (role, name) in &nodes {
         assert!(
-            !NAMED.contains(&role.as_str()) || !name.is_empty(),
-            "{at}: a {role} without a name"
+            !ROLES_WITH_REQUIRED_NAME.contains(&role.as_str()) || !name.is_empty(),
+            "{context}: a {role} without a name"
         );
     }
     let count = |expected: &str| nodes.iter().filter(|(role, _)| role == expected).count();
-    assert!(nodes.len() > 10, "{at}: {nodes:?}");
+    assert!(nodes.len() > 10, "{context}: {nodes:?}");
     if count("dialog") > 0 {
         // Content behind the dialog is inert.
         return;
     }
-    assert_eq!((count("main"), count("banner")), (1, 1), "{at}");
-    let headings = browser.evaluate("return [...document.querySelectorAll('h1, h2, h3')].filter((one) => one.checkVisibility()).map((one) => Number(one.tagName[1]))");
+    assert_eq!((count("main"), count("banner")), (1, 1), "{context}");
+    let headings = browser.evaluate("return [...document.querySelectorAll('h1, h2, h3')].filter((heading) => heading.checkVisibility()).map((heading) => Number(heading.tagName[1]))");
     let levels: Vec<u64> = headings
         .as_array()
         .unwrap()
@@ -153,14 +158,14 @@ pub fn names_and_landmarks(browser: &Browser, at: &str) {
     assert_eq!(
         levels.iter().filter(|level| **level == 1).count(),
         1,
-        "{at}: {levels:?}"
+        "{context}: {levels:?}"
     );
     assert!(
         levels.windows(2).all(|pair| pair[1] <= pair[0] + 1),
-        "{at}: {levels:?}"
+        "{context}: {levels:?}"
     );
     let language = browser.evaluate("return [document.documentElement.lang, document.title.length > 0, document.querySelectorAll('[aria-live=polite]').length]");
-    assert_eq!(language, serde_json::json!(["en", true, 1]), "{at}");
-    let twice = browser.evaluate("const ids = [...document.querySelectorAll('[id]')].map(({ id }) => id); return ids.filter((id, at) => ids.indexOf(id) !== at)");
-    assert_eq!(twice, serde_json::json!([]), "{at}: duplicate ids");
+    assert_eq!(language, serde_json::json!(["en", true, 1]), "{context}");
+    let duplicate_ids = browser.evaluate("const ids = [...document.querySelectorAll('[id]')].map(({ id }) => id); return ids.filter((id, index) => ids.indexOf(id) !== index)");
+    assert_eq!(duplicate_ids, serde_json::json!([]), "{context}: duplicate ids");
 }

@@ -1,4 +1,4 @@
-//! Headless Chromium, controlled by WebDriver (W3C) and, where that lacks a command, by the DevTools protocol.
+//! Headless Chromium, controlled by WebDriver (W3C) and, for commands that WebDriver lacks, by the DevTools protocol.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -8,14 +8,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// Longest wait for a page.
+/// Limit of a script's duration in the page, for example of a wait for a condition.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(30);
 const TAB: &str = "\u{e004}";
 const ENTER: &str = "\u{e007}";
 const ESCAPE: &str = "\u{e00c}";
 
 /// Runs before any script of a page and records unexpected events for the test.
-const WATCH: &str = "window.seen = { violations: [], alerts: [], errors: [] };
+const EVENT_RECORDER_SCRIPT: &str = "window.seen = { violations: [], alerts: [], errors: [] };
     document.addEventListener('securitypolicyviolation', (event) => seen.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
     for (const name of ['alert', 'confirm', 'prompt']) window[name] = (message) => seen.alerts.push(`${name} ${message}`);
     // A repeated resize during observation is reported as an error but is no failure (CSSWG, Resize Observer 3.4.7).
@@ -25,9 +25,9 @@ const WATCH: &str = "window.seen = { violations: [], alerts: [], errors: [] };
     const { error } = console;
     console.error = (...values) => { seen.errors.push(values.join(' ')); error(...values); };";
 
-struct Running(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Running {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         // Both calls fail if the process has ended by itself.
         let _ = self.0.kill();
@@ -39,12 +39,13 @@ pub struct Browser {
     runtime: Arc<Runtime>,
     client: reqwest::Client,
     session: String,
-    _driver: Running,
+    _driver: KillOnDrop,
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
-    /// Starts a browser that resolves every host to this machine, or returns the reason of the failure.
+    /// Starts a browser that resolves every host name to this machine. Returns an error if a program is missing or does not
+    /// start.
     pub fn start(runtime: &Arc<Runtime>) -> Result<Self, String> {
         let missing = |program: &str, package: &str, error| {
             format!("no {program} ({error}); Debian has it in the package {package}")
@@ -61,9 +62,9 @@ impl Browser {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| missing("chromedriver", "chromium-driver", error))?;
-        let message = BufReader::new(driver.stdout.take().unwrap());
-        let driver = Running(driver);
-        let port = message
+        let driver_output = BufReader::new(driver.stdout.take().unwrap());
+        let driver = KillOnDrop(driver);
+        let port = driver_output
             .lines()
             .map_while(Result::ok)
             .find_map(|line| {
@@ -101,15 +102,18 @@ impl Browser {
             "--host-resolver-rules=MAP * 127.0.0.1", format!("--user-data-dir={profile}"),
         ]});
         // The CA of the test is not installed in the system.
-        let expected = json!({"capabilities": {"alwaysMatch": {
+        let capabilities = json!({"capabilities": {"alwaysMatch": {
             "acceptInsecureCerts": true, "goog:chromeOptions": options, "timeouts": {"script": SCRIPT_TIMEOUT.as_millis()},
         }}});
-        let response = self.send_command("", &expected)?;
+        let response = self.send_command("", &capabilities)?;
         let id = response["sessionId"]
             .as_str()
             .ok_or("chromedriver opens no session")?;
         self.session = format!("{}/{id}", self.session);
-        self.devtools("Page.addScriptToEvaluateOnNewDocument", &json!({"source": WATCH}));
+        self.devtools(
+            "Page.addScriptToEvaluateOnNewDocument",
+            &json!({"source": EVENT_RECORDER_SCRIPT}),
+        );
         Ok(())
     }
 
@@ -136,7 +140,7 @@ impl Browser {
         self.command("/url", &json!({"url": url}));
     }
 
-    /// Opens another window at an address and switches to it.
+    /// Opens a new window with this URL, switches to the window, and returns its handle.
     #[track_caller]
     pub fn open_window(&self, url: &str) -> String {
         let response = self.command("/window/new", &json!({"type": "tab"}));
@@ -146,7 +150,7 @@ impl Browser {
         window
     }
 
-    /// The current window.
+    /// The handle of the current window.
     pub fn window(&self) -> String {
         let request = self.client.get(format!("{}/window", self.session));
         let response: Value = self
@@ -155,7 +159,7 @@ impl Browser {
         response["value"].as_str().unwrap().to_owned()
     }
 
-    /// Switches to the window.
+    /// Switches to the window with this handle.
     #[track_caller]
     pub fn switch_to_window(&self, window: &str) {
         self.command("/window", &json!({"handle": window}));
@@ -257,7 +261,7 @@ impl Browser {
 
     /// Waits for about ninety redraws of the page.
     pub fn wait_for_frames(&self) {
-        let script = "const done = arguments[0]; let left = 90; const next = () => ((left -= 1) ? requestAnimationFrame(next) : done(null)); next();";
+        let script = "const done = arguments[0]; let remaining = 90; const next = () => ((remaining -= 1) ? requestAnimationFrame(next) : done(null)); next();";
         self.command("/execute/async", &json!({"script": script, "args": []}));
     }
 

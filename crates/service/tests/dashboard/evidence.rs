@@ -15,12 +15,12 @@ use linewarden_registry::Role;
 
 use crate::browser::Browser;
 use crate::controller::{NAME, TestController};
-use crate::site::{LONG, config};
+use crate::site::{TIMEOUT, config};
 use crate::{access, no_errors};
 
-const S: u64 = 1_000_000_000;
+const NS_PER_S: u64 = 1_000_000_000;
 
-/// A gateway before its start, and its trust policy. Its data plane is in the kernel and receives no packets.
+/// A gateway that is not started yet. Its data plane is loaded in the kernel and receives no packets.
 pub struct AttestedGateway {
     id: GatewayId,
     config: Config,
@@ -30,7 +30,7 @@ pub struct AttestedGateway {
 }
 
 impl AttestedGateway {
-    /// Returns an error that names what this machine lacks.
+    /// Loads the data plane. Returns an error with the name of the capability that this process lacks.
     pub fn load(id: GatewayId) -> Result<Self, String> {
         let config = Config {
             gateway_id: id,
@@ -38,9 +38,7 @@ impl AttestedGateway {
         };
         let data_plane = match Xdp::load(&config) {
             Ok(data_plane) => data_plane,
-            Err(DataPlaneError::Privilege {
-                capability: needed, ..
-            }) => return Err(format!("needs {needed}")),
+            Err(DataPlaneError::Privilege { capability, .. }) => return Err(format!("needs {capability}")),
             Err(error) => panic!("{error}"),
         };
         let signer = Ed25519Signer::from_pem(&Ed25519Signer::generate_pem().unwrap()).unwrap();
@@ -53,7 +51,7 @@ impl AttestedGateway {
         })
     }
 
-    /// Takes its current state as the reference; evidence is required each second.
+    /// A trust policy with the data plane's current state as the reference value. The policy requires evidence each second.
     pub fn policy(&mut self) -> TrustPolicy {
         let nonce = Nonce([0; 32]);
         let submitted = self
@@ -67,25 +65,25 @@ impl AttestedGateway {
                 false
             }),
             key: self.key,
-            every_ns: S,
-            response_timeout_ns: 5 * S,
+            every_ns: NS_PER_S,
+            response_timeout_ns: 5 * NS_PER_S,
         }
     }
 
-    /// Starts the gateway and returns its valid settings.
+    /// Starts the gateway. Also returns the settings that match the reference value.
     pub fn start(self, controller: &TestController) -> (Gateway, LiveSettings) {
         let settings = Settings::for_data_plane(&self.config);
-        let about = DataPlaneInfo {
+        let data_plane_info = DataPlaneInfo {
             kind: "xdp".to_owned(),
             slots: self.config.geometry.slots.into(),
         };
-        let link = ControllerLink::Remote(controller.link(self.id, &[]), about);
+        let link = ControllerLink::Remote(controller.link(self.id, &[]), data_plane_info);
         let source = EvidenceSource::Gateway(Arc::new(Mutex::new(self.attester)));
         let data_plane = Box::new(self.data_plane);
         let gateway =
             Gateway::start_with_evidence(data_plane, link, self.id, settings, Some(source)).unwrap();
         assert!(
-            gateway.wait_until(LONG, |status| status.loaded),
+            gateway.wait_until(TIMEOUT, |status| status.loaded),
             "{:?}",
             gateway.status()
         );
@@ -93,7 +91,7 @@ impl AttestedGateway {
     }
 }
 
-/// Changes settings of the data plane without the gateway.
+/// Changes settings of the data plane directly, so that they differ from the gateway's configuration.
 fn reconfigure(gateway: &Gateway, live: &LiveSettings) {
     let live = live.clone();
     gateway
@@ -102,7 +100,7 @@ fn reconfigure(gateway: &Gateway, live: &LiveSettings) {
         .unwrap();
 }
 
-/// A cell of the only row of the gateway table.
+/// The evidence cell in the only row of the gateway table.
 const CELL: &str = "document.querySelector('[data-testid=gateway-row] [data-label=Evidence]')";
 
 fn cell_contains(badge: &str, words: &str) -> String {
@@ -111,13 +109,13 @@ fn cell_contains(badge: &str, words: &str) -> String {
 
 #[test]
 fn gateway_evidence_is_displayed_with_age_and_mismatch() {
-    let mut witnessed = match AttestedGateway::load(GatewayId(5)) {
-        Ok(witnessed) => witnessed,
+    let mut attested_gateway = match AttestedGateway::load(GatewayId(5)) {
+        Ok(attested_gateway) => attested_gateway,
         Err(reason) => return println!("SKIPPED: {reason}"),
     };
-    let policy = witnessed.policy();
+    let policy = attested_gateway.policy();
     let controller =
-        TestController::new_with_decisions(|controller| controller.with_trust_policy(GatewayId(5), policy));
+        TestController::new_with_change(|controller| controller.with_trust_policy(GatewayId(5), policy));
     let browser = match Browser::start(&controller.runtime) {
         Ok(browser) => browser,
         Err(reason) => return println!("SKIPPED: {reason}"),
@@ -133,9 +131,9 @@ fn gateway_evidence_is_displayed_with_age_and_mismatch() {
     browser.type_in(&token);
     browser.enter();
 
-    let (gateway, valid_settings) = witnessed.start(&controller);
+    let (gateway, valid_settings) = attested_gateway.start(&controller);
     let affirming = "affirming, [0-5] s old";
-    browser.wait("evidence that affirms", &cell_contains("trusted", affirming));
+    browser.wait("affirming evidence", &cell_contains("trusted", affirming));
     let cell_text = browser.evaluate(&format!("return {CELL}.textContent"));
     browser.wait(
         "an increasing age",
@@ -148,12 +146,12 @@ fn gateway_evidence_is_displayed_with_age_and_mismatch() {
     };
     reconfigure(&gateway, &changed_settings);
     browser.wait(
-        "evidence against it",
+        "contraindicated evidence",
         &cell_contains("untrusted", "contraindicated, "),
     );
     browser.navigate(&url("gateways/5"));
     browser.wait(
-        "why",
+        "the reason for the mismatch",
         "document.querySelector('main').textContent.includes('map control: differs')",
     );
     let views = [
@@ -163,17 +161,17 @@ fn gateway_evidence_is_displayed_with_age_and_mismatch() {
         ),
         ("gateways/5", "[data-testid=evidence-reason]"),
     ];
-    access::every_view_is_accessible(&browser, &views, url);
+    access::assert_every_view_is_accessible(&browser, &views, url);
 
     browser.set_window((1280, 900), "light");
     reconfigure(&gateway, &valid_settings);
     browser.navigate(&url("gateways"));
     browser.wait(
-        "evidence that affirms again",
+        "affirming evidence after the repair",
         &cell_contains("trusted", affirming),
     );
     gateway.stop().unwrap();
     // Outdated evidence ends trust.
-    browser.wait("evidence that is old", &cell_contains("overdue", "stale, as of"));
+    browser.wait("outdated evidence", &cell_contains("overdue", "stale, as of"));
     no_errors(&browser);
 }

@@ -1,6 +1,6 @@
 //! A simulated fleet: gateways connected to their controller over the network only, and devices that authenticate
 //! repeatedly and pass attestation.
-#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(dead_code, reason = "each test program uses only some of these items")]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -23,12 +23,12 @@ use linewarden_registry::{
 use tokio::net::UdpSocket;
 
 use crate::controller::TestController;
-use crate::site::{LONG, TestDevice as Device, config, record, row_key};
+use crate::site::{TIMEOUT, TestDevice as Device, config, record, row_key};
 
 /// Time after which a device without a response retries.
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_millis(400);
-/// Threads that simulate devices.
-const PLAYERS: usize = 4;
+/// Number of threads that simulate devices.
+const DEVICE_THREADS: usize = 4;
 
 pub fn start_gateway(controller: &TestController, id: GatewayId) -> (Gateway, SocketAddr) {
     let mut config = Config {
@@ -43,14 +43,14 @@ pub fn start_gateway(controller: &TestController, id: GatewayId) -> (Gateway, So
     };
     let host = Host::start(&config, &options).unwrap();
     let settings = Settings::for_data_plane(&config);
-    let about = DataPlaneInfo {
+    let data_plane_info = DataPlaneInfo {
         kind: "host".to_owned(),
         slots: config.geometry.slots.into(),
     };
-    let link = ControllerLink::Remote(controller.link(id, &[]), about);
+    let link = ControllerLink::Remote(controller.link(id, &[]), data_plane_info);
     let gateway = Gateway::start(Box::new(host), link, id, settings).unwrap();
     assert!(
-        gateway.wait_until(LONG, |status| status.loaded),
+        gateway.wait_until(TIMEOUT, |status| status.loaded),
         "{:?}",
         gateway.status()
     );
@@ -62,27 +62,28 @@ pub fn start_gateway(controller: &TestController, id: GatewayId) -> (Gateway, So
 pub struct DeviceSpec {
     pub device: DeviceId,
     pub name: String,
+    /// LAP address of the device's gateway.
     pub gateway: SocketAddr,
-    /// The gateway that it first authenticates at.
+    /// Gateway at which the device authenticates first.
     pub first_gateway: GatewayId,
-    /// Its attestation group.
+    /// Attestation group of the device.
     pub group: &'static str,
-    /// It runs a different configuration than its group's reference value.
+    /// Whether the device's configuration differs from its group's reference value.
     pub is_changed: bool,
 }
 
-/// How often a device was accepted and refused.
-type VerdictCounts = HashMap<DeviceId, (u64, u64)>;
+/// Number of accepted and of refused authentications of each device.
+type AuthenticationCounts = HashMap<DeviceId, (u64, u64)>;
 
 #[derive(Default)]
 struct Shared {
-    ends: AtomicBool,
-    tally: Mutex<VerdictCounts>,
+    stop: AtomicBool,
+    counts: Mutex<AuthenticationCounts>,
     changed: Condvar,
     keys: Mutex<HashMap<DeviceId, SessionKey>>,
-    /// Devices that currently send no proofs.
-    mute: Mutex<HashSet<DeviceId>>,
-    /// Interval between authentications of a device.
+    /// Devices that currently send no PROOFs.
+    muted_devices: Mutex<HashSet<DeviceId>>,
+    /// Interval between two authentications in the same thread.
     pause: Mutex<Duration>,
 }
 
@@ -92,7 +93,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Enrolls all devices and starts them.
+    /// Enrolls all devices and starts the threads that simulate them. `pause`: interval between two authentications in the
+    /// same thread.
     pub fn start(controller: &TestController, specs: &[DeviceSpec], pause: Duration) -> Self {
         let shared = Arc::new(Shared {
             pause: Mutex::new(pause),
@@ -101,19 +103,19 @@ impl Fleet {
         for spec in specs {
             enroll(controller, spec, &shared);
         }
-        let players = specs.chunks(specs.len().div_ceil(PLAYERS)).map(|part| {
-            let (shared, part) = (Arc::clone(&shared), part.to_vec());
-            std::thread::spawn(move || run_device(&part, &shared))
+        let threads = specs.chunks(specs.len().div_ceil(DEVICE_THREADS)).map(|chunk| {
+            let (shared, thread_specs) = (Arc::clone(&shared), chunk.to_vec());
+            std::thread::spawn(move || run_devices(&thread_specs, &shared))
         });
         Self {
-            threads: players.collect(),
+            threads: threads.collect(),
             shared,
         }
     }
 
-    /// Sets whether a device sends no proofs.
+    /// Sets whether a device sends no PROOFs.
     pub fn set_muted(&self, device: DeviceId, is_muted: bool) {
-        let mut muted = self.shared.mute.lock().unwrap();
+        let mut muted = self.shared.muted_devices.lock().unwrap();
         match is_muted {
             true => muted.insert(device),
             false => muted.remove(&device),
@@ -124,59 +126,59 @@ impl Fleet {
         *self.shared.pause.lock().unwrap() = pause;
     }
 
-    /// Waits until the counts of a device (accepted, refused) satisfy a condition.
+    /// Waits until a device's numbers of accepted and of refused authentications satisfy a condition; returns both numbers.
     #[track_caller]
     pub fn wait(&self, device: DeviceId, expected: impl Fn((u64, u64)) -> bool) -> (u64, u64) {
-        let of = |counts: &VerdictCounts| counts.get(&device).copied().unwrap_or_default();
-        let counts = self.shared.tally.lock().unwrap();
-        let is_missing = |counts: &mut VerdictCounts| !expected(of(counts));
-        let (counts, late) = self
+        let device_counts = |counts: &AuthenticationCounts| counts.get(&device).copied().unwrap_or_default();
+        let counts = self.shared.counts.lock().unwrap();
+        let is_unsatisfied = |counts: &mut AuthenticationCounts| !expected(device_counts(counts));
+        let (counts, timeout) = self
             .shared
             .changed
-            .wait_timeout_while(counts, LONG, is_missing)
+            .wait_timeout_while(counts, TIMEOUT, is_unsatisfied)
             .unwrap();
-        assert!(!late.timed_out(), "{device}: {:?}", of(&counts));
-        of(&counts)
+        assert!(!timeout.timed_out(), "{device}: {:?}", device_counts(&counts));
+        device_counts(&counts)
     }
 }
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        self.shared.ends.store(true, Ordering::Relaxed);
-        for player in self.threads.drain(..) {
-            // Its panic message was printed already.
-            let _ = player.join();
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has already printed its message.
+            let _ = thread.join();
         }
     }
 }
 
-fn run_device(specs: &[DeviceSpec], shared: &Shared) {
+fn run_devices(specs: &[DeviceSpec], shared: &Shared) {
     let mut devices: Vec<Device> = specs
         .iter()
         .map(|spec| Device::new(spec.device, Mode::Key, spec.gateway))
         .collect();
-    let mut due = Instant::now();
-    while !shared.ends.load(Ordering::Relaxed) {
+    let mut next_at = Instant::now();
+    while !shared.stop.load(Ordering::Relaxed) {
         for device in &mut devices {
             let id = device.device.config().device;
-            let is_in = device.authenticate(AUTHENTICATION_TIMEOUT).is_some();
-            if is_in && let Some(key) = device.session_key() {
+            let is_accepted = device.authenticate(AUTHENTICATION_TIMEOUT).is_some();
+            if is_accepted && let Some(key) = device.session_key() {
                 shared.keys.lock().unwrap().insert(id, key);
             }
-            let mut counts = shared.tally.lock().unwrap();
+            let mut counts = shared.counts.lock().unwrap();
             let (accepted, refused) = counts.entry(id).or_default();
-            match is_in {
+            match is_accepted {
                 true => *accepted += 1,
                 false => *refused += 1,
             }
             drop(counts);
             shared.changed.notify_all();
-            if shared.ends.load(Ordering::Relaxed) {
+            if shared.stop.load(Ordering::Relaxed) {
                 return;
             }
-            // Generates load only; the test does not wait for it.
-            due = Instant::now().max(due + *shared.pause.lock().unwrap());
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            // The sleep only limits the load; the test does not wait for a condition in this way.
+            next_at = Instant::now().max(next_at + *shared.pause.lock().unwrap());
+            std::thread::sleep(next_at.saturating_duration_since(Instant::now()));
         }
     }
 }
@@ -216,13 +218,13 @@ fn enroll(controller: &TestController, spec: &DeviceSpec, shared: &Arc<Shared>) 
             let mut prover = Prover::new(device, Period(0));
             let mut buffer = [0; 2048];
             while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
-                if shared.mute.lock().unwrap().contains(&device) {
+                if shared.muted_devices.lock().unwrap().contains(&device) {
                     continue;
                 }
                 let session = shared.keys.lock().unwrap().get(&device).cloned();
                 let message = &buffer[..length];
                 if let Some(proof) = prove(&mut prover, device, is_changed, session.as_ref(), message) {
-                    // The requester is gone.
+                    // Sending fails if the gateway has stopped.
                     let _ = socket.send_to(&proof, from).await;
                 }
             }
@@ -230,7 +232,7 @@ fn enroll(controller: &TestController, spec: &DeviceSpec, shared: &Arc<Shared>) 
     });
 }
 
-async fn enroll_prover(registry: &Registry, spec: &DeviceSpec, at: SocketAddr) {
+async fn enroll_prover(registry: &Registry, spec: &DeviceSpec, address: SocketAddr) {
     let prover = NewProver {
         device: spec.device,
         group: GroupName::new(spec.group.to_owned()).unwrap(),
@@ -240,9 +242,9 @@ async fn enroll_prover(registry: &Registry, spec: &DeviceSpec, at: SocketAddr) {
         overlay: None,
         location: Some(ProverLocation {
             gateway: spec.first_gateway,
-            address: at.ip(),
+            address: address.ip(),
         }),
-        port: at.port(),
+        port: address.port(),
         enrolled_period: Period(0),
     };
     registry.enroll_prover(prover, 1).await.unwrap();
@@ -262,11 +264,11 @@ fn prove(
     let request_key = attestation_key(device).for_requests(device, round.gateway, round.start.period);
     [true, false].into_iter().find_map(|in_session| {
         let screened = prover.screen(message, in_session).ok()?;
-        let by = match in_session {
+        let tag_key = match in_session {
             true => RequestTagKey::Session(session?),
             false => RequestTagKey::Request(&request_key),
         };
-        let verified = screened.verify(Some(by)).ok()?;
+        let verified = screened.verify(Some(tag_key)).ok()?;
         let outcome = match prover.respond(verified) {
             ProofOutcome::MeasurementNeeded(start, verified) => {
                 let h = configuration(if is_changed { 2 } else { 1 }).hash();

@@ -9,7 +9,7 @@
 mod access;
 mod browser;
 #[path = "../service/controller.rs"]
-#[allow(dead_code, reason = "each test program uses a part of it")]
+#[allow(dead_code, reason = "each test program uses only some of these items")]
 mod controller;
 mod evidence;
 mod fleet;
@@ -32,12 +32,13 @@ use self::fleet::{DeviceSpec, Fleet, make_group, start_gateway};
 /// A hostile name for devices, gateways and reasons that tries to run a script.
 const HOSTILE: &str =
     "<img src=x onerror=alert(1)>\"'><script>alert(2)</script><svg/onload=alert(3)>{{7*7}}\u{202e}elbisivni";
-/// Its visible form: invisible characters are shown by number.
+/// `HOSTILE` as the dashboard displays this name: an invisible character appears as its code point.
 const HOSTILE_ESCAPED: &str =
     "<img src=x onerror=alert(1)>\"'><script>alert(2)</script><svg/onload=alert(3)>{{7*7}}\\u202eelbisivni";
 const DEVICES: u64 = 24;
+/// The device with the hostile name. A test revokes this device.
 const VICTIM: DeviceId = DeviceId(0xd1);
-/// The views, each with an element that it contains.
+/// The views, each with the selector of an element in the view.
 const VIEWS: [(&str, &str); 8] = [
     ("overview", "[data-testid=heat-cell]"),
     ("devices", "[data-testid=device-row]"),
@@ -72,8 +73,8 @@ impl DashboardTest {
         }
         drop(ada);
         make_group(&controller, "sensors", 1);
-        let (north, to_north) = start_gateway(&controller, GatewayId(3));
-        let (south, to_south) = start_gateway(&controller, GatewayId(4));
+        let (north, north_address) = start_gateway(&controller, GatewayId(3));
+        let (south, south_address) = start_gateway(&controller, GatewayId(4));
         let specs: Vec<DeviceSpec> = (0..DEVICES)
             .map(|number| DeviceSpec {
                 device: DeviceId(VICTIM.0 + number),
@@ -81,7 +82,11 @@ impl DashboardTest {
                     0 => HOSTILE.to_owned(),
                     _ => format!("sensor {number}"),
                 },
-                gateway: if number % 2 == 0 { to_north } else { to_south },
+                gateway: if number % 2 == 0 {
+                    north_address
+                } else {
+                    south_address
+                },
                 first_gateway: GatewayId(if number % 2 == 0 { 3 } else { 4 }),
                 group: "sensors",
                 is_changed: false,
@@ -116,7 +121,7 @@ fn a_live_fleet_is_displayed_a_device_is_revoked_and_stale_values_are_marked() {
     log_in_by_keyboard(&test, &browser);
     check_live_updates(&test, &browser);
     revoke_by_keyboard(&test, &browser);
-    access::every_view_is_accessible(&browser, &VIEWS, |view| test.url(view));
+    access::assert_every_view_is_accessible(&browser, &VIEWS, |view| test.url(view));
     check_stale_display(&mut test, &browser);
     no_errors(&browser);
 }
@@ -136,7 +141,7 @@ fn log_in_by_keyboard(test: &DashboardTest, browser: &Browser) {
         "focus in the token's field",
         "document.activeElement.dataset.testid === 'token'",
     );
-    access::names_and_landmarks(browser, "log-in");
+    access::check_names_and_landmarks(browser, "log-in");
     browser.type_in("lw_nobodys");
     browser.enter();
     browser.wait(
@@ -144,7 +149,7 @@ fn log_in_by_keyboard(test: &DashboardTest, browser: &Browser) {
         "document.querySelector('#log-in-error').textContent.includes('invalid')",
     );
     browser.wait(
-        "the field again",
+        "focus in the token's field after the refusal",
         "document.activeElement.dataset.testid === 'token'",
     );
     browser.type_in(TOKEN_OF_OTTO);
@@ -183,10 +188,13 @@ fn check_live_updates(test: &DashboardTest, browser: &Browser) {
     browser.wait("all devices", &format!("{} === {DEVICES}", number("fleet-total")));
     let accepted = "parseFloat(document.querySelector('[data-verdict=reply_ack] [data-label=\"Since start\"]').textContent.replaceAll(/[^0-9]/g, ''))";
     let accepted_before = browser.wait("accepted RESPONSEs", accepted);
-    browser.wait("more of them", &format!("{accepted} > {accepted_before}"));
+    browser.wait(
+        "further accepted RESPONSEs",
+        &format!("{accepted} > {accepted_before}"),
+    );
     browser.wait("two gateways", &format!("{} === 2", number("gateways-connected")));
     browser.wait(
-        "cache fill, sessions and age of both",
+        "cache fill, sessions and report age of both gateways",
         "[...document.querySelectorAll('[data-testid=gateway-row]')].filter((row) => row.textContent.includes('connected') \
          && row.querySelector('[data-label=\"Cache fill\"]').textContent.includes('12 of 256') \
          && row.querySelector('[data-label=Sessions]').textContent === '12' \
@@ -196,23 +204,23 @@ fn check_live_updates(test: &DashboardTest, browser: &Browser) {
         "events",
         "document.querySelector('[data-kind=gateway_connected]')",
     );
-    // Each gateway has a round per second, and the event stream reports it: the page reads lists of rounds only every
-    // 15 s.
+    // Each gateway starts a round per second. The event stream must report new rounds to the page before the page reads the
+    // lists of rounds again, which happens only every 15 s.
     let newest = "Math.max(...[...document.querySelectorAll('[data-testid=heat-cell]')].map((cell) => Number(cell.ariaLabel.match(/^Round ([0-9,]+)/)[1].replaceAll(',', ''))))";
     let lists = "return performance.getEntriesByType('resource').filter(({ name }) => name.includes('/rounds')).length";
     browser.wait("rounds", &format!("{newest} > 0"));
-    let is_received = (0..3).any(|_| {
+    let are_streamed = (0..3).any(|_| {
         let reads_before = browser.evaluate(lists);
         let newest_before = browser.evaluate(&format!("return {newest}"));
         browser.wait("further rounds", &format!("{newest} >= {newest_before} + 2"));
         browser.evaluate(lists) == reads_before
     });
-    assert!(is_received, "further rounds are read from lists");
-    browser.wait("rounds in which all were well", "[...document.querySelectorAll('[data-testid=heat-cell]')].some((cell) => cell.textContent === '100')");
+    assert!(are_streamed, "the page received further rounds only from lists");
+    browser.wait("a round in which all devices proved their configuration", "[...document.querySelectorAll('[data-testid=heat-cell]')].some((cell) => cell.textContent === '100')");
     assert!(test.north.counters().unwrap().get(Verdict::ReplyAck) > 0);
 }
 
-/// A device with a hostile name is searched and revoked, and its gateway refuses it.
+/// Searches and revokes the device with the hostile name. Then the gateway must refuse this device.
 fn revoke_by_keyboard(test: &DashboardTest, browser: &Browser) {
     browser.navigate(&test.url("devices"));
     browser.wait(
@@ -223,13 +231,13 @@ fn revoke_by_keyboard(test: &DashboardTest, browser: &Browser) {
     browser.tab_to("[data-testid=device-search]");
     browser.type_in("<img");
     browser.wait(
-        "the one found",
+        "only the device with this name",
         "document.querySelectorAll('[data-testid=device-row]').length === 1",
     );
     browser.tab_to("[data-testid=device-link]");
     browser.enter();
     browser.wait(
-        "the device",
+        "the page of the device",
         "document.querySelector('[data-testid=device-status]').textContent === 'active'",
     );
     assert!(
@@ -241,21 +249,21 @@ fn revoke_by_keyboard(test: &DashboardTest, browser: &Browser) {
         .evaluate("return document.querySelectorAll('main img, main script, main svg[onload]').length");
     assert_eq!(element_count, 0, "a name creates no elements");
     browser.wait(
-        "its leases",
+        "the device's leases",
         "document.querySelector('[data-testid=leases]').textContent.includes('north gate')",
     );
     browser.wait(
-        "how it proves itself",
+        "the device's attestation state",
         "document.querySelector('[data-testid=attestation-state]').textContent === 'ok'",
     );
 
     browser.tab_to("[data-testid=revoke]");
     browser.enter();
     browser.wait("the dialog", "document.activeElement.dataset.testid === 'reason'");
-    access::names_and_landmarks(browser, "dialog");
+    access::check_names_and_landmarks(browser, "dialog");
     browser.escape();
     browser.wait(
-        "the former focus",
+        "focus on the button that opened the dialog",
         "document.activeElement.dataset.testid === 'revoke'",
     );
     let (accepted, refused) = test.fleet.wait(VICTIM, |_| true);
@@ -270,14 +278,14 @@ fn revoke_by_keyboard(test: &DashboardTest, browser: &Browser) {
     browser.tab_to("[data-testid=confirm]");
     browser.enter();
     browser.wait(
-        "a reason is required",
+        "the error that a reason is required",
         "document.querySelector('dialog [data-testid=error]').textContent.includes('reason')",
     );
     browser.type_in("found in a pond <b onclick=alert(4)>");
     browser.tab_to("[data-testid=confirm]");
     browser.enter();
     browser.wait(
-        "revoked",
+        "the status revoked",
         "document.querySelector('[data-testid=device-status]').textContent === 'revoked'",
     );
     browser.wait(
@@ -290,7 +298,7 @@ fn revoke_by_keyboard(test: &DashboardTest, browser: &Browser) {
          && row.textContent.includes('<b onclick=alert(4)>') && row.textContent.includes('otto'))",
     );
     browser.wait(
-        "its announcement",
+        "the announcement of the revocation",
         "document.querySelector('[data-testid=announcements]').textContent.includes('is revoked')",
     );
 
@@ -299,17 +307,20 @@ fn revoke_by_keyboard(test: &DashboardTest, browser: &Browser) {
     assert_eq!(accepted_later, accepted, "the device is refused");
     assert!(test.north.counters().unwrap().get(Verdict::DropRevoked) > 0);
     browser.navigate(&test.url("overview"));
-    browser.wait("one revoked", &format!("{} === 1", number("fleet-revoked")));
     browser.wait(
-        "its session has ended",
+        "one revoked device",
+        &format!("{} === 1", number("fleet-revoked")),
+    );
+    browser.wait(
+        "the end of the device's session",
         &format!("{} === {}", number("authenticated"), DEVICES - 1),
     );
     browser.wait(
-        "the verdicts of its frames",
+        "the verdict on the device's frames",
         "document.querySelector('[data-verdict=drop_revoked]')",
     );
     browser.wait(
-        "the event",
+        "the revocation event",
         "document.querySelector('[data-testid=event-row][data-kind=revoked]').textContent.includes('otto')",
     );
 }
@@ -343,7 +354,7 @@ fn check_stale_display(test: &mut DashboardTest, browser: &Browser) {
         &format!("{} === 2", number("gateways-connected")),
     );
     browser.wait(
-        "the others are not stale",
+        "two gateways that are not stale",
         "document.querySelectorAll('[data-testid=gateway-row]:not([data-stale])').length === 2",
     );
 
@@ -378,7 +389,7 @@ fn check_stale_display(test: &mut DashboardTest, browser: &Browser) {
         "document.querySelector('[data-testid=stream-state]').dataset.state === 'stale'",
     );
     browser.wait(
-        "every live panel marked",
+        "a mark on every live panel",
         "['.tiles-panel', '[data-testid=fleet]', '[data-testid=verdicts]', '.graph-panel'].every((panel) => document.querySelector(panel).closest('[data-stale]'))",
     );
     let text = browser.text("[data-testid=stream-state]");
@@ -387,7 +398,7 @@ fn check_stale_display(test: &mut DashboardTest, browser: &Browser) {
         "{text}"
     );
     browser.wait(
-        "every gateway marked",
+        "a mark on every gateway",
         "document.querySelectorAll('[data-testid=gateway-row]:not([data-stale])').length === 0",
     );
 }

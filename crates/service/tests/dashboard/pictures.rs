@@ -1,4 +1,4 @@
-//! Screenshots of the dashboard for the README, of a simulated fleet: `scripts/dashboard-picture`.
+//! Takes screenshots of the dashboard with a simulated fleet, for the README. `scripts/dashboard-picture` runs this test.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -14,9 +14,10 @@ use crate::controller::{NAME, TestController};
 use crate::evidence::AttestedGateway;
 use crate::fleet::{DeviceSpec, Fleet, make_group, start_gateway};
 
-/// Time span of the graphs.
+/// Duration of the simulated traffic, which fills the time span of the graphs.
 const TRAFFIC_DURATION: Duration = Duration::from_secs(310);
 const DEVICES: u64 = 180;
+/// Name and round interval in seconds of each attestation group.
 const GROUPS: [(&str, u32); 3] = [("cameras", 8), ("drones", 10), ("pumps", 12)];
 
 fn specs(gateways: &[(GatewayId, SocketAddr)]) -> Vec<DeviceSpec> {
@@ -37,7 +38,7 @@ fn specs(gateways: &[(GatewayId, SocketAddr)]) -> Vec<DeviceSpec> {
 }
 
 /// Sends frames of unknown devices and malformed frames.
-fn tamper(gateway: SocketAddr, number: u64) {
+fn send_invalid_frames(gateway: SocketAddr, number: u64) {
     let socket = UdpSocket::bind("127.0.9.9:0").unwrap();
     let mut message = [0; 64];
     message[..8].copy_from_slice(&[0x4c, 0x57, 1, 1, 1, 0, 0, 64]);
@@ -62,7 +63,7 @@ fn pictures_for_the_readme() {
     let mut depot = AttestedGateway::load(GatewayId(4)).unwrap();
     let policy = depot.policy();
     let controller =
-        TestController::new_with_decisions(|controller| controller.with_trust_policy(GatewayId(4), policy));
+        TestController::new_with_change(|controller| controller.with_trust_policy(GatewayId(4), policy));
     let browser = Browser::start(&controller.runtime).unwrap();
     let ada = controller.caller("ada", Role::Admin);
     for (name, every_s) in GROUPS {
@@ -116,7 +117,8 @@ fn generate_traffic(
     duration: Duration,
 ) {
     let started = Instant::now();
-    let mut orders = [
+    // Time in seconds of `TRAFFIC_DURATION`, index of the device, action, reason.
+    let mut operator_actions = [
         (60, 12, "revoke", "lost at sea"),
         (150, 97, "quarantine", "firmware under review"),
         (230, 155, "revoke", "stolen from its mast"),
@@ -130,22 +132,22 @@ fn generate_traffic(
         let load = 1.0 + 0.55 * (share * 9.0).sin() + 0.25 * (share * 31.0).sin();
         fleet.set_pause(Duration::from_secs_f64(0.022 / load.max(0.2)));
         for (_, gateway) in gateways {
-            tamper(*gateway, second);
+            send_invalid_frames(*gateway, second);
         }
-        let due = |at_s: &(u64, usize, &str, &str)| share >= at_s.0 as f64 / 310.0;
-        if let Some((_, index, action, reason)) = orders.next_if(due) {
+        let is_due = |action: &(u64, usize, &str, &str)| share >= action.0 as f64 / 310.0;
+        if let Some((_, index, action, reason)) = operator_actions.next_if(is_due) {
             let path = format!("/api/v1/devices/{}/{action}", specs[index].device);
             ada.post(&path, &json!({ "reason": reason })).ok();
         }
-        // A device stops sending proofs and is quarantined.
+        // A device stops sending PROOFs, and the controller quarantines the device.
         fleet.set_muted(specs[40].device, share > 0.45);
         second += 1;
-        // This is a pace only; the loop waits for no condition.
+        // The sleep only sets the pace; the loop does not wait for a condition.
         std::thread::sleep(Duration::from_secs(1));
     }
 }
 
-fn take_picture(browser: &Browser, size: (u32, u32), scheme: &str, to: &std::path::Path) {
+fn take_picture(browser: &Browser, size: (u32, u32), scheme: &str, path: &std::path::Path) {
     browser.set_window(size, scheme);
     browser.evaluate("window.scrollTo(0, 0); document.activeElement.blur(); return null");
     browser.wait(
@@ -155,5 +157,5 @@ fn take_picture(browser: &Browser, size: (u32, u32), scheme: &str, to: &std::pat
     browser.wait_for_frames();
     let data = browser.picture(&json!({"format": "png", "optimizeForSpeed": false}));
     let bytes = base64::engine::general_purpose::STANDARD.decode(data).unwrap();
-    std::fs::write(to, bytes).unwrap();
+    std::fs::write(path, bytes).unwrap();
 }

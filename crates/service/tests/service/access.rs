@@ -4,13 +4,13 @@ use linewarden_registry::{EventFilter, Role, User};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::controller::{ApiClient, NAME, TestController, unique, user_certificate};
+use crate::controller::{ApiClient, NAME, TestController, unique_key, user_certificate};
 use crate::floods::browser_at;
 
 #[test]
 fn requests_require_a_valid_token() {
     let controller = TestController::new();
-    let unknown = ApiClient {
+    let anonymous = ApiClient {
         controller: &controller,
         client: controller.browser(),
         token: None,
@@ -21,11 +21,11 @@ fn requests_require_a_valid_token() {
         "/api/v1/me",
         "/api/v1/events",
     ] {
-        unknown.get(path).refused(401, "unauthenticated");
+        anonymous.get(path).refused(401, "unauthenticated");
     }
     let guesser = ApiClient {
         token: Some("lw_guess".to_owned()),
-        ..unknown
+        ..anonymous
     };
     let statuses = (0..60)
         .map(|_| guesser.get("/api/v1/me").status)
@@ -44,8 +44,8 @@ fn requests_require_a_valid_token() {
     );
 }
 
-/// Requests allowed to operators but not to viewers.
-const OF_OPERATORS: [(&str, &str); 8] = [
+/// Requests allowed to operators and admins, but not to viewers.
+const OPERATOR_REQUESTS: [(&str, &str); 8] = [
     ("post", "/api/v1/devices"),
     ("post", "/api/v1/devices/import"),
     ("post", "/api/v1/devices/revoke"),
@@ -56,7 +56,7 @@ const OF_OPERATORS: [(&str, &str); 8] = [
     ("post", "/api/v1/signers/{id}/revoke"),
 ];
 /// Requests allowed to admins only.
-const OF_ADMINS: [(&str, &str); 8] = [
+const ADMIN_REQUESTS: [(&str, &str); 8] = [
     ("get", "/api/v1/audit"),
     ("get", "/api/v1/users"),
     ("post", "/api/v1/users"),
@@ -69,7 +69,7 @@ const OF_ADMINS: [(&str, &str); 8] = [
 /// Paths without authentication.
 const WITHOUT_AUTHENTICATION: [&str; 2] = ["/api/v1/login", "/api/v1/logout"];
 
-/// Every described path must be assigned to a role here.
+/// Each request in the OpenAPI document, except GET, must be in one of the lists above.
 #[test]
 fn every_path_and_method_requires_its_role() {
     let controller = TestController::new();
@@ -78,22 +78,22 @@ fn every_path_and_method_requires_its_role() {
     let api = callers[0].get("/openapi.json").ok();
     let mut operations = Vec::new();
     for (path, verbs) in api["paths"].as_object().unwrap() {
-        let path_for = path
+        let concrete_path = path
             .replace("{device}", "d1")
             .replace("{id}", "11")
             .replace("{name}", "x");
         for verb in verbs.as_object().unwrap().keys() {
             let is_in = |list: &[(&str, &str)]| list.contains(&(verb.as_str(), path.as_str()));
-            let (of_operators, of_admins) = (is_in(&OF_OPERATORS), is_in(&OF_ADMINS));
+            let (of_operators, of_admins) = (is_in(&OPERATOR_REQUESTS), is_in(&ADMIN_REQUESTS));
             operations.push(format!("{verb} {path}"));
             let method: Method = verb.to_uppercase().parse().unwrap();
             // Only the header of a response is read, because a stream does not end. Each anonymous request comes
             // from its own address, with its own rate limit.
             let status = |client: &reqwest::Client, token: Option<&String>| {
-                let address = format!("https://{NAME}:{}{path_for}", controller.address.port());
+                let address = format!("https://{NAME}:{}{concrete_path}", controller.address.port());
                 let request = client
                     .request(method.clone(), address)
-                    .header("Idempotency-Key", unique());
+                    .header("Idempotency-Key", unique_key());
                 let request = token
                     .into_iter()
                     .fold(request, |request, token| request.bearer_auth(token));
@@ -103,18 +103,18 @@ fn every_path_and_method_requires_its_role() {
                 response.status().as_u16()
             };
             let host = u8::try_from(operations.len()).unwrap() + 1;
-            let unknown = status(&browser_at(&controller, host), None);
+            let anonymous_status = status(&browser_at(&controller, host), None);
             let statuses = callers
                 .each_ref()
                 .map(|caller| status(&caller.client, caller.token.as_ref()));
             let is_forbidden = statuses.map(|status| status == 403);
-            let results = format!("{verb} {path}: {unknown}, {statuses:?}");
+            let results = format!("{verb} {path}: {anonymous_status}, {statuses:?}");
             assert!(!statuses.contains(&401), "{results}");
             if WITHOUT_AUTHENTICATION.contains(&path.as_str()) {
-                assert!(unknown != 401 && is_forbidden == [false; 3], "{results}");
+                assert!(anonymous_status != 401 && is_forbidden == [false; 3], "{results}");
                 continue;
             }
-            assert_eq!(unknown, 401, "{results}");
+            assert_eq!(anonymous_status, 401, "{results}");
             assert!(
                 verb == "get" || of_operators || of_admins,
                 "no role is assigned: {results}"
@@ -180,7 +180,7 @@ fn each_role_has_exactly_its_permissions() {
     let removed = admin.request(Method::DELETE, "/api/v1/users/carl?reason=done");
     assert_eq!(admin.send(removed.header("Idempotency-Key", "k")).status, 204);
     carl.get("/api/v1/me").refused(401, "unauthenticated");
-    // No token is readable anywhere.
+    // The events do not contain the token.
     let log = controller
         .runtime
         .block_on(controller.registry.events(&EventFilter::default(), None, 100))
@@ -194,9 +194,9 @@ fn each_role_has_exactly_its_permissions() {
         .refused(422, "invalid");
 }
 
-/// Messages of gateways are large: the server does not wait for messages of an unknown peer.
+/// Messages of gateways can be large. The server refuses an unknown peer without waiting for the peer's message.
 #[test]
-fn unknown_peers_of_the_gateway_link_are_refused_before_their_request() {
+fn unknown_peers_of_the_gateway_link_are_refused_before_their_message() {
     let controller = TestController::new();
     let otto = controller.caller("otto", Role::Admin);
     let request = otto
@@ -237,7 +237,7 @@ fn a_certificate_is_valid_only_for_the_user_that_it_names() {
     caller(&user_certificate(&controller, "unknown"))
         .get("/api/v1/me")
         .refused(401, "unauthenticated");
-    // The certificate does not authenticate a user who was added again with a token.
+    // A certificate does not authenticate a user that was created with a token.
     controller.token("nora", Role::Admin);
     caller(&user_certificate(&controller, "nora"))
         .get("/api/v1/me")
@@ -285,31 +285,37 @@ fn a_browser_logs_in_and_out_and_cross_site_writes_are_refused() {
     }
     assert!(!cookie.contains(&token));
     let cookie = cookie.split(';').next().unwrap().to_owned();
-    let with = |method: Method, path: &str| browser.request(method, path).header("Cookie", &cookie);
+    let request_with_cookie =
+        |method: Method, path: &str| browser.request(method, path).header("Cookie", &cookie);
     assert_eq!(
-        browser.send(with(Method::GET, "/api/v1/me")).ok()["name"],
+        browser.send(request_with_cookie(Method::GET, "/api/v1/me")).ok()["name"],
         "alice"
     );
     let device = json!({"id": "d1", "credentials": {"key": "11".repeat(16)}, "reason": "new"});
     let write = || {
-        with(Method::POST, "/api/v1/devices")
+        request_with_cookie(Method::POST, "/api/v1/devices")
             .header("Idempotency-Key", "k")
             .json(&device)
     };
     browser.send(write()).refused(403, "forbidden");
     browser.send(write().header("X-Linewarden", "1")).ok();
-    let listen = with(Method::GET, "/api/v1/events");
+    let listen = request_with_cookie(Method::GET, "/api/v1/events");
     let mut stream = controller
         .runtime
         .block_on(async { listen.send().await.unwrap() });
     assert_eq!(stream.status(), 200);
-    assert_eq!(browser.send(with(Method::POST, "/api/v1/logout")).status, 204);
-    // Existing streams end as well.
+    assert_eq!(
+        browser
+            .send(request_with_cookie(Method::POST, "/api/v1/logout"))
+            .status,
+        204
+    );
+    // Log-out also ends the event stream.
     controller
         .runtime
         .block_on(async { while stream.chunk().await.unwrap().is_some() {} });
     browser
-        .send(with(Method::GET, "/api/v1/me"))
+        .send(request_with_cookie(Method::GET, "/api/v1/me"))
         .refused(401, "unauthenticated");
 }
 
@@ -334,9 +340,9 @@ fn event_streams_per_user_are_limited() {
     assert_eq!(response.status(), 200);
 }
 
-/// A request repeated with the same key is performed once, whatever happened to the first response.
+/// A request that is repeated with the same Idempotency-Key is performed one time, even if the first response was lost.
 #[test]
-fn a_key_makes_a_write_repeatable() {
+fn an_idempotency_key_makes_a_write_repeatable() {
     let controller = TestController::new();
     let otto = controller.caller("otto", Role::Operator);
     let device = |id: &str| json!({"id": id, "credentials": {"key": "11".repeat(16)}, "reason": "new"});

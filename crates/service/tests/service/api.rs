@@ -30,13 +30,13 @@ fn all_dashboard_files_are_served_and_foreign_scripts_are_blocked() {
         assert!(policy.contains(directive), "{policy}");
     }
     assert!(!policy.contains("unsafe"));
-    // Every file that the page and its modules refer to exists.
+    // Each file below `dashboard/assets` is served unchanged.
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboard");
-    let mut files = vec![root.join("assets")];
-    let mut served = 0;
-    while let Some(path) = files.pop() {
+    let mut paths = vec![root.join("assets")];
+    let mut served_count = 0;
+    while let Some(path) = paths.pop() {
         if path.is_dir() {
-            files.extend(
+            paths.extend(
                 std::fs::read_dir(path)
                     .unwrap()
                     .map(|entry| entry.unwrap().path()),
@@ -48,9 +48,9 @@ fn all_dashboard_files_are_served_and_foreign_scripts_are_blocked() {
         assert_eq!(status, 200, "{name}");
         assert_eq!(content, std::fs::read_to_string(&path).unwrap());
         assert_eq!(headers["x-content-type-options"], "nosniff");
-        served += 1;
+        served_count += 1;
     }
-    assert!(served > 20, "{served}");
+    assert!(served_count > 20, "{served_count}");
     assert!(page.contains("/assets/"), "{page}");
     for path in [
         "/assets/../Cargo.toml",
@@ -62,7 +62,7 @@ fn all_dashboard_files_are_served_and_foreign_scripts_are_blocked() {
 }
 
 #[test]
-fn the_description_of_the_api_has_every_path() {
+fn the_openapi_document_contains_the_served_paths() {
     let controller = TestController::new();
     let viewer = controller.caller("vic", Role::Viewer);
     let api = viewer.get("/openapi.json").ok();
@@ -82,7 +82,7 @@ fn the_description_of_the_api_has_every_path() {
     ] {
         assert!(paths.contains_key(path), "{path}");
     }
-    // Every described path exists.
+    // Each path without parameters that the document describes for GET exists.
     for (path, verbs) in paths {
         if verbs.get("get").is_some() && !path.contains('{') && path != "/api/v1/events" {
             assert_ne!(viewer.get(path).status, 404, "{path}");
@@ -91,13 +91,13 @@ fn the_description_of_the_api_has_every_path() {
 }
 
 #[test]
-fn groups_are_created_changed_and_challenged() {
+fn groups_are_created_and_changed_and_a_round_is_requested() {
     let controller = TestController::new();
     let ada = controller.caller("ada", Role::Admin);
     let put = |body: serde_json::Value| {
         let request = ada
             .request(Method::PUT, "/api/v1/policies/pumps")
-            .header("Idempotency-Key", crate::controller::unique());
+            .header("Idempotency-Key", crate::controller::unique_key());
         ada.send(request.json(&body))
     };
     let created = put(json!({"every_s": 30, "missed_limit": 2, "window_rounds": 4, "reason": "new"})).ok();
@@ -132,7 +132,7 @@ fn groups_are_created_changed_and_challenged() {
 /// Alerts and the Grafana dashboard use existing metrics only.
 #[test]
 fn alerts_and_dashboards_use_existing_metrics() {
-    // Publishing metrics exist even without a NATS connection.
+    // The metrics about publishing to NATS exist even without a NATS connection.
     let controller = TestController::new_with_nats(NatsOptions {
         servers: vec!["nats://127.0.0.1:1".to_owned()],
         tls: None,
@@ -151,7 +151,7 @@ fn alerts_and_dashboards_use_existing_metrics() {
             .any(|line| line.starts_with(&format!("# TYPE {name} ")))
     };
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
-    let mut metrics = 0;
+    let mut metric_uses = 0;
     for file in [
         "prometheus/linewarden.rules.yml",
         "prometheus/linewarden.test.yml",
@@ -161,8 +161,8 @@ fn alerts_and_dashboards_use_existing_metrics() {
         let tokens = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
         for name in tokens.filter(|word| word.starts_with("linewarden_")) {
             assert!(is_metric(name), "{file} uses {name}");
-            metrics += 1;
+            metric_uses += 1;
         }
     }
-    assert!(metrics > 30, "{metrics}");
+    assert!(metric_uses > 30, "{metric_uses}");
 }

@@ -1,4 +1,4 @@
-//! Devices without successful attestation are counted by API and metrics.
+//! The API and the metrics count the devices without a successful attestation.
 
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
@@ -17,7 +17,7 @@ fn unproven_devices_are_reported() {
     let otto = controller.caller("otto", Role::Operator);
     let registry = &controller.registry;
     let pumps = GroupName::new("pumps".to_owned()).unwrap();
-    // The last device is not attested, and the fourth is revoked afterwards.
+    // The states of devices 1 to 4. The test revokes device 4 later. Device 5 is never attested.
     let states = [
         AttestationState::Unproven,
         AttestationState::Missed,
@@ -80,7 +80,7 @@ fn unproven_devices_are_reported() {
             ok: 1,
             late: 0,
             missed: requested - 1,
-            last_verdict_ms: 1,
+            last_proof_ms: 1,
         };
         registry
             .record_round(&fencing_token, &round, &appraisals)
@@ -104,7 +104,7 @@ fn unproven_devices_are_reported() {
         .runtime
         .block_on(async { reqwest::get(address).await.unwrap().text().await.unwrap() });
     for state in ["unproven", "awaiting_first_round", "missed"] {
-        let line = format!("linewarden_attested_devices{{state=\"{state}\"}} 1\n");
+        let line = format!("linewarden_unattested_devices{{state=\"{state}\"}} 1\n");
         assert!(page.contains(&line), "{line}: {page}");
     }
 }

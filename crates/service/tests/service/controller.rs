@@ -15,6 +15,7 @@ use reqwest::{Method, RequestBuilder, Response};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
+/// Host name in the controller's certificate.
 pub const NAME: &str = "ctl.example";
 
 /// The test CA.
@@ -52,7 +53,7 @@ impl Ca {
         ServerTls::new(identity, Some(self.pem())).unwrap()
     }
 
-    /// A client certificate for this URI, and its key.
+    /// A client certificate for this URI, changed by `change`, and the certificate's key. Both are PEM.
     pub fn client(&self, uri: &str, change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
         let mut parameters = CertificateParams::default();
         parameters.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
@@ -80,18 +81,18 @@ pub struct TestController {
     _directory: Option<tempfile::TempDir>,
 }
 
-pub fn key() -> MasterKey {
+pub fn master_key() -> MasterKey {
     MasterKey::from_bytes([7; 32])
 }
 
 impl TestController {
     /// Starts a controller with a registry in a file.
     pub fn new() -> Self {
-        Self::new_with_decisions(|controller| controller)
+        Self::new_with_change(|controller| controller)
     }
 
-    /// Starts a controller with a registry in a file, after `change` to its decisions.
-    pub fn new_with_decisions(change: impl FnOnce(Controller) -> Controller) -> Self {
+    /// Starts a controller with a registry in a file. `change` can change the `Controller` before the start.
+    pub fn new_with_change(change: impl FnOnce(Controller) -> Controller) -> Self {
         Self::new_in_file(Arc::new(Ca::new()), None, None, change)
     }
 
@@ -114,13 +115,16 @@ impl TestController {
         let directory = tempfile::tempdir().unwrap();
         let location = Location::Sqlite(directory.path().join("fleet.registry"));
         let runtime = Arc::new(Runtime::new().unwrap());
-        let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
+        let registry = runtime
+            .block_on(Registry::create(&location, &master_key()))
+            .unwrap();
         let mut controller = Self::start(ca, runtime, registry, "ctl-a", nats, telemetry, change);
         controller._directory = Some(directory);
         controller
     }
 
-    pub fn on_location(ca: Arc<Ca>, runtime: Arc<Runtime>, registry: Registry, name: &str) -> Self {
+    /// Starts a controller with this registry.
+    pub fn with_registry(ca: Arc<Ca>, runtime: Arc<Runtime>, registry: Registry, name: &str) -> Self {
         Self::with_nats(ca, runtime, registry, name, None)
     }
 
@@ -132,11 +136,11 @@ impl TestController {
         name: &str,
         nats: Option<NatsOptions>,
     ) -> Self {
-        Self::with_decisions(ca, runtime, registry, name, nats, |controller| controller)
+        Self::with_change(ca, runtime, registry, name, nats, |controller| controller)
     }
 
-    /// Starts a controller with this registry, after `change` to its decisions.
-    pub fn with_decisions(
+    /// Starts a controller with this registry. `change` can change the `Controller` before the start.
+    pub fn with_change(
         ca: Arc<Ca>,
         runtime: Arc<Runtime>,
         registry: Registry,
@@ -156,7 +160,7 @@ impl TestController {
         telemetry: Option<TelemetryOptions>,
         change: impl FnOnce(Controller) -> Controller,
     ) -> Self {
-        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let any_port: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let policy = Policy {
             lease_rows: 9,
             mark_block: 4,
@@ -164,8 +168,8 @@ impl TestController {
         let service = runtime
             .block_on(Service::start(ServiceOptions {
                 name: name.to_owned(),
-                listen: any,
-                metrics: Some(any),
+                listen: any_port,
+                metrics: Some(any_port),
                 tls: ca.server(),
                 controller: change(Controller::new(registry.clone(), policy)),
                 registry: registry.clone(),
@@ -210,7 +214,7 @@ impl TestController {
         self.builder().identity(identity).build().unwrap()
     }
 
-    /// Adds a user and returns the token.
+    /// Adds a user with this role and returns the user's token.
     pub fn token(&self, name: &str, role: Role) -> String {
         let token = format!("lw_token_of_{name}");
         let user = User {
@@ -226,7 +230,7 @@ impl TestController {
         token
     }
 
-    /// An API client with this role.
+    /// Adds a user with this role and returns an API client of this user.
     pub fn caller(&self, name: &str, role: Role) -> ApiClient<'_> {
         ApiClient {
             controller: self,
@@ -274,7 +278,7 @@ pub struct ApiClient<'o> {
     pub token: Option<String>,
 }
 
-/// A response.
+/// A response to an API request. `body` is null if the text is not JSON.
 #[derive(Debug)]
 pub struct ApiResponse {
     pub status: u16,
@@ -283,12 +287,14 @@ pub struct ApiResponse {
 }
 
 impl ApiResponse {
+    /// Asserts that the request succeeded; returns the body.
     #[track_caller]
     pub fn ok(self) -> Value {
         assert!((200..300).contains(&self.status), "{} {}", self.status, self.text);
         self.body
     }
 
+    /// Asserts that the request was refused with this status and error code; returns the error message.
     #[track_caller]
     pub fn refused(self, status: u16, code: &str) -> String {
         assert_eq!(self.status, status, "{}", self.text);
@@ -328,7 +334,7 @@ impl ApiClient<'_> {
 
     /// Sends a POST request with a new idempotency key.
     pub fn post(&self, path: &str, body: &Value) -> ApiResponse {
-        self.post_with(path, body, &unique())
+        self.post_with(path, body, &unique_key())
     }
 
     pub fn post_with(&self, path: &str, body: &Value, key: &str) -> ApiResponse {
@@ -337,7 +343,8 @@ impl ApiClient<'_> {
     }
 }
 
-pub fn unique() -> String {
+/// A new idempotency key.
+pub fn unique_key() -> String {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     static NEXT: AtomicU64 = AtomicU64::new(1);
     format!("key-{}", NEXT.fetch_add(1, Relaxed))

@@ -1,5 +1,5 @@
-//! A slow, hanging or unavailable database: requests are refused in time with a reason, gateways continue with their
-//! rows, and all recovers.
+//! A slow, hanging or unavailable database: the controller refuses requests in time and states the reason, and gateways
+//! continue with their rows. Afterwards the controller serves requests again.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::controller::{ApiClient, Ca, TestController, key};
-use crate::gateways::{enroll, start};
-use crate::site::{LONG, TestDevice as Device};
+use crate::controller::{ApiClient, Ca, TestController, master_key};
+use crate::gateways::{enroll, start_gateway};
+use crate::site::{TIMEOUT, TestDevice as Device};
 
-/// Concurrent requests: far more than database connections.
-const AT_ONCE: usize = 40;
+/// Number of concurrent requests, far more than database connections.
+const CONCURRENT_REQUESTS: usize = 40;
 
 fn server() -> Option<Postgres> {
     Postgres::start(PostgresOptions::default())
@@ -31,11 +31,13 @@ fn server() -> Option<Postgres> {
 fn controller(server: &Postgres) -> TestController {
     let runtime = Arc::new(Runtime::new().unwrap());
     let location: Location = server.new_schema("fleet").unwrap().parse().unwrap();
-    let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
-    TestController::on_location(Arc::new(Ca::new()), runtime, registry, "ctl-a")
+    let registry = runtime
+        .block_on(Registry::create(&location, &master_key()))
+        .unwrap();
+    TestController::with_registry(Arc::new(Ca::new()), runtime, registry, "ctl-a")
 }
 
-/// A session that locks all tables until it is dropped.
+/// A database session that locks all tables until this value is dropped.
 struct TableLocks<'s> {
     server: &'s Postgres,
     session: Option<JoinHandle<()>>,
@@ -50,21 +52,26 @@ impl<'s> TableLocks<'s> {
             )
             .unwrap();
         let statements = format!(
-            "BEGIN; LOCK TABLE {} IN ACCESS EXCLUSIVE MODE; SET application_name = 'holder'; SELECT pg_sleep(600)",
+            "BEGIN; LOCK TABLE {} IN ACCESS EXCLUSIVE MODE; SET application_name = 'locking session'; SELECT pg_sleep(600)",
             tables.trim()
         );
-        let until = Instant::now() + LONG;
-        let begin = || {
-            let (statements, other) = (statements.clone(), Postgres::attach(server.directory()));
-            // The session always ends with an error.
-            thread::spawn(move || drop(other.psql(&statements)))
+        let deadline = Instant::now() + TIMEOUT;
+        let start_session = || {
+            let (statements, server) = (statements.clone(), Postgres::attach(server.directory()));
+            // psql always returns an error here, because the server terminates the session.
+            thread::spawn(move || drop(server.psql(&statements)))
         };
-        let mut session = begin();
-        while server.psql(&format!("SELECT count(*) {HOLDER}")).unwrap().trim() != "1" {
-            assert!(Instant::now() < until, "the tables cannot be locked");
+        let mut session = start_session();
+        while server
+            .psql(&format!("SELECT count(*) {FROM_LOCKING_SESSION}"))
+            .unwrap()
+            .trim()
+            != "1"
+        {
+            assert!(Instant::now() < deadline, "the tables cannot be locked");
             // The server ended this session because of a deadlock with the controller.
             if session.is_finished() {
-                session = begin();
+                session = start_session();
             }
         }
         Self {
@@ -74,18 +81,20 @@ impl<'s> TableLocks<'s> {
     }
 }
 
-const HOLDER: &str = "FROM pg_stat_activity WHERE application_name = 'holder'";
+const FROM_LOCKING_SESSION: &str = "FROM pg_stat_activity WHERE application_name = 'locking session'";
 
 impl Drop for TableLocks<'_> {
     fn drop(&mut self) {
         self.server
-            .psql(&format!("SELECT pg_terminate_backend(pid) {HOLDER}"))
+            .psql(&format!(
+                "SELECT pg_terminate_backend(pid) {FROM_LOCKING_SESSION}"
+            ))
             .unwrap();
         self.session.take().unwrap().join().unwrap();
     }
 }
 
-/// The status of a path at the metrics address.
+/// The HTTP status of a path at the metrics address.
 fn health(controller: &TestController, path: &str) -> u16 {
     let address = format!("http://{}{path}", controller.metrics);
     let status_request = async { reqwest::get(address).await.unwrap().status().as_u16() };
@@ -93,10 +102,10 @@ fn health(controller: &TestController, path: &str) -> u16 {
 }
 
 #[track_caller]
-fn until(description: &str, mut condition: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
+fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < until, "not within {LONG:?}: {description}");
+        assert!(Instant::now() < deadline, "not within {TIMEOUT:?}: {description}");
     }
 }
 
@@ -104,7 +113,7 @@ fn until(description: &str, mut condition: impl FnMut() -> bool) {
 fn expect_refused(otto: &ApiClient<'_>) {
     let controller = otto.controller;
     let mut requests = JoinSet::new();
-    for _ in 0..AT_ONCE {
+    for _ in 0..CONCURRENT_REQUESTS {
         let request = otto.request(Method::GET, "/api/v1/devices");
         requests.spawn_on(async { request.send().await }, controller.runtime.handle());
     }
@@ -125,8 +134,8 @@ fn expect_refused(otto: &ApiClient<'_>) {
     let revocation = json!({"reason": "stolen"});
     otto.post("/api/v1/devices/ff/revoke", &revocation)
         .refused(503, "unavailable");
-    // The cached state may still be reported.
-    until("the controller is not ready", || {
+    // For a short time, /readyz can still report the cached result of an earlier check.
+    wait_until("the controller is not ready", || {
         health(controller, "/readyz") == 503
     });
     assert_eq!(health(controller, "/healthz"), 200);
@@ -134,15 +143,16 @@ fn expect_refused(otto: &ApiClient<'_>) {
 
 /// Waits until requests are served and the controller is ready.
 fn expect_healthy(otto: &ApiClient<'_>) {
-    until("requests are served", || {
+    wait_until("requests are served", || {
         otto.get("/api/v1/devices").status == 200
     });
-    until("the controller is ready", || {
+    wait_until("the controller is ready", || {
         health(otto.controller, "/readyz") == 200
     });
 }
 
-/// A gateway, and devices that have authenticated once: the gateway has some rows left and needs no registry for them.
+/// A gateway, and devices that have authenticated one time. The gateway can use its unspent rows of these devices without
+/// the registry.
 struct SiteWithDatabase {
     gateway: Gateway,
     devices: Vec<Device>,
@@ -153,10 +163,10 @@ impl SiteWithDatabase {
         let ids = (1..=devices).map(DeviceId);
         ids.clone().for_each(|id| enroll(controller, id, 60));
         let (gateway, address): (Gateway, SocketAddr) =
-            start(controller.link(GatewayId(3), &[]), GatewayId(3));
+            start_gateway(controller.link(GatewayId(3), &[]), GatewayId(3));
         let device = |id| {
             let mut device = Device::new(id, Mode::Pool, address);
-            assert_eq!(device.authenticate(LONG), Some(RowIndex(0)));
+            assert_eq!(device.authenticate(TIMEOUT), Some(RowIndex(0)));
             device
         };
         Self {
@@ -165,11 +175,11 @@ impl SiteWithDatabase {
         }
     }
 
-    /// Asserts that a device that was idle so far authenticates.
-    fn expect_forwarding(&mut self) {
+    /// Removes a device from `devices` and asserts that this device authenticates twice with rows that the gateway has.
+    fn expect_authentication(&mut self) {
         let mut device = self.devices.pop().unwrap();
         for row in 1..=2 {
-            assert_eq!(device.authenticate(LONG), Some(RowIndex(row)));
+            assert_eq!(device.authenticate(TIMEOUT), Some(RowIndex(row)));
         }
     }
 }
@@ -180,14 +190,14 @@ fn requests_are_refused_in_time_and_gateways_continue_without_the_database() {
     let controller = controller(&server);
     let otto = controller.caller("otto", Role::Operator);
     let mut site = SiteWithDatabase::new(&controller, 5);
-    let revoked = |gateway: &Gateway, id: &str, count: u64| {
+    let revoke_and_wait = |gateway: &Gateway, id: &str, count: u64| {
         otto.post(
             &format!("/api/v1/devices/{id}/revoke"),
             &json!({"reason": "stolen"}),
         )
         .ok();
         assert!(
-            gateway.wait_until(LONG, |status| status.revoked == count),
+            gateway.wait_until(TIMEOUT, |status| status.revoked == count),
             "{:?}",
             gateway.status()
         );
@@ -195,23 +205,23 @@ fn requests_are_refused_in_time_and_gateways_continue_without_the_database() {
 
     // The database is slow: each table access waits for a lock.
     let locks = TableLocks::new(&server);
-    site.expect_forwarding();
+    site.expect_authentication();
     expect_refused(&otto);
     drop(locks);
     expect_healthy(&otto);
-    revoked(&site.gateway, "1", 1);
+    revoke_and_wait(&site.gateway, "1", 1);
 
-    // The database hangs: connections exist, but nothing is received.
+    // The database hangs: connections remain open, but the server sends no reply.
     let paused = server.pause().unwrap();
-    site.expect_forwarding();
+    site.expect_authentication();
     expect_refused(&otto);
     drop(paused);
     expect_healthy(&otto);
-    revoked(&site.gateway, "2", 2);
+    revoke_and_wait(&site.gateway, "2", 2);
 
     // The database is unavailable.
     server.stop();
-    site.expect_forwarding();
+    site.expect_authentication();
     expect_refused(&otto);
     server.restart().unwrap();
     expect_healthy(&otto);
@@ -220,7 +230,8 @@ fn requests_are_refused_in_time_and_gateways_continue_without_the_database() {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// No timeout of the server ends requests that were sent before it hung.
+/// The database server hangs after it has received the queries. Timeouts of the database server have no effect then, so the
+/// controller must end the requests.
 #[test]
 fn a_database_that_hangs_during_a_request_times_out() {
     let Some(server) = server() else { return };
@@ -231,10 +242,10 @@ fn a_database_that_hangs_during_a_request_times_out() {
     let request = controller.runtime.spawn(async { request.send().await });
     let probe = reqwest::get(format!("http://{}/readyz", controller.metrics));
     let probe = controller.runtime.spawn(probe);
-    // This is the first statement of both requests.
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT moved_to%FROM registry%'";
-    until("both requests wait", || {
-        server.psql(waiting).unwrap().trim() == "2"
+    // Counts the database sessions that wait in the first statement of a request.
+    let waiting_sessions = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT moved_to%FROM registry%'";
+    wait_until("both requests wait", || {
+        server.psql(waiting_sessions).unwrap().trim() == "2"
     });
     let paused = server.pause().unwrap();
     let responses = async { (request.await.unwrap().unwrap(), probe.await.unwrap().unwrap()) };

@@ -16,7 +16,7 @@ fn pool(id: &str, name: &str) -> Value {
 fn import(caller: &ApiClient<'_>, lines: String, query: &str) -> crate::controller::ApiResponse {
     let request = caller
         .request(Method::POST, &format!("/api/v1/devices/import{query}"))
-        .header("Idempotency-Key", crate::controller::unique())
+        .header("Idempotency-Key", crate::controller::unique_key())
         .header("X-Reason", "first fleet");
     caller.send(request.body(lines))
 }
@@ -59,7 +59,7 @@ fn a_fleet_is_imported_listed_by_pages_and_filtered() {
         otto.get(&format!("/api/v1/devices?{query}"))
             .refused(422, "invalid");
     }
-    // A repeated import of the same device is refused, or replaces the device.
+    // A repeated import of the same device is refused by default, and replaces the device with `on_conflict=replace`.
     import(&otto, line(7), "").refused(409, "conflict");
     assert_eq!(import(&otto, line(7), "?on_conflict=replace").ok()["stored"], 1);
 }
@@ -90,9 +90,9 @@ fn import_errors_name_the_line_and_keep_stored_devices() {
         let output = import(&otto, lines, "");
         let message = output.refused(422, "invalid");
         assert!(message.contains(expected), "{message}");
-        assert!(!message.contains("7777"), "no key is repeated");
+        assert!(!message.contains("7777"), "the message contains a key");
     }
-    // Chunks have thousands of devices: the chunks before the invalid line are stored.
+    // The import stores devices in chunks of thousands. The chunks before the invalid line remain stored.
     let mut lines: String = (1..=10_500)
         .map(|n| format!("{}\n", pool(&format!("{n:x}"), "")))
         .collect();
@@ -193,9 +193,9 @@ fn many_devices_are_revoked_in_one_request() {
     .refused(422, "invalid");
 }
 
-/// An endless body gets a response and uses bounded memory.
+/// The limits apply to a JSON body and to a line of an import.
 #[test]
-fn a_huge_body_is_refused() {
+fn a_body_above_the_size_limit_is_refused() {
     let controller = TestController::new();
     let otto = controller.caller("otto", Role::Operator);
     let huge = json!({"id": "d1", "name": "x".repeat(2 << 20), "credentials": {"key": "11".repeat(16)}, "reason": "new"});
@@ -205,7 +205,7 @@ fn a_huge_body_is_refused() {
     assert!(message.contains("longer than"), "{message}");
 }
 
-/// The enrollment station reads the PUF, and the controller finds the device that has it.
+/// An enrollment request contains a fingerprint of the PUF. The controller compares it with those of the enrolled devices.
 #[test]
 fn the_puf_of_another_device_is_refused_by_the_api() {
     let controller = TestController::new();

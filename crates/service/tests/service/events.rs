@@ -1,4 +1,4 @@
-//! Events: live, and after a resume.
+//! Event streams: new events, and events after a resumption.
 
 use std::time::Duration;
 
@@ -11,36 +11,38 @@ use serde_json::{Value, json};
 
 use crate::controller::{ApiClient, TestController};
 use crate::fleet::{DeviceSpec, Fleet, make_group, start_gateway};
-use crate::site::LONG;
+use crate::site::TIMEOUT;
 
 /// An event: its id if it is in the event log, its kind and its data.
 type Event = (Option<u64>, String, Value);
 
-/// Reads this many events with an id; returns ids, kinds and data.
+/// Subscribes after the event `last_id`, runs `action`, and reads until `count` events with an id have arrived. Returns their
+/// ids, kinds and data.
 fn listen(
     caller: &ApiClient<'_>,
-    last: Option<u64>,
+    last_id: Option<u64>,
     count: usize,
     action: impl FnOnce(),
 ) -> Vec<(u64, String, Value)> {
     let recorded_count = |events: &[Event]| events.iter().filter(|(id, ..)| id.is_some()).count();
-    let events = listen_until(caller, last, action, |events| recorded_count(events) >= count);
+    let events = listen_until(caller, last_id, action, |events| recorded_count(events) >= count);
     let recorded = events
         .into_iter()
         .filter_map(|(id, kind, data)| Some((id?, kind, data)));
     recorded.collect()
 }
 
-/// Reads events other than status until there are enough.
+/// Subscribes after the event `last_id`, runs `action`, and reads until `are_enough` returns true. Returns all events except
+/// the status events.
 fn listen_until(
     caller: &ApiClient<'_>,
-    last: Option<u64>,
+    last_id: Option<u64>,
     action: impl FnOnce(),
     are_enough: impl Fn(&[Event]) -> bool,
 ) -> Vec<Event> {
     let mut request = caller.request(Method::GET, "/api/v1/events");
-    if let Some(last) = last {
-        request = request.header("Last-Event-ID", last.to_string());
+    if let Some(last_id) = last_id {
+        request = request.header("Last-Event-ID", last_id.to_string());
     }
     let runtime = &caller.controller.runtime;
     let mut response = runtime.block_on(async { request.send().await.unwrap() });
@@ -59,14 +61,14 @@ fn listen_until(
         });
         parsed.filter(|(_, kind, _)| kind != "status").collect()
     };
-    // The first event is the status; the stream misses no later event.
-    let next = |response: &mut reqwest::Response, text: &mut String| {
+    // The first event is the status. The stream contains every event after the status.
+    let read_chunk = |response: &mut reqwest::Response, text: &mut String| {
         let chunk = async { tokio::time::timeout(Duration::from_secs(20), response.chunk()).await };
         let chunk = runtime.block_on(chunk).unwrap().unwrap().unwrap();
         text.push_str(std::str::from_utf8(&chunk).unwrap());
     };
     while !text.contains("event: status") {
-        next(&mut response, &mut text);
+        read_chunk(&mut response, &mut text);
     }
     action();
     loop {
@@ -75,7 +77,7 @@ fn listen_until(
         if are_enough(&events) {
             return events;
         }
-        next(&mut response, &mut text);
+        read_chunk(&mut response, &mut text);
     }
 }
 
@@ -116,7 +118,8 @@ fn events_are_delivered_once_in_order_and_can_be_resumed() {
     assert_eq!(kinds, ["revoked", "enrolled"]);
 }
 
-/// Rounds are events for current subscribers; their quarantines and releases are events of the log.
+/// Round events are sent to current subscribers and not stored. The quarantines and releases that result from rounds are
+/// stored in the event log.
 #[test]
 fn rounds_and_their_quarantines_and_releases_are_events() {
     let controller = TestController::new();
@@ -133,34 +136,38 @@ fn rounds_and_their_quarantines_and_releases_are_events() {
     });
     let fleet = Fleet::start(&controller, &specs, Duration::from_millis(50));
     let unresponsive = DeviceId(0xd2);
-    let of = |events: &[Event], kind: &str| -> Vec<Value> {
+    let data_of_kind = |events: &[Event], kind: &str| -> Vec<Value> {
         let of_kind = events.iter().filter(|(_, event_kind, _)| event_kind == kind);
         of_kind.map(|(_, _, data)| data.clone()).collect()
     };
-    let all_ok = |events: &[Event]| of(events, "round").iter().any(|event| event["round"]["ok"] == 3);
+    let all_ok = |events: &[Event]| {
+        data_of_kind(events, "round")
+            .iter()
+            .any(|event| event["round"]["ok"] == 3)
+    };
     let events = listen_until(&vera, None, || (), all_ok);
-    let rounds = of(&events, "round");
+    let rounds = data_of_kind(&events, "round");
     let round = rounds.iter().find(|event| event["round"]["ok"] == 3).unwrap();
     assert_eq!((&round["gateway"], &round["id"]), (&json!(3), &Value::Null));
     assert_eq!(
         (&round["round"]["group"], &round["round"]["requested"]),
         (&json!("sensors"), &json!(3))
     );
-    let listed = vera.get("/api/v1/rounds?gateway=3").ok();
-    let listed = listed["items"].as_array().unwrap();
+    let listed_rounds = vera.get("/api/v1/rounds?gateway=3").ok();
+    let listed_rounds = listed_rounds["items"].as_array().unwrap();
     assert!(
-        listed.contains(&round["round"]),
-        "the same as in the list: {listed:?}"
+        listed_rounds.contains(&round["round"]),
+        "the list does not contain the round of the event: {listed_rounds:?}"
     );
 
-    let is_quarantined = |events: &[Event]| !of(events, "quarantined").is_empty();
+    let is_quarantined = |events: &[Event]| !data_of_kind(events, "quarantined").is_empty();
     let events = listen_until(
         &vera,
         None,
         || fleet.set_muted(unresponsive, true),
         is_quarantined,
     );
-    let result = &of(&events, "quarantined")[0];
+    let result = &data_of_kind(&events, "quarantined")[0];
     assert_eq!(
         (&result["device"], &result["gateway"]),
         (&json!(unresponsive.to_string()), &json!(3))
@@ -175,20 +182,20 @@ fn rounds_and_their_quarantines_and_releases_are_events() {
         "{result}"
     );
     fleet.wait(unresponsive, |(_, refused)| refused > 0);
-    // Counts may be some seconds old.
-    let until = std::time::Instant::now() + LONG;
+    // The counts can be some seconds old.
+    let deadline = std::time::Instant::now() + TIMEOUT;
     loop {
         let status = vera.get("/api/v1/status").ok();
         if status["devices"]["quarantined"] == 1 {
             break;
         }
-        assert!(std::time::Instant::now() < until, "{status}");
+        assert!(std::time::Instant::now() < deadline, "{status}");
     }
 
-    let is_released = |events: &[Event]| !of(events, "released").is_empty();
+    let is_released = |events: &[Event]| !data_of_kind(events, "released").is_empty();
     let events = listen_until(&vera, None, || fleet.set_muted(unresponsive, false), is_released);
     assert_eq!(
-        of(&events, "released")[0]["device"],
+        data_of_kind(&events, "released")[0]["device"],
         json!(unresponsive.to_string())
     );
     let (accepted, _) = fleet.wait(unresponsive, |_| true);
@@ -217,7 +224,7 @@ fn the_dashboard_knows_each_kind_of_event_and_no_other() {
         .split_once(']')
         .unwrap()
         .0;
-    let mut known: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+    let mut dashboard_kinds: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
     let reason = json!({"reason": "to see"});
     ada.post(
         "/api/v1/devices",
@@ -238,7 +245,7 @@ fn the_dashboard_knows_each_kind_of_event_and_no_other() {
         .unwrap();
     ada.post("/api/v1/gateways/3/revoke", &reason).ok();
     let put = ada.request(reqwest::Method::PUT, "/api/v1/policies/pumps");
-    let put = put.header("Idempotency-Key", crate::controller::unique());
+    let put = put.header("Idempotency-Key", crate::controller::unique_key());
     ada.send(put.json(&json!({"every_s": 30, "reason": "new"}))).ok();
     ada.post("/api/v1/policies/pumps/round", &reason).ok();
     ada.post(
@@ -253,8 +260,8 @@ fn the_dashboard_knows_each_kind_of_event_and_no_other() {
         &json!({"name": "beacon", "public_key": key, "reason": "new"}),
     )
     .ok();
-    let until = std::time::Instant::now() + Duration::from_secs(20);
-    let written = loop {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let recorded_kinds = loop {
         let history = ada.get("/api/v1/events/history?limit=1000").ok();
         let kinds = history["items"].as_array().unwrap().iter();
         let mut kinds: Vec<String> = kinds
@@ -266,10 +273,11 @@ fn the_dashboard_knows_each_kind_of_event_and_no_other() {
         if kinds.iter().any(|kind| kind == "gateway_connected") {
             break kinds;
         }
-        assert!(std::time::Instant::now() < until, "{kinds:?}");
+        assert!(std::time::Instant::now() < deadline, "{kinds:?}");
     };
-    // These kinds are tested elsewhere: the first kind needs time, and the others need a data plane, see `trust`.
-    known.retain(|kind| !["gateway_disconnected", "gateway_trusted", "gateway_untrusted"].contains(kind));
-    known.sort_unstable();
-    assert_eq!(written, known);
+    // Other tests produce these kinds: a disconnection takes time, and the trust events need a data plane (see `trust.rs`).
+    dashboard_kinds
+        .retain(|kind| !["gateway_disconnected", "gateway_trusted", "gateway_untrusted"].contains(kind));
+    dashboard_kinds.sort_unstable();
+    assert_eq!(recorded_kinds, dashboard_kinds);
 }

@@ -11,10 +11,10 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::controller::{ApiClient, NAME, TestController};
 
-/// The maximum of concurrent handshakes of one address.
+/// The maximum number of concurrent handshakes from one address.
 const HANDSHAKES_MAX: usize = 64;
 
-/// Opens a connection from the address with this host number in the loopback network.
+/// Opens a connection from the address 127.0.0.`host`.
 async fn idle_connection(host: u8, controller: &TestController) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((Ipv4Addr::new(127, 0, 0, host), 0).into()).unwrap();
@@ -32,11 +32,11 @@ fn idle_connections_do_not_block_others() {
                 flood.push(idle_connection(host, &controller).await);
             }
         }
-        // At the limit, the oldest handshake of an address is ended.
-        let _beyond = idle_connection(2, &controller).await;
+        // For a handshake above the limit, the server ends the oldest handshake from the same address.
+        let _additional = idle_connection(2, &controller).await;
         flood[0].readable().await.unwrap();
         assert!(!matches!(flood[0].try_read(&mut [0; 1]), Ok(1..)));
-        // The flood does not lock out other clients at its address.
+        // Idle connections from 127.0.0.1 do not lock out the API client, which has the same address.
         for _ in 0..HANDSHAKES_MAX {
             flood.push(idle_connection(1, &controller).await);
         }
@@ -54,7 +54,7 @@ fn idle_connections_do_not_block_others() {
 }
 
 #[test]
-fn a_gateway_has_few_connections() {
+fn connections_of_one_gateway_are_limited() {
     let controller = TestController::new();
     let certificate = controller.ca.client(&gateway_uri(GatewayId(3)), |_| ());
     let connect = || {
@@ -74,31 +74,31 @@ fn a_gateway_has_few_connections() {
         client: controller.with_certificate(&other_certificate),
         token: None,
     };
-    assert_eq!(caller.get("/healthz").status, 200, "another gateway");
+    assert_eq!(caller.get("/healthz").status, 200, "another gateway can connect");
 }
 
 #[test]
 fn repeated_registrations_are_limited() {
-    const LOOPS: usize = 200;
+    const ATTEMPTS: usize = 200;
     let controller = TestController::new();
     let link = controller.link(GatewayId(3), &[]);
-    let registered = controller.runtime.block_on(async {
-        let mut registered = 0;
-        for _ in 0..LOOPS {
-            registered += usize::from(link.register().await.is_ok());
+    let success_count = controller.runtime.block_on(async {
+        let mut success_count = 0;
+        for _ in 0..ATTEMPTS {
+            success_count += usize::from(link.register().await.is_ok());
         }
-        registered
+        success_count
     });
-    assert!((1..LOOPS / 2).contains(&registered), "{registered}");
+    assert!((1..ATTEMPTS / 2).contains(&success_count), "{success_count}");
     let other_gateway = controller.link(GatewayId(4), &[]);
     controller.runtime.block_on(other_gateway.register()).unwrap();
     let filter = EventFilter::default();
     let log = controller.registry.events(&filter, None, 1_000);
     let log = controller.runtime.block_on(log).unwrap();
-    assert!(log.entries.len() <= registered + 1);
+    assert!(log.entries.len() <= success_count + 1);
 }
 
-/// A client with the address of this host number in the loopback network.
+/// An HTTP client that connects from the address 127.0.0.`host`.
 pub fn browser_at(controller: &TestController, host: u8) -> reqwest::Client {
     let root = reqwest::Certificate::from_pem(controller.ca.pem()).unwrap();
     reqwest::Client::builder()
@@ -109,8 +109,8 @@ pub fn browser_at(controller: &TestController, host: u8) -> reqwest::Client {
         .unwrap()
 }
 
-/// Guessed secrets of one address cost at most some hundreds of registry look-ups per minute, and do not lock out
-/// users who authenticated before.
+/// Guessed tokens from one address cause at most some hundreds of registry look-ups per minute, and do not lock out users
+/// who authenticated earlier from this address.
 #[test]
 fn guessing_is_limited_before_registry_lookups() {
     const LOOKUPS: usize = 300;
@@ -134,7 +134,7 @@ fn guessing_is_limited_before_registry_lookups() {
         let status = guesser.get("/api/v1/me").status;
         assert!(status == 401 || status == 429, "{status}");
     }
-    // All cached authentications are removed.
+    // The deletion of a user clears all cached authentications.
     controller.token("carl", Role::Viewer);
     let removed = admin.request(Method::DELETE, "/api/v1/users/carl?reason=done");
     assert_eq!(admin.send(removed.header("Idempotency-Key", "k")).status, 204);
@@ -147,7 +147,7 @@ fn guessing_is_limited_before_registry_lookups() {
     login(&guesser, &token).ok();
 
     controller.runtime.block_on(controller.registry.clone().close());
-    // The registry is unavailable, and guesses do not query it.
+    // The registry is closed, so a guess that caused a look-up would receive a status of at least 500.
     let refused_guesses = (0..LOOKUPS).filter(|guess| {
         let token = format!("lw_more_{guess}");
         guesser.token = Some(token.clone());
@@ -163,14 +163,14 @@ fn guessing_is_limited_before_registry_lookups() {
 fn guessing_at_the_login_is_limited_per_address() {
     let controller = TestController::new();
     let token = controller.token("alice", Role::Viewer);
-    let unknown = ApiClient {
+    let anonymous = ApiClient {
         controller: &controller,
         client: controller.browser(),
         token: None,
     };
     let login = |token: &str| {
-        let request = unknown.request(Method::POST, "/api/v1/login");
-        unknown
+        let request = anonymous.request(Method::POST, "/api/v1/login");
+        anonymous
             .send(request.json(&serde_json::json!({"token": token})))
             .status
     };
@@ -181,9 +181,9 @@ fn guessing_at_the_login_is_limited_per_address() {
     assert_eq!(login(&token), 200);
 }
 
-/// An event stream ends when its token is revoked.
+/// The user has a new token then.
 #[test]
-fn a_stream_ends_with_the_token_that_began_it() {
+fn an_event_stream_ends_when_its_token_is_revoked() {
     let controller = TestController::new();
     let alice = controller.caller("alice", Role::Viewer);
     let listen = alice.request(Method::GET, "/api/v1/events");

@@ -1,5 +1,5 @@
-//! A full disk: writes are refused with a reason, reads are served, gateways continue, and all recovers once there is
-//! free space.
+//! A full disk: the controller refuses writes and states the reason, and serves reads; gateways continue. When the disk has
+//! free space again, the controller accepts writes.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -15,23 +15,24 @@ use reqwest::Method;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use crate::controller::{Ca, TestController, key};
-use crate::gateways::{enroll, start};
-use crate::site::{LONG, TestDevice as Device};
+use crate::controller::{Ca, TestController, master_key};
+use crate::gateways::{enroll, start_gateway};
+use crate::site::{TIMEOUT, TestDevice as Device};
 
-/// Environment variable with the directory of the small disk, for the process that has one.
-const DISK: &str = "LINEWARDEN_SMALL_DISK";
+/// Environment variable with the mount point of the small disk. Only the child process of a test has this variable.
+const SMALL_DISK_VARIABLE: &str = "LINEWARDEN_SMALL_DISK";
 
 #[test]
 fn a_full_disk_refuses_writes_only() {
     if let Some(disk) = small_disk("full::a_full_disk_refuses_writes_only") {
         let runtime = Arc::new(Runtime::new().unwrap());
         let location = Location::Sqlite(disk.join("fleet.registry"));
-        fill_until_full(&disk, runtime, &location);
+        test_with_full_disk(&disk, runtime, &location);
     }
 }
 
-/// Tables are on a small disk, the write-ahead log is not: PostgreSQL stops if that is full.
+/// The tables are on the small disk. The write-ahead log is on another disk, because PostgreSQL stops if the disk of the log
+/// is full.
 #[test]
 fn a_full_database_server_refuses_writes_only() {
     let test = "full::a_full_database_server_refuses_writes_only";
@@ -51,13 +52,13 @@ fn a_full_database_server_refuses_writes_only() {
         server.psql(&statement).unwrap();
     }
     let location: Location = server.new_schema("fleet").unwrap().parse().unwrap();
-    fill_until_full(&disk, Arc::new(Runtime::new().unwrap()), &location);
+    test_with_full_disk(&disk, Arc::new(Runtime::new().unwrap()), &location);
 }
 
-/// Returns the small disk in a process that has one. Any other process starts such a process for the test with this
-/// name and returns `None`.
+/// Returns the mount point of the small disk if this process has one. Otherwise mounts a small disk, runs the test with this
+/// name in a child process that has the disk, and returns `None`.
 fn small_disk(test: &str) -> Option<PathBuf> {
-    if let Some(disk) = std::env::var_os(DISK) {
+    if let Some(disk) = std::env::var_os(SMALL_DISK_VARIABLE) {
         return Some(disk.into());
     }
     let directory = tempfile::tempdir().unwrap();
@@ -68,7 +69,7 @@ fn small_disk(test: &str) -> Option<PathBuf> {
         .arg(directory.path())
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture", test])
-        .env(DISK, directory.path());
+        .env(SMALL_DISK_VARIABLE, directory.path());
     let output = match command.output() {
         Ok(output) => output,
         Err(error) => {
@@ -88,7 +89,7 @@ fn small_disk(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// Fills the disk with a file.
+/// Writes to a file until its disk is full.
 fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     for size in [1 << 16, 1 << 12, 1] {
@@ -103,16 +104,18 @@ fn fill(path: &Path) {
 }
 
 /// Tests a fleet with its registry on this disk: with free space, without free space, and with free space again.
-fn fill_until_full(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
-    let registry = runtime.block_on(Registry::create(location, &key())).unwrap();
-    let controller = TestController::on_location(Arc::new(Ca::new()), runtime, registry, "ctl-a");
+fn test_with_full_disk(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
+    let registry = runtime
+        .block_on(Registry::create(location, &master_key()))
+        .unwrap();
+    let controller = TestController::with_registry(Arc::new(Ca::new()), runtime, registry, "ctl-a");
     let otto = controller.caller("otto", Role::Operator);
     let token = otto.token.clone().unwrap();
     let id = DeviceId(0xd1);
     enroll(&controller, id, 60);
-    let (gateway, address) = start(controller.link(GatewayId(3), &[]), GatewayId(3));
+    let (gateway, address) = start_gateway(controller.link(GatewayId(3), &[]), GatewayId(3));
     let mut device = Device::new(id, Mode::Pool, address);
-    assert_eq!(device.authenticate(LONG), Some(RowIndex(0)));
+    assert_eq!(device.authenticate(TIMEOUT), Some(RowIndex(0)));
 
     let ballast = disk.join("ballast");
     fill(&ballast);
@@ -126,7 +129,7 @@ fn fill_until_full(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
         let line = json!({"id": "d3", "credentials": {"key": "11".repeat(16)}});
         otto.send(request.header("X-Reason", "new").body(format!("{line}\n")))
     };
-    // Tables may contain free space.
+    // Tables can contain free space, so some writes succeed on a full disk.
     let is_refused = |number: u32| {
         let new_device =
             json!({"id": format!("f{number:x}"), "credentials": {"key": "11".repeat(16)}, "reason": "new"});
@@ -136,8 +139,8 @@ fn fill_until_full(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
     };
     assert!((0..2_000).any(is_refused), "the disk is not full");
     for _ in 0..3 {
-        for text in [otto.post("/api/v1/devices", &d2), import(), login()] {
-            let message = text.refused(503, "unavailable");
+        for response in [otto.post("/api/v1/devices", &d2), import(), login()] {
+            let message = response.refused(503, "unavailable");
             assert!(message.contains("is full; free space"), "{message}");
         }
         let device_detail = otto.get("/api/v1/devices/d1").ok();
@@ -146,19 +149,19 @@ fn fill_until_full(disk: &Path, runtime: Arc<Runtime>, location: &Location) {
     }
     otto.get("/api/v1/devices/d2").refused(404, "unknown_device");
     for row in 1..=2 {
-        assert_eq!(device.authenticate(LONG), Some(RowIndex(row)));
+        assert_eq!(device.authenticate(TIMEOUT), Some(RowIndex(row)));
     }
 
     fs::remove_file(&ballast).unwrap();
     otto.post("/api/v1/devices", &d2).ok();
     import().ok();
     login().ok();
-    // These are more rows than the gateway had left: the registry records their use and leases new rows.
+    // The gateway had fewer unspent rows than this loop uses, so the registry must record spent rows and lease new rows.
     for row in 3..30 {
-        assert_eq!(device.authenticate(LONG), Some(RowIndex(row)));
+        assert_eq!(device.authenticate(TIMEOUT), Some(RowIndex(row)));
     }
     let outcome = gateway.stop().unwrap();
-    assert!(outcome.marks_committed);
+    assert!(outcome.unused_rows_reported);
     let problems = controller.runtime.block_on(controller.registry.check()).unwrap();
     assert!(problems.is_empty(), "{problems:?}");
 }

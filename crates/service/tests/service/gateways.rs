@@ -17,13 +17,13 @@ use linewarden_testbed::{Postgres, PostgresOptions};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use crate::controller::{Ca, TestController, key};
-use crate::site::{LONG, TestDevice as Device, config, pool, record};
+use crate::controller::{Ca, TestController, master_key};
+use crate::site::{TIMEOUT, TestDevice as Device, config, pool, record};
 
 /// Rows per lease of a gateway.
 const LEASE_ROWS: u32 = 9;
 
-pub fn start(link: Client, id: GatewayId) -> (Gateway, SocketAddr) {
+pub fn start_gateway(link: Client, id: GatewayId) -> (Gateway, SocketAddr) {
     let config = Config {
         gateway_id: id,
         ..config()
@@ -35,7 +35,7 @@ pub fn start(link: Client, id: GatewayId) -> (Gateway, SocketAddr) {
     let host = Host::start(&config, &options).unwrap();
     let gateway = Gateway::start(Box::new(host), link, id, Settings::for_data_plane(&config)).unwrap();
     assert!(
-        gateway.wait_until(LONG, |status| status.loaded),
+        gateway.wait_until(TIMEOUT, |status| status.loaded),
         "{:?}",
         gateway.status()
     );
@@ -51,27 +51,27 @@ pub fn enroll(controller: &TestController, device: DeviceId, rows: u32) {
 }
 
 #[test]
-fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoked() {
+fn devices_authenticate_at_a_remote_gateway_until_their_revocation() {
     let controller = TestController::new();
     let otto = controller.caller("otto", Role::Operator);
     let (first, second) = (DeviceId(0xd1), DeviceId(0xd2));
     enroll(&controller, first, 40);
     enroll(&controller, second, 40);
-    let (gateway, address) = start(controller.link(GatewayId(3), &[]), GatewayId(3));
+    let (gateway, address) = start_gateway(controller.link(GatewayId(3), &[]), GatewayId(3));
     let mut devices = [first, second].map(|id| Device::new(id, Mode::Pool, address));
     for expected in 0..20 {
         for device in &mut devices {
-            assert_eq!(device.authenticate(LONG), Some(RowIndex(expected)));
+            assert_eq!(device.authenticate(TIMEOUT), Some(RowIndex(expected)));
         }
     }
     otto.post("/api/v1/devices/d1/revoke", &json!({"reason": "stolen"}))
         .ok();
-    assert!(gateway.wait_until(LONG, |status| status.revoked == 1));
+    assert!(gateway.wait_until(TIMEOUT, |status| status.revoked == 1));
     assert_eq!(devices[0].authenticate(Duration::from_millis(300)), None);
-    assert_eq!(devices[1].authenticate(LONG), Some(RowIndex(20)));
+    assert_eq!(devices[1].authenticate(TIMEOUT), Some(RowIndex(20)));
 
-    // The report of the gateway is visible.
-    let until = std::time::Instant::now() + LONG;
+    // The API and the metrics show the gateway's report.
+    let deadline = std::time::Instant::now() + TIMEOUT;
     let gateway_detail = loop {
         let gateway_detail = otto.get("/api/v1/gateways/3").ok();
         let is_complete =
@@ -82,13 +82,13 @@ fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoke
         {
             break gateway_detail;
         }
-        assert!(std::time::Instant::now() < until, "{gateway_detail}");
+        assert!(std::time::Instant::now() < deadline, "{gateway_detail}");
     };
     assert_eq!(
         (&gateway_detail["state"], &gateway_detail["controller"]),
         (&json!("connected"), &json!("ctl-a"))
     );
-    let latency = |per: &str| gateway_detail["latency_us"][per].as_f64().unwrap();
+    let latency = |quantile: &str| gateway_detail["latency_us"][quantile].as_f64().unwrap();
     assert!(
         0.0 < latency("p50") && latency("p50") <= latency("p99"),
         "{gateway_detail}"
@@ -125,16 +125,16 @@ fn devices_authenticate_at_a_gateway_far_from_the_registry_until_they_are_revoke
         gateway_detail["kernel_drops"],
         json!({"dataplane": 0, "tickets": 0})
     );
-    assert!(!page.contains("d1"), "a device is a label");
+    assert!(!page.contains("d1"), "a device id is a metric label");
 
     let outcome = gateway.stop().unwrap();
-    assert!(outcome.marks_committed);
+    assert!(outcome.unused_rows_reported);
     assert!(outcome.counters.get(Verdict::ReplyAck) >= 41);
     // A regular shutdown loses no rows.
-    let (gateway, address) = start(controller.link(GatewayId(3), &[]), GatewayId(3));
+    let (gateway, address) = start_gateway(controller.link(GatewayId(3), &[]), GatewayId(3));
     let mut device = Device::new(second, Mode::Pool, address);
     device.nonce = 100;
-    assert_eq!(device.authenticate(LONG), Some(RowIndex(21)));
+    assert_eq!(device.authenticate(TIMEOUT), Some(RowIndex(21)));
     drop(gateway);
 }
 
@@ -146,7 +146,7 @@ fn a_gateway_is_identified_by_its_certificate() {
     assert_eq!(
         register(&controller.link(GatewayId(4), &[])),
         Ok(1),
-        "each gateway has its own tokens"
+        "each gateway has its own sequence of fencing tokens"
     );
     for uri in [
         "urn:linewarden:user:alice",
@@ -177,10 +177,10 @@ fn a_newer_process_replaces_a_gateway_and_a_revoked_gateway_cannot_register() {
     let ada = controller.caller("ada", Role::Admin);
     let device = DeviceId(0xd1);
     enroll(&controller, device, 40);
-    let (first, _) = start(controller.link(GatewayId(3), &[]), GatewayId(3));
-    let (second, _) = start(controller.link(GatewayId(3), &[]), GatewayId(3));
+    let (first, _) = start_gateway(controller.link(GatewayId(3), &[]), GatewayId(3));
+    let (second, _) = start_gateway(controller.link(GatewayId(3), &[]), GatewayId(3));
     assert!(
-        first.wait_until(LONG, |status| status.replaced),
+        first.wait_until(TIMEOUT, |status| status.replaced),
         "{:?}",
         first.status()
     );
@@ -188,7 +188,7 @@ fn a_newer_process_replaces_a_gateway_and_a_revoked_gateway_cannot_register() {
     ada.post("/api/v1/gateways/3/revoke", &json!({"reason": "sold"}))
         .ok();
     assert!(
-        second.wait_until(LONG, |status| status.replaced),
+        second.wait_until(TIMEOUT, |status| status.replaced),
         "{:?}",
         second.status()
     );
@@ -203,7 +203,7 @@ fn a_newer_process_replaces_a_gateway_and_a_revoked_gateway_cannot_register() {
     assert_eq!(ada.get("/api/v1/gateways/3").ok()["state"], "revoked");
 }
 
-/// Age of the last message of a gateway, s.
+/// Age of a gateway's latest message, in seconds.
 fn age_s(controller: &TestController, gateway: GatewayId) -> f64 {
     let address = format!("http://{}/metrics", controller.metrics);
     let page = controller
@@ -217,15 +217,15 @@ fn age_s(controller: &TestController, gateway: GatewayId) -> f64 {
     value.unwrap_or_else(|| panic!("{page}")).parse().unwrap()
 }
 
-/// Values keep the age of their report, regardless of later messages.
+/// The age of a value is the age of the report with the value. Later messages of the gateway do not change this age.
 #[test]
 fn the_status_is_as_old_as_its_oldest_report() {
     let controller = TestController::new();
     let vera = controller.caller("vera", Role::Viewer);
     let run = &controller.runtime;
-    let [lively, unresponsive] = [3, 4].map(|id| controller.link(GatewayId(id), &[]));
-    let [lively_token, unresponsive_token] =
-        [&lively, &unresponsive].map(|link| run.block_on(link.register()).unwrap());
+    let [frequent_reporter, rare_reporter] = [3, 4].map(|id| controller.link(GatewayId(id), &[]));
+    let [frequent_token, rare_token] =
+        [&frequent_reporter, &rare_reporter].map(|link| run.block_on(link.register()).unwrap());
     let without_report = vera.get("/api/v1/gateways/4").ok();
     assert_eq!(
         (
@@ -239,16 +239,17 @@ fn the_status_is_as_old_as_its_oldest_report() {
         run.block_on(link.report_status(fencing_token, &StatusReport::default()))
             .unwrap()
     };
-    report(&unresponsive, unresponsive_token);
-    let until = std::time::Instant::now() + LONG;
-    // Ages of the last message and of the last report of the gateway.
+    report(&rare_reporter, rare_token);
+    let deadline = std::time::Instant::now() + TIMEOUT;
+    // Sends a report of the first gateway and another message of the second gateway. Returns the age of the status, in
+    // seconds.
     let report_age_s = || {
-        report(&lively, lively_token);
-        run.block_on(unresponsive.list_changes(unresponsive_token, Revision::ZERO))
+        report(&frequent_reporter, frequent_token);
+        run.block_on(rare_reporter.list_changes(rare_token, Revision::ZERO))
             .unwrap();
         let status = vera.get("/api/v1/status").ok();
         assert_eq!(status["gateways"]["connected"], 2, "{status}");
-        assert!(std::time::Instant::now() < until, "{status}");
+        assert!(std::time::Instant::now() < deadline, "{status}");
         let at_s = |name: &str| status[name].as_u64().unwrap();
         at_s("now_s") - at_s("as_of_s")
     };
@@ -258,7 +259,7 @@ fn the_status_is_as_old_as_its_oldest_report() {
         gateway_detail["report_age_s"].as_u64() >= Some(2),
         "{gateway_detail}"
     );
-    report(&unresponsive, unresponsive_token);
+    report(&rare_reporter, rare_token);
     while report_age_s() >= 2 {}
 }
 
@@ -273,24 +274,24 @@ fn a_replaced_gateway_process_is_refused() {
         (Ok(1), Ok(2))
     );
     let is_replaced = |response: &ClientError| matches!(response, ClientError::Replaced(_));
-    let until = std::time::Instant::now() + LONG;
-    // The older process sends requests; the newer process sends none.
+    let deadline = std::time::Instant::now() + TIMEOUT;
+    // Only the older process sends requests. They do not count as messages of the gateway.
     while age_s(&controller, gateway) < 0.2 {
         let result = run.block_on(older.report_status(1, &StatusReport::default()));
         assert!(is_replaced(&result.unwrap_err()));
         assert!(
-            std::time::Instant::now() < until,
+            std::time::Instant::now() < deadline,
             "{}",
             age_s(&controller, gateway)
         );
     }
-    // The current process is served, even if the look-up is slow.
+    // The controller serves the newer process, and its messages count. A slow look-up of the age can require repetitions.
     let age_before_s = age_s(&controller, gateway);
     while age_s(&controller, gateway) >= age_before_s {
         run.block_on(newer.report_status(2, &StatusReport::default()))
             .unwrap();
         assert!(
-            std::time::Instant::now() < until,
+            std::time::Instant::now() < deadline,
             "{}",
             age_s(&controller, gateway)
         );
@@ -298,7 +299,11 @@ fn a_replaced_gateway_process_is_refused() {
 
     let relay_ticket = |link: &Client| run.block_on(link.relay_ticket(b"no ticket", &|_| None));
     assert!(is_replaced(&relay_ticket(&older).unwrap_err()));
-    assert_eq!(relay_ticket(&newer), Ok(None), "no response");
+    assert_eq!(
+        relay_ticket(&newer),
+        Ok(None),
+        "an invalid ticket receives no response"
+    );
     assert!(
         matches!(relay_ticket(&unregistered), Err(ClientError::Failed(reason)) if reason.contains("registered"))
     );
@@ -310,7 +315,7 @@ fn a_replaced_gateway_process_is_refused() {
 
 /// Another controller may be able to serve the request.
 #[test]
-fn a_gateway_leaves_a_controller_without_a_database() {
+fn a_gateway_switches_from_a_controller_without_a_database_to_another_controller() {
     let server = match Postgres::start(PostgresOptions::default()) {
         Ok(server) => server,
         Err(missing) => {
@@ -320,11 +325,17 @@ fn a_gateway_leaves_a_controller_without_a_database() {
     };
     let runtime = Arc::new(Runtime::new().unwrap());
     let location: Location = server.new_schema("fleet").unwrap().parse().unwrap();
-    runtime.block_on(Registry::create(&location, &key())).unwrap();
-    let open = || runtime.block_on(Registry::open(&location, &key())).unwrap();
+    runtime
+        .block_on(Registry::create(&location, &master_key()))
+        .unwrap();
+    let open = || {
+        runtime
+            .block_on(Registry::open(&location, &master_key()))
+            .unwrap()
+    };
     let ca = Arc::new(Ca::new());
-    let a = TestController::on_location(Arc::clone(&ca), Arc::clone(&runtime), open(), "ctl-a");
-    let b = TestController::on_location(ca, Arc::clone(&runtime), open(), "ctl-b");
+    let a = TestController::with_registry(Arc::clone(&ca), Arc::clone(&runtime), open(), "ctl-a");
+    let b = TestController::with_registry(ca, Arc::clone(&runtime), open(), "ctl-b");
     let device = DeviceId(0xd1);
     enroll(&b, device, 40);
     // The first controller responds, and its database error is permanent.
@@ -333,16 +344,16 @@ fn a_gateway_leaves_a_controller_without_a_database() {
         .block_on(a.link(GatewayId(9), &[]).register())
         .unwrap_err();
     assert!(matches!(error, ClientError::Failed(_)), "{error:?}");
-    let (gateway, address) = start(a.link(GatewayId(3), &[b.address]), GatewayId(3));
+    let (gateway, address) = start_gateway(a.link(GatewayId(3), &[b.address]), GatewayId(3));
     let mut device = Device::new(device, Mode::Pool, address);
-    assert_eq!(device.authenticate(LONG), Some(RowIndex(0)));
+    assert_eq!(device.authenticate(TIMEOUT), Some(RowIndex(0)));
     drop(gateway);
 }
 
-/// Three gateways, two controllers, one database: whichever controller stops, each row is leased to one gateway, and
-/// revocations are effective everywhere.
+/// Three gateways, two controllers, one database. While controllers stop and restart, each row is spent at most one time, and
+/// revocations take effect at all gateways.
 #[test]
-fn two_controllers_are_as_good_as_one() {
+fn gateways_continue_while_one_or_both_controllers_are_stopped() {
     let server = match Postgres::start(PostgresOptions::default()) {
         Ok(server) => server,
         Err(missing) => {
@@ -352,18 +363,24 @@ fn two_controllers_are_as_good_as_one() {
     };
     let runtime = Arc::new(Runtime::new().unwrap());
     let location: Location = server.new_schema("fleet").unwrap().parse().unwrap();
-    let open = || runtime.block_on(Registry::open(&location, &key())).unwrap();
-    runtime.block_on(Registry::create(&location, &key())).unwrap();
+    let open = || {
+        runtime
+            .block_on(Registry::open(&location, &master_key()))
+            .unwrap()
+    };
+    runtime
+        .block_on(Registry::create(&location, &master_key()))
+        .unwrap();
     let ca = Arc::new(Ca::new());
-    let mut a = TestController::on_location(Arc::clone(&ca), Arc::clone(&runtime), open(), "ctl-a");
-    let mut b = TestController::on_location(ca, Arc::clone(&runtime), open(), "ctl-b");
+    let mut a = TestController::with_registry(Arc::clone(&ca), Arc::clone(&runtime), open(), "ctl-a");
+    let mut b = TestController::with_registry(ca, Arc::clone(&runtime), open(), "ctl-b");
     let ids: Vec<DeviceId> = (1..=6).map(DeviceId).collect();
     for id in &ids {
         enroll(&a, *id, 200);
     }
     let gateways: Vec<_> = [(3, &a, b.address), (4, &b, a.address), (5, &a, b.address)]
         .into_iter()
-        .map(|(id, first, second)| start(first.link(GatewayId(id), &[second]), GatewayId(id)))
+        .map(|(id, first, second)| start_gateway(first.link(GatewayId(id), &[second]), GatewayId(id)))
         .collect();
     let mut devices: Vec<Vec<Device>> = gateways
         .iter()
@@ -378,48 +395,48 @@ fn two_controllers_are_as_good_as_one() {
         })
         .collect();
     let mut spent_rows = std::collections::HashSet::new();
-    let mut round = |devices: &mut Vec<Vec<Device>>| {
-        for at_gateway in devices.iter_mut() {
-            for device in at_gateway.iter_mut() {
+    let mut authenticate_all = |devices: &mut Vec<Vec<Device>>| {
+        for gateway_devices in devices.iter_mut() {
+            for device in gateway_devices.iter_mut() {
                 let id = device.device.config().device;
                 let row = device
-                    .authenticate(LONG)
+                    .authenticate(TIMEOUT)
                     .unwrap_or_else(|| panic!("{id} is refused"));
                 assert!(spent_rows.insert((id, row)), "{id} has spent {row} before");
             }
         }
     };
     for _ in 0..6 {
-        round(&mut devices);
+        authenticate_all(&mut devices);
     }
-    // One controller stops: its gateways continue with the other.
+    // One controller stops: its gateways continue with the other controller.
     a.stop();
     for _ in 0..6 {
-        round(&mut devices);
+        authenticate_all(&mut devices);
     }
     let otto = b.caller("otto", Role::Operator);
     otto.post("/api/v1/devices/2/revoke", &json!({"reason": "stolen"}))
         .ok();
     for (gateway, _) in &gateways {
         assert!(
-            gateway.wait_until(LONG, |status| status.revoked == 1),
+            gateway.wait_until(TIMEOUT, |status| status.revoked == 1),
             "{:?}",
             gateway.status()
         );
     }
-    // No controller is left: gateways continue with their rows.
+    // Both controllers are stopped: gateways continue with their rows.
     drop(otto);
     b.stop();
     for (gateway, _) in &gateways {
         let is_lost = |status: &linewarden_gateway::Status| matches!(status.link, LinkState::Lost { .. });
-        assert!(gateway.wait_until(LONG, is_lost), "{:?}", gateway.status());
+        assert!(gateway.wait_until(TIMEOUT, is_lost), "{:?}", gateway.status());
     }
-    for at_gateway in &mut devices {
-        let row = at_gateway[0].authenticate(LONG);
-        let row = row.expect("rows are left");
+    for gateway_devices in &mut devices {
+        let row = gateway_devices[0].authenticate(TIMEOUT);
+        let row = row.expect("the gateway has unspent rows");
         assert!(spent_rows.insert((ids[0], row)), "{row} was spent before");
         assert_eq!(
-            at_gateway[1].authenticate(Duration::from_millis(200)),
+            gateway_devices[1].authenticate(Duration::from_millis(200)),
             None,
             "the device is revoked"
         );
@@ -427,12 +444,16 @@ fn two_controllers_are_as_good_as_one() {
     // A controller is available again: gateways get new rows and revocations.
     restart(&mut b);
     for (gateway, _) in &gateways {
-        let is_back = |status: &linewarden_gateway::Status| status.link == LinkState::Reachable;
-        assert!(gateway.wait_until(LONG, is_back), "{:?}", gateway.status());
+        let is_reachable = |status: &linewarden_gateway::Status| status.link == LinkState::Reachable;
+        assert!(
+            gateway.wait_until(TIMEOUT, is_reachable),
+            "{:?}",
+            gateway.status()
+        );
     }
     for _ in 0..2 * LEASE_ROWS {
-        for at_gateway in &mut devices {
-            let row = at_gateway[0].authenticate(LONG);
+        for gateway_devices in &mut devices {
+            let row = gateway_devices[0].authenticate(TIMEOUT);
             let row = row.expect("rows are leased again once a controller is available");
             assert!(spent_rows.insert((ids[0], row)), "{row} was spent before");
         }
@@ -442,14 +463,14 @@ fn two_controllers_are_as_good_as_one() {
         .ok();
     for (gateway, _) in &gateways {
         assert!(
-            gateway.wait_until(LONG, |status| status.revoked == 2),
+            gateway.wait_until(TIMEOUT, |status| status.revoked == 2),
             "{:?}",
             gateway.status()
         );
     }
 }
 
-/// Restarts the controller at its address.
+/// Restarts the controller at the same addresses.
 fn restart(controller: &mut TestController) {
     controller.stop();
     let policy = Policy {

@@ -1,4 +1,4 @@
-//! Paginated lists: each item once, in order, to the end.
+//! Paginated lists contain each item once and in order.
 
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::controller::{ApiClient, TestController};
 use crate::site::{record, row_key};
 
-/// Number of items of each kind: not a multiple of the page sizes.
+/// Number of items in each list; not a multiple of `PAGE_ITEMS`.
 const COUNT: u32 = 23;
 const PAGE_ITEMS: usize = 5;
 
@@ -20,7 +20,7 @@ fn group(name: &str) -> GroupName {
     GroupName::new(name.to_owned()).unwrap()
 }
 
-/// Reads a list page by page. No page exceeds the limit or is empty before the end.
+/// Reads a list page by page. Asserts that each page has 1 to `PAGE_ITEMS` items.
 #[track_caller]
 fn read_list(caller: &ApiClient<'_>, path: &str, format: impl Fn(&Value) -> String) -> Vec<String> {
     let separator = if path.contains('?') { '&' } else { '?' };
@@ -40,7 +40,7 @@ fn read_list(caller: &ApiClient<'_>, path: &str, format: impl Fn(&Value) -> Stri
     panic!("{path} has no end: {entries:?}")
 }
 
-fn text(field: &'static str) -> impl Fn(&Value) -> String {
+fn field_text(field: &'static str) -> impl Fn(&Value) -> String {
     move |item| match &item[field] {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -84,27 +84,30 @@ fn gateways_signers_users_and_policies_are_listed() {
     for number in 2..=COUNT {
         controller.token(&format!("u{number}"), Role::Viewer);
     }
-    let numbers = |of: fn(u32) -> String| -> Vec<String> { (1..=COUNT).map(of).collect() };
+    let numbers = |format: fn(u32) -> String| -> Vec<String> { (1..=COUNT).map(format).collect() };
     let sorted = |mut names: Vec<String>| {
         names.sort_unstable();
         names
     };
     assert_eq!(
-        read_list(&ada, "/api/v1/gateways", text("id")),
+        read_list(&ada, "/api/v1/gateways", field_text("id")),
         numbers(|number| (number * 100).to_string())
     );
     assert_eq!(
-        read_list(&ada, "/api/v1/signers", text("id")),
+        read_list(&ada, "/api/v1/signers", field_text("id")),
         numbers(|number| format!("{number:02x}").repeat(8))
     );
     assert_eq!(
-        read_list(&ada, "/api/v1/policies", text("name")),
+        read_list(&ada, "/api/v1/policies", field_text("name")),
         sorted(numbers(|number| format!("g{number}")))
     );
     let mut users: Vec<String> = (2..=COUNT).map(|number| format!("u{number}")).collect();
     users.push("ada".to_owned());
-    assert_eq!(read_list(&ada, "/api/v1/users", text("name")), sorted(users));
-    // A removed last item does not end the list.
+    assert_eq!(
+        read_list(&ada, "/api/v1/users", field_text("name")),
+        sorted(users)
+    );
+    // A list continues after an id that does not exist.
     let page = ada.get("/api/v1/gateways?after=150&limit=1").ok();
     assert_eq!(page["items"][0]["id"], 200);
     for path in ["gateways", "signers", "users", "policies"] {
@@ -117,7 +120,7 @@ fn gateways_signers_users_and_policies_are_listed() {
 }
 
 #[test]
-fn all_rounds_and_those_of_a_gateway_or_a_group_are_listed() {
+fn rounds_are_listed_for_all_gateways_for_one_gateway_and_for_one_group() {
     let controller = TestController::new();
     let vera = controller.caller("vera", Role::Viewer);
     let registry = &controller.registry;
@@ -133,7 +136,7 @@ fn all_rounds_and_those_of_a_gateway_or_a_group_are_listed() {
         ok: 1,
         late: 0,
         missed: 0,
-        last_verdict_ms: 1,
+        last_proof_ms: 1,
     };
     controller.runtime.block_on(async {
         for gateway in [3, 4] {
@@ -202,7 +205,7 @@ fn results_are_listed() {
         ok: 0,
         late: COUNT,
         missed: 0,
-        last_verdict_ms: 1,
+        last_proof_ms: 1,
     };
     controller.runtime.block_on(async {
         registry.set_group(&pumps, 1).await.unwrap();
@@ -250,13 +253,13 @@ fn results_are_listed() {
     let devices: Vec<String> = (1..=COUNT).map(|number| format!("{number:016x}")).collect();
     for query in ["", "?state=late"] {
         let path = format!("/api/v1/results{query}");
-        assert_eq!(read_list(&vera, &path, text("device")), devices, "{query}");
+        assert_eq!(read_list(&vera, &path, field_text("device")), devices, "{query}");
     }
-    // A page without matching items leads to the next one.
-    let none = vera
+    // A page without matching items refers to the next page.
+    let empty_page = vera
         .get(&format!("/api/v1/results?state=ok&limit={PAGE_ITEMS}"))
         .ok();
-    assert_eq!(none, json!({"items": [], "next": devices[PAGE_ITEMS - 1]}));
+    assert_eq!(empty_page, json!({"items": [], "next": devices[PAGE_ITEMS - 1]}));
     vera.get("/api/v1/results?state=odd").refused(422, "invalid");
     vera.get("/api/v1/results?after=x").refused(422, "invalid");
 }
@@ -276,7 +279,7 @@ fn event_and_audit_lists_are_complete_while_growing() {
         "/api/v1/events/history?kinds=gateway_created",
     ] {
         let entries = read_list(&ada, path, |item| {
-            // Items that are added while the list is read are before the first page.
+            // Items that are added during the reading are newer than the first page, so later pages do not contain them.
             let event = NewEvent {
                 kind: "gateway_created".to_owned(),
                 gateway: Some(GatewayId(99)),
@@ -289,7 +292,7 @@ fn event_and_audit_lists_are_complete_while_growing() {
                     .block_on(controller.registry.record_events(&[event], 1))
                     .unwrap();
             }
-            text("gateway")(item)
+            field_text("gateway")(item)
         });
         assert_eq!(entries, newest_first, "{path}");
     }

@@ -1,4 +1,4 @@
-//! Events through a real nats-server: each once and in order, with processes killed and stopped.
+//! Publishing to a real nats-server: each event is published once and in order, although processes are killed and stopped.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use rcgen::SanType;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::controller::{ApiClient, Ca, TestController, key};
-use crate::site::LONG;
+use crate::controller::{ApiClient, Ca, TestController, master_key};
+use crate::site::TIMEOUT;
 
 const STREAM: &str = "FLEET";
 
@@ -41,23 +41,27 @@ fn options(server: &Nats) -> NatsOptions {
     }
 }
 
-/// Messages of the stream up to this entry: ids, subjects and bodies.
-async fn published(stream: &mut Stream, upto: u64) -> Vec<(String, String, Value)> {
+/// Waits until the stream contains the event with the number `last_event`. Returns the messages up to this event: ids,
+/// subjects and bodies.
+async fn published_messages(stream: &mut Stream, last_event: u64) -> Vec<(String, String, Value)> {
     let mut messages = Vec::new();
-    let until = Instant::now() + LONG;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        let last = stream.info().await.unwrap().state.last_sequence;
-        while (messages.len() as u64) < last {
+        let last_sequence = stream.info().await.unwrap().state.last_sequence;
+        while (messages.len() as u64) < last_sequence {
             let message = stream.get_raw_message(messages.len() as u64 + 1).await.unwrap();
             let id = message.headers.get(async_nats::header::NATS_MESSAGE_ID).unwrap();
             let body: Value = serde_json::from_slice(&message.payload).unwrap();
             messages.push((id.to_string(), message.subject.to_string(), body));
         }
-        let is_last = |(_, _, body): &(String, String, Value)| body["id"] == upto;
+        let is_last = |(_, _, body): &(String, String, Value)| body["id"] == last_event;
         if messages.last().is_some_and(is_last) {
             return messages;
         }
-        assert!(Instant::now() < until, "entry {upto} is missing: {messages:?}");
+        assert!(
+            Instant::now() < deadline,
+            "event {last_event} is missing: {messages:?}"
+        );
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
@@ -65,22 +69,23 @@ async fn published(stream: &mut Stream, upto: u64) -> Vec<(String, String, Value
 async fn stream(server: &Nats) -> Stream {
     let client = async_nats::connect(server.address()).await.unwrap();
     let context = async_nats::jetstream::new(client);
-    let until = Instant::now() + LONG;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match context.get_stream(STREAM).await {
             Ok(stream) => return stream,
-            Err(error) => assert!(Instant::now() < until, "{error}"),
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
     }
 }
 
-/// Checks that the stream contains the events of the API, each once and in order; returns their number.
+/// Asserts that the stream contains the registry's events, each event once and in order; returns their number.
 #[track_caller]
-fn compare(runtime: &Runtime, server: &Nats, registry: &Registry) -> usize {
+fn assert_stream_has_all_events(runtime: &Runtime, server: &Nats, registry: &Registry) -> usize {
     let mut entries = runtime.block_on(registry.events_after(0, 10_000)).unwrap();
     entries.retain(|entry| !entry.refused);
-    let upto = entries.last().unwrap().number;
-    let messages = runtime.block_on(async { published(&mut stream(server).await, upto).await });
+    let last_event = entries.last().unwrap().number;
+    let messages =
+        runtime.block_on(async { published_messages(&mut stream(server).await, last_event).await });
     let expected: Vec<_> = entries
         .iter()
         .map(|entry| {
@@ -123,9 +128,13 @@ fn metric(controller: &TestController, name: &str) -> f64 {
 
 #[track_caller]
 fn wait_for_metric(controller: &TestController, name: &str, value: f64) {
-    let until = Instant::now() + LONG;
+    let deadline = Instant::now() + TIMEOUT;
     while (metric(controller, name) - value).abs() > f64::EPSILON {
-        assert!(Instant::now() < until, "{name} is {}", metric(controller, name));
+        assert!(
+            Instant::now() < deadline,
+            "{name} is {}",
+            metric(controller, name)
+        );
     }
 }
 
@@ -137,10 +146,14 @@ fn two_controllers_publish_each_event_once_across_restarts() {
     };
     let runtime = Arc::new(Runtime::new().unwrap());
     let location: Location = database.new_schema("fleet").unwrap().parse().unwrap();
-    let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
+    let registry = runtime
+        .block_on(Registry::create(&location, &master_key()))
+        .unwrap();
     let ca = Arc::new(Ca::new());
     let start = |name: &str, server: &Nats| {
-        let registry = runtime.block_on(Registry::open(&location, &key())).unwrap();
+        let registry = runtime
+            .block_on(Registry::open(&location, &master_key()))
+            .unwrap();
         let nats = Some(options(server));
         TestController::with_nats(Arc::clone(&ca), Arc::clone(&runtime), registry, name, nats)
     };
@@ -155,40 +168,46 @@ fn two_controllers_publish_each_event_once_across_restarts() {
         .ok();
     olga.post("/api/v1/devices/777/revoke", &json!({"reason": "who?"}))
         .refused(404, "unknown_device");
-    let count = compare(&runtime, &server, &registry);
+    let count = assert_stream_has_all_events(&runtime, &server, &registry);
     assert_eq!(count, 39 + 40 + 1);
     let sum = metric(&a, "linewarden_nats_published_total") + metric(&b, "linewarden_nats_published_total");
     assert_eq!(sum as usize, count, "each event is published by one controller");
 
-    // Requests do not wait for a stopped server, and the server misses no event.
+    // API requests do not wait for a stopped NATS server. After its restart, the server receives all events.
     server.kill().unwrap();
     wait_for_metric(&a, "linewarden_nats_connected", 0.0);
     enroll(&otto, 200..210);
     enroll(&olga, 210..220);
     server.restart().unwrap();
-    assert_eq!(compare(&runtime, &server, &registry), count + 20);
+    assert_eq!(
+        assert_stream_has_all_events(&runtime, &server, &registry),
+        count + 20
+    );
     wait_for_metric(&a, "linewarden_nats_lag_events", 0.0);
     wait_for_metric(&b, "linewarden_nats_lag_events", 0.0);
 
     // Events that were recorded without a running controller are published by the next controller.
     drop((otto, olga));
     drop((a, b));
-    let note = |kind: &str| NewEvent {
+    let event_of_kind = |kind: &str| NewEvent {
         kind: kind.to_owned(),
         ..NewEvent::default()
     };
     let events: Vec<NewEvent> = (0..500)
-        .map(|number| note(if number % 2 == 0 { "odd" } else { "even" }))
+        .map(|number| event_of_kind(if number % 2 == 0 { "odd" } else { "even" }))
         .collect();
     runtime.block_on(registry.record_events(&events, 5)).unwrap();
     let a = start("ctl-a", &server);
-    assert_eq!(compare(&runtime, &server, &registry), count + 520);
+    assert_eq!(
+        assert_stream_has_all_events(&runtime, &server, &registry),
+        count + 520
+    );
     wait_for_metric(&a, "linewarden_nats_published_total", 500.0);
 
-    // A purged stream continues at its position.
+    // After a purge of the stream, publishing continues with the next event.
     runtime.block_on(async { stream(&server).await.purge().await.unwrap() });
     runtime
-        .block_on(registry.record_events(&[note("after")], 6))
+        .block_on(registry.record_events(&[event_of_kind("after")], 6))
         .unwrap();
     wait_for_metric(&a, "linewarden_nats_published_total", 501.0);
     wait_for_metric(&a, "linewarden_nats_lag_events", 0.0);
@@ -198,18 +217,18 @@ fn two_controllers_publish_each_event_once_across_restarts() {
 }
 
 #[test]
-fn a_nats_server_is_trusted_by_its_ca_only() {
+fn a_nats_server_is_trusted_only_with_its_ca() {
     let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name);
+    let path = |name: &str| directory.path().join(name);
     let ca = Ca::new();
     let (chain, key) = ca.client("urn:linewarden:nats", |parameters| {
         parameters.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST))];
     });
-    std::fs::write(at("server.pem"), chain).unwrap();
-    std::fs::write(at("server.key"), key).unwrap();
-    std::fs::write(at("ca.pem"), ca.pem()).unwrap();
-    std::fs::write(at("other.pem"), Ca::new().pem()).unwrap();
-    let (certificate, key) = (at("server.pem"), at("server.key"));
+    std::fs::write(path("server.pem"), chain).unwrap();
+    std::fs::write(path("server.key"), key).unwrap();
+    std::fs::write(path("ca.pem"), ca.pem()).unwrap();
+    std::fs::write(path("other.pem"), Ca::new().pem()).unwrap();
+    let (certificate, key) = (path("server.pem"), path("server.key"));
     let arguments = [
         "--tls",
         "--tlscert",
@@ -220,16 +239,16 @@ fn a_nats_server_is_trusted_by_its_ca_only() {
     let Some(server) = server(&arguments) else {
         return;
     };
-    let published = |ca: &str| {
+    let publish_with_ca = |ca: &str| {
         let tls = NatsTls {
-            ca: at(ca),
+            ca: path(ca),
             identity: None,
         };
         let directory = tempfile::tempdir().unwrap();
         let location = Location::Sqlite(directory.path().join("fleet.registry"));
         let runtime = Arc::new(Runtime::new().unwrap());
         let registry = runtime
-            .block_on(Registry::create(&location, &crate::controller::key()))
+            .block_on(Registry::create(&location, &crate::controller::master_key()))
             .unwrap();
         let nats = NatsOptions {
             tls: Some(tls),
@@ -240,19 +259,22 @@ fn a_nats_server_is_trusted_by_its_ca_only() {
         let controller = TestController::with_nats(Arc::new(Ca::new()), runtime, registry, "ctl", Some(nats));
         let otto = controller.caller("otto", Role::Operator);
         enroll(&otto, 1..3);
-        let until = Instant::now() + LONG;
-        // The events are either published or refused.
+        let deadline = Instant::now() + TIMEOUT;
+        // Waits until the events are published or publishing has failed.
         while metric(&controller, "linewarden_nats_published_total") < 2.0
             && metric(&controller, "linewarden_nats_failed_total") < 3.0
         {
-            assert!(Instant::now() < until, "neither accepted nor refused");
+            assert!(
+                Instant::now() < deadline,
+                "the events are neither published nor refused"
+            );
         }
         metric(&controller, "linewarden_nats_published_total")
     };
-    assert_eq!(published("ca.pem") as u64, 2);
+    assert_eq!(publish_with_ca("ca.pem") as u64, 2);
     assert_eq!(
-        published("other.pem") as u64,
+        publish_with_ca("other.pem") as u64,
         0,
-        "an untrusted server gets nothing"
+        "an untrusted server receives no event"
     );
 }

@@ -1,14 +1,16 @@
-//! Malformed requests: all errors have one format, which the description contains.
+//! Malformed requests: all error responses have one format, which the OpenAPI document describes.
 
 use linewarden_registry::{Location, Registry, Role};
 use linewarden_testbed::{Postgres, PostgresOptions};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::controller::{ApiClient, Ca, TestController, key, unique};
+use crate::controller::{ApiClient, Ca, TestController, master_key, unique_key};
 
-fn write(caller: &ApiClient<'_>, method: Method, path: &str) -> reqwest::RequestBuilder {
-    caller.request(method, path).header("Idempotency-Key", unique())
+fn write_request(caller: &ApiClient<'_>, method: Method, path: &str) -> reqwest::RequestBuilder {
+    caller
+        .request(method, path)
+        .header("Idempotency-Key", unique_key())
 }
 
 #[test]
@@ -17,7 +19,7 @@ fn every_refusal_is_json() {
     let ada = controller.caller("ada", Role::Admin);
     let devices = "/api/v1/devices";
     let json_body = |text: &str| {
-        write(&ada, Method::POST, devices)
+        write_request(&ada, Method::POST, devices)
             .header("Content-Type", "application/json")
             .body(text.to_owned())
     };
@@ -25,13 +27,13 @@ fn every_refusal_is_json() {
     ada.send(json_body("{\"id\":7}")).refused(422, "invalid");
     ada.send(json_body("{\"id\":\"d1\",\"unknown\":1}"))
         .refused(422, "invalid");
-    let plain = write(&ada, Method::POST, devices).body("{}");
+    let plain = write_request(&ada, Method::POST, devices).body("{}");
     ada.send(plain).refused(415, "unsupported_media_type");
     ada.get("/api/v1/devices?limit=many").refused(400, "bad_request");
     ada.get("/api/v1/devices/%FF").refused(400, "bad_request");
     ada.get("/api/v1/nothing").refused(404, "unknown_path");
     ada.get("/nothing").refused(404, "not_found");
-    ada.send(write(&ada, Method::DELETE, devices))
+    ada.send(write_request(&ada, Method::DELETE, devices))
         .refused(405, "method_not_allowed");
     ada.send(ada.request(Method::POST, "/healthz"))
         .refused(405, "method_not_allowed");
@@ -46,8 +48,9 @@ fn every_refusal_is_json() {
     assert!(response.headers().contains_key("allow"), "{response:?}");
 }
 
-/// PostgreSQL refuses the character NUL with an internal error, so the controller must refuse it before.
-fn no_text_has_null(controller: &TestController) {
+/// PostgreSQL fails with an internal error if a text contains the character NUL. The controller must therefore refuse this
+/// character before PostgreSQL receives the text.
+fn assert_nul_is_refused(controller: &TestController) {
     let ada = controller.caller("ada", Role::Admin);
     for path in [
         "/api/v1/devices?name_prefix=a%00b",
@@ -60,7 +63,7 @@ fn no_text_has_null(controller: &TestController) {
     ] {
         ada.get(path).refused(400, "bad_request");
     }
-    let removed = write(&ada, Method::DELETE, "/api/v1/users/%00?reason=over");
+    let removed = write_request(&ada, Method::DELETE, "/api/v1/users/%00?reason=over");
     ada.send(removed).refused(400, "bad_request");
     let device =
         json!({"id": "d1", "name": "a\u{0}b", "credentials": {"key": "11".repeat(16)}, "reason": "new"});
@@ -74,12 +77,12 @@ fn no_text_has_null(controller: &TestController) {
 }
 
 #[test]
-fn no_text_has_the_character_null() {
-    no_text_has_null(&TestController::new());
+fn the_character_nul_is_refused() {
+    assert_nul_is_refused(&TestController::new());
 }
 
 #[test]
-fn no_text_has_the_character_null_over_postgresql() {
+fn the_character_nul_is_refused_with_postgresql() {
     let server = match Postgres::start(PostgresOptions::default()) {
         Ok(server) => server,
         Err(missing) => {
@@ -89,8 +92,10 @@ fn no_text_has_the_character_null_over_postgresql() {
     };
     let location: Location = server.new_schema("nulls").unwrap().parse().unwrap();
     let runtime = std::sync::Arc::new(tokio::runtime::Runtime::new().unwrap());
-    let registry = runtime.block_on(Registry::create(&location, &key())).unwrap();
-    no_text_has_null(&TestController::on_location(
+    let registry = runtime
+        .block_on(Registry::create(&location, &master_key()))
+        .unwrap();
+    assert_nul_is_refused(&TestController::with_registry(
         std::sync::Arc::new(Ca::new()),
         runtime,
         registry,
@@ -109,7 +114,7 @@ fn the_openapi_description_covers_authentication_and_errors() {
     assert_eq!(schemes["certificate"]["type"], "mutualTLS");
     assert_eq!(api["security"].as_array().unwrap().len(), 3);
     assert_eq!(api["paths"]["/api/v1/login"]["post"]["security"], json!([]));
-    let has = |operation: &Value, header: &str| {
+    let has_header = |operation: &Value, header: &str| {
         let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
         parameters
             .iter()
@@ -132,15 +137,21 @@ fn the_openapi_description_covers_authentication_and_errors() {
                 "{verb} {path}"
             );
             if verb != "get" && !path.contains("/log") {
-                assert!(has(operation, "Idempotency-Key"), "{verb} {path}");
+                assert!(has_header(operation, "Idempotency-Key"), "{verb} {path}");
                 writes += 1;
             }
         }
     }
     assert!(writes > 10, "{writes}");
-    assert!(has(&api["paths"]["/api/v1/events"]["get"], "Last-Event-ID"));
-    assert!(has(&api["paths"]["/api/v1/devices/import"]["post"], "X-Reason"));
-    // All references are resolved.
+    assert!(has_header(
+        &api["paths"]["/api/v1/events"]["get"],
+        "Last-Event-ID"
+    ));
+    assert!(has_header(
+        &api["paths"]["/api/v1/devices/import"]["post"],
+        "X-Reason"
+    ));
+    // Each reference resolves to a schema.
     let text = api.to_string();
     for reference in text.split("\"#/components/schemas/").skip(1) {
         let name = reference.split('"').next().unwrap();
@@ -148,9 +159,10 @@ fn the_openapi_description_covers_authentication_and_errors() {
     }
 }
 
-/// A repeated import stores each device once, whatever happened before; another body with its key is refused.
+/// A repeated import with the same idempotency key stores each device once, even if an earlier attempt was interrupted. The
+/// controller refuses another body with the same key.
 #[test]
-fn an_import_may_be_repeated() {
+fn an_interrupted_import_can_be_repeated() {
     let controller = TestController::new();
     let olga = controller.caller("olga", Role::Operator);
     let lines = |count: u32| -> String {
@@ -163,7 +175,7 @@ fn an_import_may_be_repeated() {
             .header("X-Reason", "neue Geräte".as_bytes());
         olga.send(request.header("Idempotency-Key", key).body(body))
     };
-    // The body is interrupted after a stored chunk.
+    // The body ends in the middle of a line, after a stored chunk.
     let broken = format!("{}{{", lines(10_500));
     let response = import(broken, "k1");
     assert_eq!(response.body["error"]["stored"], 10_000, "{}", response.text);
@@ -188,7 +200,7 @@ fn an_import_may_be_repeated() {
     );
 }
 
-/// Some clients cannot send the header, such as browsers' `EventSource` at its start.
+/// Some clients cannot send the header Last-Event-ID, for example `EventSource` of a browser in its first request.
 #[test]
 fn the_last_event_id_may_be_a_query_parameter() {
     let controller = TestController::new();
@@ -197,7 +209,7 @@ fn the_last_event_id_may_be_a_query_parameter() {
         let device = json!({"id": id, "credentials": {"key": "11".repeat(16)}, "reason": "new"});
         olga.post("/api/v1/devices", &device).ok();
     }
-    let first = |path: &str| {
+    let first_event_id = |path: &str| {
         let request = olga.request(Method::GET, path);
         controller.runtime.block_on(async {
             let mut response = request.send().await.unwrap();
@@ -210,6 +222,12 @@ fn the_last_event_id_may_be_a_query_parameter() {
             line.trim().to_owned()
         })
     };
-    assert_eq!(first("/api/v1/events?last_event_id=0&kinds=enrolled"), "1");
-    assert_eq!(first("/api/v1/events?last_event_id=1&kinds=enrolled"), "2");
+    assert_eq!(
+        first_event_id("/api/v1/events?last_event_id=0&kinds=enrolled"),
+        "1"
+    );
+    assert_eq!(
+        first_event_id("/api/v1/events?last_event_id=1&kinds=enrolled"),
+        "2"
+    );
 }

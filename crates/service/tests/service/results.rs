@@ -1,4 +1,5 @@
-//! Signed attestation results and the list of revoked signers, read with only a key or a list.
+//! Signed attestation results, verified with only the public key, and the list of revoked signers in the format that
+//! receivers read.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +18,9 @@ use serde_json::{Value, json};
 use crate::controller::{ApiClient, TestController};
 use crate::fleet::{DeviceSpec, Fleet, make_group, start_gateway};
 use crate::gateways::enroll;
-use crate::site::LONG;
+use crate::site::TIMEOUT;
 
-/// Returns the claims of a token if it verifies with only the public key.
+/// Returns the claims of a token; `None` if the public key does not verify the token's signature.
 fn claims(jwk: &str, token: &str) -> Option<Value> {
     let jwk: Value = serde_json::from_str(jwk).unwrap();
     let bytes = |text: &str| BASE64_URL_SAFE_NO_PAD.decode(text).ok();
@@ -28,9 +29,9 @@ fn claims(jwk: &str, token: &str) -> Option<Value> {
         point.extend(bytes(jwk[coordinate].as_str().unwrap()).unwrap());
     }
     let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point);
-    let (signed, signature) = token.rsplit_once('.')?;
-    key.verify(signed.as_bytes(), &bytes(signature)?).ok()?;
-    let (header, claims) = signed.split_once('.')?;
+    let (signed_text, signature) = token.rsplit_once('.')?;
+    key.verify(signed_text.as_bytes(), &bytes(signature)?).ok()?;
+    let (header, claims) = signed_text.split_once('.')?;
     let header: Value = serde_json::from_slice(&bytes(header)?).ok()?;
     assert_eq!(header, json!({"typ": "JWT", "alg": "ES256"}));
     serde_json::from_slice(&bytes(claims)?).ok()
@@ -38,19 +39,19 @@ fn claims(jwk: &str, token: &str) -> Option<Value> {
 
 /// Waits until a device has this state, and returns the claims of its signed result.
 #[track_caller]
-fn signed(viewer: &ApiClient<'_>, jwk: &str, device: DeviceId, state: &str) -> Value {
-    let until = Instant::now() + LONG;
+fn wait_for_signed_result(viewer: &ApiClient<'_>, jwk: &str, device: DeviceId, state: &str) -> Value {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let request = viewer.request(Method::GET, &format!("/api/v1/results/{device}"));
         let message = viewer.send(request);
         if message.status == 200 {
-            let claims = claims(jwk, &message.text).expect("the controller has signed it");
-            let of_device = &claims["submods"][device.to_string()];
-            if of_device["ear_verifier_claims"]["state"] == state {
+            let claims = claims(jwk, &message.text).expect("the controller has signed the result");
+            let device_claims = &claims["submods"][device.to_string()];
+            if device_claims["ear_verifier_claims"]["state"] == state {
                 return claims;
             }
         }
-        assert!(Instant::now() < until, "{} {}", message.status, message.text);
+        assert!(Instant::now() < deadline, "{} {}", message.status, message.text);
     }
 }
 
@@ -58,7 +59,7 @@ fn signed(viewer: &ApiClient<'_>, jwk: &str, device: DeviceId, state: &str) -> V
 fn attestation_results_are_signed() {
     let signer = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
     let jwk = signer.public_jwk();
-    let controller = TestController::new_with_decisions(|controller| controller.with_signer(signer));
+    let controller = TestController::new_with_change(|controller| controller.with_signer(signer));
     let vera = controller.caller("vera", Role::Viewer);
     make_group(&controller, "sensors", 1);
     let (gateway, address) = start_gateway(&controller, GatewayId(3));
@@ -74,7 +75,7 @@ fn attestation_results_are_signed() {
     let fleet = Fleet::start(&controller, &specs, Duration::from_millis(200));
     enroll(&controller, never_attested, 1);
 
-    let result = signed(&vera, &jwk, attested, "ok");
+    let result = wait_for_signed_result(&vera, &jwk, attested, "ok");
     assert_eq!(result["eat_profile"], "tag:ietf.org,2026:rats/ear#04");
     assert!(result["exp"].as_u64() > result["iat"].as_u64(), "{result}");
     let submods = result["submods"].as_object().unwrap();
@@ -90,9 +91,9 @@ fn attestation_results_are_signed() {
         attested_claims["ear_appraisal_policy_ids"],
         json!(["linewarden:group:sensors"])
     );
-    signed(&vera, &jwk, unresponsive, "ok");
+    wait_for_signed_result(&vera, &jwk, unresponsive, "ok");
     fleet.set_muted(unresponsive, true);
-    let result = signed(&vera, &jwk, unresponsive, "quarantined");
+    let result = wait_for_signed_result(&vera, &jwk, unresponsive, "quarantined");
     let unresponsive_claims = &result["submods"][unresponsive.to_string()];
     assert_eq!(unresponsive_claims["ear_status"], "contraindicated", "{result}");
     assert!(
@@ -102,22 +103,25 @@ fn attestation_results_are_signed() {
 
     // A modified result does not verify, and a result does not verify with another key.
     let response = vera.send(vera.request(Method::GET, &format!("/api/v1/results/{attested}")));
-    let (head, tail) = response.text.split_at(response.text.len() / 2);
-    let swapped = if tail.starts_with('A') { "B" } else { "A" };
-    assert_eq!(claims(&jwk, &format!("{head}{swapped}{}", &tail[1..])), None);
+    let (first_half, second_half) = response.text.split_at(response.text.len() / 2);
+    let replacement = if second_half.starts_with('A') { "B" } else { "A" };
+    assert_eq!(
+        claims(&jwk, &format!("{first_half}{replacement}{}", &second_half[1..])),
+        None
+    );
     let other_signer = Signer::from_pem(&Signer::generate_pem().unwrap()).unwrap();
     assert_eq!(claims(&other_signer.public_jwk(), &response.text), None);
 
     for (state, device) in [("ok", attested), ("quarantined", unresponsive)] {
-        let until = Instant::now() + LONG;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            let listed = vera.get(&format!("/api/v1/results?state={state}")).ok();
-            let items = listed["items"].as_array().unwrap();
-            assert!(items.iter().all(|item| item["state"] == state), "{listed}");
+            let result_list = vera.get(&format!("/api/v1/results?state={state}")).ok();
+            let items = result_list["items"].as_array().unwrap();
+            assert!(items.iter().all(|item| item["state"] == state), "{result_list}");
             if items.len() == 1 && items[0]["device"] == device.to_string() {
                 break;
             }
-            assert!(Instant::now() < until, "{listed}");
+            assert!(Instant::now() < deadline, "{result_list}");
         }
     }
     let path = |device: DeviceId| format!("/api/v1/results/{device}");
@@ -128,7 +132,7 @@ fn attestation_results_are_signed() {
 }
 
 #[test]
-fn the_list_of_revoked_signers_is_one_that_receivers_read() {
+fn receivers_can_read_the_list_of_revoked_signers() {
     let controller = TestController::new();
     let ada = controller.caller("ada", Role::Admin);
     let read = || {
@@ -148,8 +152,8 @@ fn the_list_of_revoked_signers_is_one_that_receivers_read() {
     });
     assert!(read().is_empty());
     let [beacon, mast, buoy] = ids;
-    for (revoked, count) in [(mast, 1), (buoy, 2)] {
-        let path = format!("/api/v1/signers/{revoked}/revoke");
+    for (signer, count) in [(mast, 1), (buoy, 2)] {
+        let path = format!("/api/v1/signers/{signer}/revoke");
         ada.post(&path, &json!({"reason": "stolen"})).ok();
         assert_eq!(read().len(), count);
     }

@@ -1,4 +1,4 @@
-//! Traces at a real collector: contents, omitted data, and independence of requests.
+//! Export of traces to a real collector: contents, omitted data, and requests that do not depend on the collector.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -28,14 +28,14 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 
 use crate::controller::{ApiClient, Ca, NAME, TestController};
-use crate::site::LONG;
+use crate::site::TIMEOUT;
 
 /// All received exports.
 #[derive(Clone, Default)]
-struct ReceivedSpans(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
+struct ReceivedExports(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
 
 #[tonic::async_trait]
-impl TraceService for ReceivedSpans {
+impl TraceService for ReceivedExports {
     async fn export(
         &self,
         request: Request<ExportTraceServiceRequest>,
@@ -45,35 +45,38 @@ impl TraceService for ReceivedSpans {
     }
 }
 
-impl ReceivedSpans {
-    fn all(&self) -> Vec<ExportTraceServiceRequest> {
+impl ReceivedExports {
+    fn exports(&self) -> Vec<ExportTraceServiceRequest> {
         self.0.lock().unwrap().clone()
     }
 
     fn spans(&self) -> Vec<Span> {
-        let resources = self.all().into_iter().flat_map(|export| export.resource_spans);
+        let resources = self
+            .exports()
+            .into_iter()
+            .flat_map(|export| export.resource_spans);
         let scopes = resources.flat_map(|export| export.scope_spans);
         scopes.flat_map(|export| export.spans).collect()
     }
 }
 
-/// A collector, which is stopped when it is dropped.
+/// A collector that stops when this value is dropped.
 struct Collector {
-    received: ReceivedSpans,
+    received: ReceivedExports,
     address: SocketAddr,
     _runtime: Runtime,
 }
 
 impl Collector {
     fn start() -> Self {
-        Self::on(bound(), None)
+        Self::start_on(bound_socket(), None)
     }
 
-    fn on(socket: TcpSocket, ca: Option<&Ca>) -> Self {
+    fn start_on(socket: TcpSocket, ca: Option<&Ca>) -> Self {
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(async { socket.listen(128) }).unwrap();
         let address = listener.local_addr().unwrap();
-        let received = ReceivedSpans::default();
+        let received = ReceivedExports::default();
         let mut server = tonic::transport::Server::builder();
         if let Some(ca) = ca {
             server = server
@@ -92,7 +95,7 @@ impl Collector {
 }
 
 /// A socket with a reserved port, which does not listen yet.
-fn bound() -> TcpSocket {
+fn bound_socket() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     socket
@@ -125,9 +128,9 @@ fn counter(controller: &TestController, name: &str) -> u64 {
 
 /// Sends requests until the condition is true.
 fn request_until(caller: &ApiClient<'_>, description: &str, condition: impl Fn() -> bool) {
-    let until = Instant::now() + LONG;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < until, "not within {LONG:?}: {description}");
+        assert!(Instant::now() < deadline, "not within {TIMEOUT:?}: {description}");
         caller.get("/api/v1/status").ok();
     }
 }
@@ -155,9 +158,10 @@ fn span_named<'s>(spans: &'s [Span], name: &str) -> &'s Span {
     found.unwrap_or_else(|| panic!("no {name} among {:?}", names()))
 }
 
-/// A word in names, reasons, queries, paths and headers that must not be exported.
+/// A word in names, reasons, queries, paths and headers of the test. The exported traces must not contain this word.
 const WORD: &str = "pump-in-hall-7";
-const STRANGE_TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+/// Trace id in a request of an API client.
+const CLIENT_TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 
 #[test]
 fn traces_contain_names_but_no_content_of_requests() {
@@ -170,7 +174,7 @@ fn traces_contain_names_but_no_content_of_requests() {
     ada.post("/api/v1/devices", &device).ok();
     let device_read = ada
         .request(Method::GET, "/api/v1/devices/d1")
-        .header("traceparent", format!("00-{STRANGE_TRACE}-b7ad6b7169203331-01"))
+        .header("traceparent", format!("00-{CLIENT_TRACE_ID}-b7ad6b7169203331-01"))
         .header("X-Anything", WORD);
     ada.send(device_read).ok();
     ada.get(&format!("/api/v1/devices?name_prefix={WORD}")).ok();
@@ -218,7 +222,7 @@ fn traces_contain_names_but_no_content_of_requests() {
         device_read.parent_span_id.is_empty(),
         "the client's trace context is ignored"
     );
-    assert_ne!(device_read.trace_id, hex(STRANGE_TRACE));
+    assert_ne!(device_read.trace_id, hex(CLIENT_TRACE_ID));
     let enrollment_span = span_named(&spans, "POST /api/v1/devices");
     let transactions: Vec<_> = spans
         .iter()
@@ -244,7 +248,7 @@ fn traces_contain_names_but_no_content_of_requests() {
         "_OTHER"
     );
     span_named(&spans, "POST /api/v1/login");
-    let add_call = |method: &str, code: i32| {
+    let assert_call_is_exported = |method: &str, code: i32| {
         let name = format!("linewarden.link.v1.Link/{method}");
         let expected = expected_attributes(json!({
             "rpc.system": "grpc",
@@ -253,17 +257,17 @@ fn traces_contain_names_but_no_content_of_requests() {
             "rpc.grpc.status_code": code,
             "linewarden.gateway.id": 3,
         }));
-        let is_so = |span: &&Span| span.name == name && attributes(&span.attributes) == expected;
+        let is_expected = |span: &&Span| span.name == name && attributes(&span.attributes) == expected;
         assert!(
-            spans.iter().any(|span| is_so(&span)),
+            spans.iter().any(|span| is_expected(&span)),
             "{method} {code}: {spans:#?}"
         );
     };
-    add_call("Register", 0);
-    add_call("ReportStatus", 0);
-    add_call("ReportStatus", tonic::Code::FailedPrecondition.into());
+    assert_call_is_exported("Register", 0);
+    assert_call_is_exported("ReportStatus", 0);
+    assert_call_is_exported("ReportStatus", tonic::Code::FailedPrecondition.into());
 
-    for request in collector.received.all() {
+    for request in collector.received.exports() {
         for resource in &request.resource_spans {
             let resource = resource.resource.as_ref().unwrap();
             assert_eq!(
@@ -295,15 +299,15 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_collector_is_trusted_by_its_ca_only() {
+fn a_collector_is_trusted_only_with_its_ca() {
     let ca = Arc::new(Ca::new());
-    let collector = Collector::on(bound(), Some(&ca));
-    let trusting = |ca: &Ca| {
+    let collector = Collector::start_on(bound_socket(), Some(&ca));
+    let options_with_ca = |ca: &Ca| {
         let tls = ClientTls::new(ca.pem()).unwrap().with_domain(NAME).unwrap();
         options("https", collector.address, Some(tls))
     };
-    let foreign = trusting(&Ca::new());
-    let controller = TestController::new_with_traces(Arc::clone(&ca), foreign);
+    let options_with_foreign_ca = options_with_ca(&Ca::new());
+    let controller = TestController::new_with_traces(Arc::clone(&ca), options_with_foreign_ca);
     request_until(
         &controller.caller("vera", Role::Viewer),
         "spans are dropped",
@@ -311,23 +315,23 @@ fn a_collector_is_trusted_by_its_ca_only() {
     );
     assert_eq!(counter(&controller, "linewarden_trace_spans_exported_total"), 0);
     drop(controller);
-    assert!(collector.received.all().is_empty());
+    assert!(collector.received.exports().is_empty());
 
-    let mut controller = TestController::new_with_traces(Arc::clone(&ca), trusting(&ca));
+    let mut controller = TestController::new_with_traces(Arc::clone(&ca), options_with_ca(&ca));
     controller.caller("vera", Role::Viewer).get("/api/v1/status").ok();
     controller.stop();
     span_named(&collector.received.spans(), "GET /api/v1/status");
 }
 
 #[test]
-fn a_part_of_all_traces_may_be_none() {
+fn with_a_sample_rate_of_zero_no_trace_is_exported() {
     let collector = Collector::start();
     let mut without_samples = options("http", collector.address, None);
     without_samples.sample = 0.0;
     let mut controller = TestController::new_with_traces(Arc::new(Ca::new()), without_samples);
     controller.caller("vera", Role::Viewer).get("/api/v1/status").ok();
     controller.stop();
-    assert!(collector.received.all().is_empty());
+    assert!(collector.received.exports().is_empty());
 }
 
 /// A collector that accepts the connection and never responds: requests are served, and shutdown completes.
@@ -352,22 +356,22 @@ fn an_unresponsive_collector_delays_no_request() {
         Ok(1)
     );
     let service = controller.service.take().unwrap();
-    let shutdown = async { tokio::time::timeout(LONG, service.stop()).await };
+    let shutdown = async { tokio::time::timeout(TIMEOUT, service.stop()).await };
     controller.runtime.block_on(shutdown).unwrap();
     drop(connection.join().unwrap());
 }
 
 #[test]
-fn a_late_collector_receives_later_spans() {
-    let socket = bound();
+fn a_collector_that_starts_late_receives_later_spans() {
+    let socket = bound_socket();
     let controller = controller_with_traces(socket.local_addr().unwrap());
     let vera = controller.caller("vera", Role::Viewer);
     request_until(&vera, "spans are dropped", || {
         counter(&controller, "linewarden_trace_spans_dropped_total") > 0
     });
-    let collector = Collector::on(socket, None);
+    let collector = Collector::start_on(socket, None);
     request_until(&vera, "spans are exported", || {
         counter(&controller, "linewarden_trace_spans_exported_total") > 0
     });
-    assert!(!collector.received.all().is_empty());
+    assert!(!collector.received.exports().is_empty());
 }

@@ -18,38 +18,38 @@ use linewarden_testbed::{Postgres, PostgresOptions};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::controller::{ApiClient, Ca, TestController, key};
-use crate::site::LONG;
+use crate::controller::{ApiClient, Ca, TestController, master_key};
+use crate::site::TIMEOUT;
 
-const S: u64 = 1_000_000_000;
+const NS_PER_S: u64 = 1_000_000_000;
 const GATEWAY: GatewayId = GatewayId(3);
-const OTHER: GatewayId = GatewayId(4);
+const OTHER_GATEWAY: GatewayId = GatewayId(4);
 /// An interval so long that no second evidence is requested.
-const SELDOM_S: u64 = 3_600;
+const LONG_INTERVAL_S: u64 = 3_600;
 
-/// A data plane with one setting, and its key.
+/// A data plane with one setting, and the key that signs its statements.
 struct TestDataPlane {
-    of: GatewayId,
+    gateway: GatewayId,
     pem: String,
     measured: MeasuredState,
     signer: Ed25519Signer,
 }
 
 impl TestDataPlane {
-    fn new(of: GatewayId) -> Self {
-        Self::start(of, &Ed25519Signer::generate_pem().unwrap(), 2)
+    fn new(gateway: GatewayId) -> Self {
+        Self::start(gateway, &Ed25519Signer::generate_pem().unwrap(), 2)
     }
 
-    fn start(of: GatewayId, pem: &str, boot_count: u64) -> Self {
+    fn start(gateway: GatewayId, pem: &str, boot_count: u64) -> Self {
         let program = BpfProgram {
             name: "gateway".to_owned(),
             instructions: [1; 32],
         };
         let digest = bpf_digest([program.clone()]);
-        let mut measured = MeasuredState::new(SwitchId(of.0.into()), BootCount(boot_count), digest);
+        let mut measured = MeasuredState::new(SwitchId(gateway.0.into()), BootCount(boot_count), digest);
         measured.put(&program.into()).unwrap();
         let mut data_plane = Self {
-            of,
+            gateway,
             pem: pem.to_owned(),
             measured,
             signer: Ed25519Signer::from_pem(pem).unwrap(),
@@ -58,11 +58,12 @@ impl TestDataPlane {
         data_plane
     }
 
-    /// The same gateway after a restart.
+    /// The data plane of the same gateway after a restart with this boot count.
     fn restarted(&self, boot_count: u64) -> Self {
-        Self::start(self.of, &self.pem, boot_count)
+        Self::start(self.gateway, &self.pem, boot_count)
     }
 
+    /// Changes the value of the only setting.
     fn set(&mut self, value: u8) {
         let entry = Entry::from(BpfMapEntry {
             map: "control".to_owned(),
@@ -89,7 +90,7 @@ impl TestDataPlane {
         entries.unwrap().to_bytes()
     }
 
-    /// A policy with its current state as the reference.
+    /// A policy with this data plane's current state as the reference value.
     fn policy(&mut self, every_s: u64, response_timeout_s: u64) -> TrustPolicy {
         let nonce = Nonce([0; 32]);
         let key = self.signer.public_key();
@@ -98,8 +99,8 @@ impl TestDataPlane {
         TrustPolicy {
             reference: Reference::from_statement("hall 3", &evidence, Some(&proven.unwrap()), |_| false),
             key,
-            every_ns: every_s * S,
-            response_timeout_ns: response_timeout_s * S,
+            every_ns: every_s * NS_PER_S,
+            response_timeout_ns: response_timeout_s * NS_PER_S,
         }
     }
 }
@@ -121,7 +122,7 @@ impl<'r> Gateway<'r> {
         }
     }
 
-    /// Polls the feed and returns the trust status, which contains the request for evidence.
+    /// Polls the change feed and returns the trust status, which can contain a request for evidence.
     fn check(&mut self) -> TrustStatus {
         let (trust_status, new_token) = self.check_with_token(self.fencing_token);
         self.fencing_token = new_token.unwrap_or(self.fencing_token);
@@ -135,14 +136,14 @@ impl<'r> Gateway<'r> {
         changes.unwrap().1.expect("evidence is requested")
     }
 
-    /// Waits for the evidence request.
+    /// Waits for a request for evidence and returns its nonce.
     fn nonce(&mut self) -> Nonce {
-        let until = Instant::now() + LONG;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(nonce) = self.check().nonce {
                 return nonce;
             }
-            assert!(Instant::now() < until, "no evidence is requested");
+            assert!(Instant::now() < deadline, "no evidence is requested");
         }
     }
 
@@ -160,14 +161,14 @@ impl<'r> Gateway<'r> {
         Ok(trust_status.state)
     }
 
-    /// Responds to the evidence request correctly.
+    /// Waits for a request for evidence and submits valid evidence.
     fn prove(&mut self, data_plane: &mut TestDataPlane) -> GatewayTrustState {
         let nonce = self.nonce();
         self.submit_evidence(&data_plane.statement(nonce), data_plane)
             .unwrap()
     }
 
-    /// Whether its lease requests are granted.
+    /// Whether the controller grants the gateway's requests for leases.
     fn gets_rows(&self) -> bool {
         let run = self.runtime;
         let (lease, admission, resumption) = (
@@ -189,21 +190,21 @@ impl<'r> Gateway<'r> {
         lease.is_ok()
     }
 
-    /// Sends only feed requests until the gateway is untrusted; returns the reason.
-    fn until_untrusted(&mut self) -> String {
-        let until = Instant::now() + LONG;
+    /// Polls the change feed, without submitting evidence, until the gateway is untrusted; returns the reason.
+    fn wait_until_untrusted(&mut self) -> String {
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let GatewayTrustState::Untrusted { reason } = self.check().state {
                 return reason;
             }
-            assert!(Instant::now() < until, "the gateway is still trusted");
+            assert!(Instant::now() < deadline, "the gateway is still trusted");
         }
     }
 }
 
-/// Trust events of the event log, oldest first, once there are this many.
+/// Waits until the event log contains `count` trust events; returns their kinds and details, oldest first.
 fn trust_events(viewer: &ApiClient<'_>, count: usize) -> Vec<(String, String)> {
-    let until = Instant::now() + LONG;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let history = viewer.get("/api/v1/events/history?limit=1000").ok();
         let items = history["items"].as_array().unwrap().iter().rev();
@@ -216,7 +217,7 @@ fn trust_events(viewer: &ApiClient<'_>, count: usize) -> Vec<(String, String)> {
         if events.len() == count {
             return events;
         }
-        assert!(Instant::now() < until, "{history}");
+        assert!(Instant::now() < deadline, "{history}");
     }
 }
 
@@ -227,9 +228,9 @@ fn evidence(viewer: &ApiClient<'_>) -> Value {
 #[test]
 fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch() {
     let mut data_plane = TestDataPlane::new(GATEWAY);
-    let policy = data_plane.policy(1, SELDOM_S);
+    let policy = data_plane.policy(1, LONG_INTERVAL_S);
     let controller =
-        TestController::new_with_decisions(|controller| controller.with_trust_policy(GATEWAY, policy));
+        TestController::new_with_change(|controller| controller.with_trust_policy(GATEWAY, policy));
     let vic = controller.caller("vic", Role::Viewer);
     let mut gateway = Gateway::register(&controller.runtime, controller.link(GATEWAY, &[]));
     assert!(!gateway.gets_rows(), "no evidence yet");
@@ -258,7 +259,7 @@ fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch
     );
 
     // The attestation of another gateway is not required.
-    let other_gateway = Gateway::register(&controller.runtime, controller.link(OTHER, &[]));
+    let other_gateway = Gateway::register(&controller.runtime, controller.link(OTHER_GATEWAY, &[]));
     assert!(other_gateway.gets_rows());
     assert_eq!(vic.get("/api/v1/gateways/4").ok()["trust"], Value::Null);
     vic.get("/api/v1/gateways/4/evidence").refused(404, "not_found");
@@ -266,7 +267,7 @@ fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch
     data_plane.set(8);
     let token_before = gateway.fencing_token;
     let nonce = gateway.nonce();
-    // The gateway does not receive the response.
+    // This call does not update `gateway.fencing_token`, as if the gateway had not received the response.
     let (statement, inventory) = (data_plane.statement(nonce), data_plane.inventory());
     let submission = gateway.link.submit_evidence(token_before, &statement, &inventory);
     let (trust_status, new_token) = controller.runtime.block_on(submission).unwrap();
@@ -279,15 +280,18 @@ fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch
     assert_eq!(
         gateway.check_with_token(token_before).1,
         new_token,
-        "the token is reported again"
+        "the new token is reported again"
     );
     gateway.check();
     assert_eq!(Some(gateway.fencing_token), new_token);
     assert!(!gateway.gets_rows());
-    let listed = vic.get("/api/v1/gateways").ok()["items"][0].clone();
-    assert_eq!(listed["trust"], "untrusted", "{listed}");
-    assert_eq!(listed["evidence"]["verdict"], "contraindicated", "{listed}");
-    let reason = listed["trust_reason"].as_str().unwrap();
+    let gateway_item = vic.get("/api/v1/gateways").ok()["items"][0].clone();
+    assert_eq!(gateway_item["trust"], "untrusted", "{gateway_item}");
+    assert_eq!(
+        gateway_item["evidence"]["verdict"], "contraindicated",
+        "{gateway_item}"
+    );
+    let reason = gateway_item["trust_reason"].as_str().unwrap();
     assert!(
         reason.contains("control") && reason.contains("07 is now 08"),
         "{reason}"
@@ -297,10 +301,10 @@ fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch
     data_plane.set(7);
     assert_eq!(gateway.prove(&mut data_plane), GatewayTrustState::Trusted);
     assert!(gateway.gets_rows());
-    let result = StatusReport::default();
+    let report = StatusReport::default();
     controller
         .runtime
-        .block_on(gateway.link.report_status(gateway.fencing_token, &result))
+        .block_on(gateway.link.report_status(gateway.fencing_token, &report))
         .unwrap();
     let events = trust_events(&vic, 3);
     let kinds: Vec<&str> = events.iter().map(|(kind, _)| &**kind).collect();
@@ -324,20 +328,20 @@ fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch
     );
 }
 
-/// A process that only claims the newest fencing token over another connection does not affect the real one.
+/// A process that sends an invalid fencing token over another connection does not affect the registered process.
 #[test]
 fn an_invalid_fencing_token_ends_no_trust() {
     let mut data_plane = TestDataPlane::new(GATEWAY);
-    let policy = data_plane.policy(SELDOM_S, SELDOM_S);
+    let policy = data_plane.policy(LONG_INTERVAL_S, LONG_INTERVAL_S);
     let controller =
-        TestController::new_with_decisions(|controller| controller.with_trust_policy(GATEWAY, policy));
+        TestController::new_with_change(|controller| controller.with_trust_policy(GATEWAY, policy));
     let run = &controller.runtime;
     let older = Gateway::register(run, controller.link(GATEWAY, &[]));
     let mut gateway = Gateway::register(run, controller.link(GATEWAY, &[]));
     assert_eq!(gateway.prove(&mut data_plane), GatewayTrustState::Trusted);
     for fencing_token in [u64::MAX, gateway.fencing_token + 1, older.fencing_token, 0] {
         let malicious_link = controller.link(GATEWAY, &[]);
-        let lease_request = PlanRequest {
+        let plan_request = PlanRequest {
             start_period: None,
             period_s: 3_600,
             needs_round_numbers: false,
@@ -345,12 +349,12 @@ fn an_invalid_fencing_token_ends_no_trust() {
         for result in [
             run.block_on(malicious_link.list_changes(fencing_token, Revision::ZERO))
                 .map(drop),
-            run.block_on(malicious_link.get_plan(fencing_token, lease_request))
+            run.block_on(malicious_link.get_plan(fencing_token, plan_request))
                 .map(drop),
             run.block_on(malicious_link.list_prover_ids(fencing_token, 0))
                 .map(drop),
         ] {
-            // The largest number belongs to no existing incarnation.
+            // The fencing token u64::MAX belongs to an incarnation that does not exist.
             let is_expected = match fencing_token {
                 u64::MAX => matches!(result, Err(ClientError::RegistryRestored(_))),
                 _ => matches!(result, Err(ClientError::Replaced(_))),
@@ -363,10 +367,15 @@ fn an_invalid_fencing_token_ends_no_trust() {
 
 #[test]
 fn missing_old_and_foreign_statements_count_as_no_evidence() {
-    type Tamper = fn(&mut TestDataPlane, &mut TestDataPlane, Nonce, &[u8]) -> Option<Vec<u8>>;
-    let cases: [(&str, Tamper, &str); 4] = [
+    /// Arguments: data plane, another data plane, nonce, an old statement.
+    type MakeStatement = fn(&mut TestDataPlane, &mut TestDataPlane, Nonce, &[u8]) -> Option<Vec<u8>>;
+    let cases: [(&str, MakeStatement, &str); 4] = [
         ("none", |_, _, _, _| None, "no evidence received for 2 s"),
-        ("an old statement", |_, _, _, old| Some(old.to_vec()), "nonce"),
+        (
+            "an old statement",
+            |_, _, _, old_statement| Some(old_statement.to_vec()),
+            "nonce",
+        ),
         (
             "another gateway's statement",
             |_, other_data_plane, nonce, _| Some(other_data_plane.statement(nonce)),
@@ -374,31 +383,34 @@ fn missing_old_and_foreign_statements_count_as_no_evidence() {
         ),
         (
             "another gateway's id",
-            |data_plane, _, nonce, _| Some(TestDataPlane::start(OTHER, &data_plane.pem, 2).statement(nonce)),
+            |data_plane, _, nonce, _| {
+                Some(TestDataPlane::start(OTHER_GATEWAY, &data_plane.pem, 2).statement(nonce))
+            },
             "4",
         ),
     ];
     let mut data_plane = TestDataPlane::new(GATEWAY);
     let policy = data_plane.policy(1, 2);
     let controller =
-        TestController::new_with_decisions(|controller| controller.with_trust_policy(GATEWAY, policy));
+        TestController::new_with_change(|controller| controller.with_trust_policy(GATEWAY, policy));
     let vic = controller.caller("vic", Role::Viewer);
-    let mut other_data_plane = TestDataPlane::new(OTHER);
+    let mut other_data_plane = TestDataPlane::new(OTHER_GATEWAY);
     let mut gateway = Gateway::register(&controller.runtime, controller.link(GATEWAY, &[]));
     let nonce = gateway.nonce();
-    let old = data_plane.statement(nonce);
+    let old_statement = data_plane.statement(nonce);
     assert_eq!(
-        gateway.submit_evidence(&old, &data_plane),
+        gateway.submit_evidence(&old_statement, &data_plane),
         Ok(GatewayTrustState::Trusted)
     );
-    for (case, tamper, message) in cases {
+    for (case, make_statement, message) in cases {
         let nonce = gateway.nonce();
-        if let Some(statement) = tamper(&mut data_plane, &mut other_data_plane, nonce, &old) {
-            // The submission is refused, or the evidence is invalid.
+        if let Some(statement) = make_statement(&mut data_plane, &mut other_data_plane, nonce, &old_statement)
+        {
+            // The controller refuses the submission or rejects the evidence.
             let result = gateway.submit_evidence(&statement, &data_plane);
             assert_ne!(result, Ok(GatewayTrustState::Trusted), "{case}");
         }
-        let reason = gateway.until_untrusted();
+        let reason = gateway.wait_until_untrusted();
         assert!(reason.contains(message), "{case}: {reason}");
         assert!(!gateway.gets_rows(), "{case}");
         assert_eq!(evidence(&vic)["trust"], "untrusted", "{case}");
@@ -413,7 +425,8 @@ fn missing_old_and_foreign_statements_count_as_no_evidence() {
     assert!(events[1].1.contains("no evidence received"), "{events:?}");
 }
 
-/// A new controller has no evidence of a gateway: the gateway must submit current evidence.
+/// A controller does not have the evidence that a gateway submitted to another controller. The gateway must submit evidence
+/// again.
 #[test]
 fn a_gateway_submits_evidence_to_each_controller() {
     let server = match Postgres::start(PostgresOptions::default()) {
@@ -425,13 +438,19 @@ fn a_gateway_submits_evidence_to_each_controller() {
     };
     let runtime = Arc::new(Runtime::new().unwrap());
     let location: Location = server.new_schema("fleet").unwrap().parse().unwrap();
-    runtime.block_on(Registry::create(&location, &key())).unwrap();
-    let open = || runtime.block_on(Registry::open(&location, &key())).unwrap();
+    runtime
+        .block_on(Registry::create(&location, &master_key()))
+        .unwrap();
+    let open = || {
+        runtime
+            .block_on(Registry::open(&location, &master_key()))
+            .unwrap()
+    };
     let ca = Arc::new(Ca::new());
     let mut data_plane = TestDataPlane::new(GATEWAY);
     let mut controller = |name| {
-        let policy = data_plane.policy(SELDOM_S, SELDOM_S);
-        TestController::with_decisions(
+        let policy = data_plane.policy(LONG_INTERVAL_S, LONG_INTERVAL_S);
+        TestController::with_change(
             Arc::clone(&ca),
             Arc::clone(&runtime),
             open(),
@@ -452,9 +471,11 @@ fn a_gateway_submits_evidence_to_each_controller() {
     let nonce = gateway.nonce();
     assert_eq!(evidence(&vic)["trust"], "unproven");
     assert_eq!(evidence(&vic)["controller"], "ctl-b");
-    // Evidence of an earlier boot is refused, although this controller has not seen the later one.
-    let mut older = data_plane.restarted(4);
-    let result = gateway.submit_evidence(&older.statement(nonce), &older).unwrap();
+    // The controller refuses evidence of an earlier boot, although only the other controller has seen the later boot.
+    let mut older_data_plane = data_plane.restarted(4);
+    let result = gateway
+        .submit_evidence(&older_data_plane.statement(nonce), &older_data_plane)
+        .unwrap();
     assert!(
         matches!(&result, GatewayTrustState::Untrusted { reason } if reason.contains("restored")),
         "{result:?}"
@@ -462,7 +483,7 @@ fn a_gateway_submits_evidence_to_each_controller() {
     assert!(!gateway.gets_rows());
     let kinds: Vec<String> = trust_events(&vic, 2).into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, ["gateway_trusted", "gateway_untrusted"]);
-    // After a restart the gateway may submit evidence immediately.
+    // After a restart, the gateway can submit evidence immediately.
     let mut gateway = Gateway::register(&runtime, b.link(GATEWAY, &[]));
     assert!(!gateway.gets_rows());
     assert_eq!(gateway.prove(&mut data_plane), GatewayTrustState::Trusted);

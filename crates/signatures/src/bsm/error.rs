@@ -45,7 +45,7 @@ pub enum BsmError {
         /// The allowed range.
         range: RangeInclusive<i64>,
     },
-    /// A number that no value of an enumeration has.
+    /// A number to which the enumeration assigns no value.
     #[error("{field}: {index} is not a defined value")]
     Enumeration {
         /// Path of the field.
@@ -62,7 +62,8 @@ pub enum BsmError {
 }
 
 impl From<DecodeError> for BsmError {
-    /// rasn names types and Rust fields, nested: "BsmCoreData.accel_set", "AccelerationSet4Way.long".
+    /// rasn reports nested errors, each with the names of a type and of a Rust field, such as "BsmCoreData.accel_set"
+    /// and "AccelerationSet4Way.long".
     fn from(error: DecodeError) -> Self {
         let mut path = Vec::new();
         let mut root = &error;

@@ -3,10 +3,10 @@
 //! With the unaligned packed encoding rules (UPER, ITU-T X.691), `BSMcoreData` has 290 bits and no preamble.
 //! `BasicSafetyMessage` begins with an extension bit, a bit for partII and a bit for regional, all 0 here, and ends
 //! with 3 padding bits, also 0: [37 bytes](MESSAGE_BYTES) in total. `MessageFrame` begins with an extension bit,
-//! messageId 20 in 15 bits, and the message's length in one byte: [40 bytes](FRAME_BYTES) in total. A message with part
-//! II or extensions is refused and not truncated, since a signature covers the whole message.
+//! messageId 20 in 15 bits, and the message's length in one byte: [40 bytes](FRAME_BYTES) in total. The decoder refuses
+//! a message with part II or extensions instead of truncating the message, since a signature covers the whole message.
 //!
-//! Each message has exactly one encoding: decoding a message and [`CoreData::encode`] return the same bytes.
+//! Each message has exactly one encoding: [`CoreData::encode`] returns the bytes from which a message was decoded.
 //!
 //! ```
 //! use linewarden_signatures::bsm::{CoreData, TransmissionState};
@@ -41,7 +41,7 @@ pub const FRAME_BYTES: usize = FRAME_HEADER.len() + MESSAGE_BYTES;
 /// Extension bit 0, messageId 20 in 15 bits, length of the message.
 const FRAME_HEADER: [u8; 3] = [0, 20, MESSAGE_BYTES as u8];
 
-/// Fields within their ranges, with their encoding. The JSON form is that of [`BsmCoreData`].
+/// Fields within their ranges, with their encoding. The JSON is the same as for [`BsmCoreData`].
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[serde(try_from = "BsmCoreData", into = "BsmCoreData")]
 pub struct CoreData {
@@ -49,7 +49,8 @@ pub struct CoreData {
     message: [u8; MESSAGE_BYTES],
 }
 
-/// Neither option is ever present: [`CoreData::decode`] checks their bits first.
+/// `part_ii` and `regional` are never present: [`CoreData::decode`] refuses a message in which one of their bits is
+/// set.
 #[derive(AsnType, Decode, Encode)]
 #[rasn(automatic_tags)]
 #[non_exhaustive]
@@ -60,7 +61,7 @@ struct BasicSafetyMessage {
 }
 
 impl CoreData {
-    /// Checks the ranges of the fields.
+    /// Checks the ranges of the fields, and encodes the fields.
     ///
     /// # Errors
     /// The first number that is out of its range.

@@ -31,22 +31,22 @@ fn with_seeds(count: u64, test: impl Fn(&mut ChaCha8Rng)) {
     }
 }
 
-fn known(index: usize) -> CoreData {
+fn decoded_frame(index: usize) -> CoreData {
     CoreData::decode_frame(&hex::decode(FRAMES[index]).unwrap()).unwrap()
 }
 
 /// The fields as JSON, with the value at a path of the form `accelSet.long` replaced.
 fn json_with(path: &str, value: Value) -> Value {
-    let mut json = serde_json::to_value(known(1)).unwrap();
+    let mut json = serde_json::to_value(decoded_frame(1)).unwrap();
     *json.pointer_mut(&format!("/{}", path.replace('.', "/"))).unwrap() = value;
     json
 }
 
-fn numbers_in(value: &mut Value, path: &str, set: &mut impl FnMut(&str, &mut Value)) {
+fn for_each_value(value: &mut Value, path: &str, set: &mut impl FnMut(&str, &mut Value)) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                numbers_in(value, &format!("{path}.{name}"), set);
+                for_each_value(value, &format!("{path}.{name}"), set);
             }
         }
         value => set(path.trim_start_matches('.'), value),
@@ -54,10 +54,10 @@ fn numbers_in(value: &mut Value, path: &str, set: &mut impl FnMut(&str, &mut Val
 }
 
 fn random_core_data(random: &mut ChaCha8Rng) -> CoreData {
-    let ranges = known(0).fields().numbers();
-    let mut json = serde_json::to_value(known(0)).unwrap();
+    let ranges = decoded_frame(0).fields().numbers();
+    let mut json = serde_json::to_value(decoded_frame(0)).unwrap();
     let controls = ["unavailable", "off", "on", "engaged"];
-    numbers_in(&mut json, "", &mut |path, value| {
+    for_each_value(&mut json, "", &mut |path, value| {
         *value = match (
             path.rsplit('.').next().unwrap(),
             ranges.iter().find(|(field, ..)| *field == path),
@@ -84,7 +84,8 @@ fn random_core_data(random: &mut ChaCha8Rng) -> CoreData {
     serde_json::from_value(json).unwrap()
 }
 
-/// X.691 11.5.7.1 by hand: each field less its least value, in as many bits as the range needs.
+/// An independent implementation of X.691 11.5.7.1: the difference between each field and its least value, in as many
+/// bits as the range needs.
 fn encode_by_hand(fields: &BsmCoreData) -> [u8; MESSAGE_BYTES] {
     let number = |path: &str| {
         let (_, value, range) = fields
@@ -140,9 +141,8 @@ fn encode_by_hand(fields: &BsmCoreData) -> [u8; MESSAGE_BYTES] {
     message
 }
 
-/// Property of any bytes: decoding refuses them, or encoding the decoded fields returns the same
-/// bytes.
-fn refused_or_the_same(message: &[u8; MESSAGE_BYTES]) -> Result<(), BsmError> {
+/// Checks a property of any bytes: decoding refuses the bytes, or encoding the decoded fields returns the same bytes.
+fn check_refused_or_reencoded(message: &[u8; MESSAGE_BYTES]) -> Result<(), BsmError> {
     let core_data = CoreData::decode(message)?;
     assert_eq!(core_data.encode(), *message);
     assert_eq!(CoreData::new(*core_data.fields()), Ok(core_data));
@@ -153,10 +153,10 @@ fn refused_or_the_same(message: &[u8; MESSAGE_BYTES]) -> Result<(), BsmError> {
 #[test]
 fn known_answers() {
     for (index, frame) in FRAMES.iter().enumerate() {
-        let core_data = known(index);
+        let core_data = decoded_frame(index);
         assert_eq!(hex::encode(core_data.encode_frame()), frame.to_lowercase());
         assert_eq!(hex::encode(core_data.encode()), frame.to_lowercase()[6..]);
-        assert_eq!(refused_or_the_same(&core_data.encode()), Ok(()));
+        assert_eq!(check_refused_or_reencoded(&core_data.encode()), Ok(()));
     }
 }
 
@@ -171,17 +171,17 @@ fn json_of_a_known_answer() {
         r#""rightRear":true},"traction":"off","abs":"off","scs":"off","brakeBoost":"off","auxBrakes":"off"},"#,
         r#""size":{"width":300,"length":500}}"#,
     );
-    assert_eq!(serde_json::to_string(&known(1)).unwrap(), text);
-    assert_eq!(serde_json::from_str::<CoreData>(text).unwrap(), known(1));
+    assert_eq!(serde_json::to_string(&decoded_frame(1)).unwrap(), text);
+    assert_eq!(serde_json::from_str::<CoreData>(text).unwrap(), decoded_frame(1));
 }
 
 #[test]
 fn each_number_has_its_bounds() {
-    for (path, _, range) in known(1).fields().numbers() {
+    for (path, _, range) in decoded_frame(1).fields().numbers() {
         for value in [*range.start(), *range.end()] {
             let core_data: CoreData = serde_json::from_value(json_with(path, json!(value))).unwrap();
             assert_eq!(
-                refused_or_the_same(&core_data.encode()),
+                check_refused_or_reencoded(&core_data.encode()),
                 Ok(()),
                 "{path}: {value}"
             );
@@ -194,7 +194,7 @@ fn each_number_has_its_bounds() {
             let error = serde_json::from_value::<CoreData>(json_with(path, json!(value))).unwrap_err();
             let expected = format!("{path}: {value} is not in {}..={}", range.start(), range.end());
             assert_eq!(error.to_string(), expected);
-            // The bounds that make the encoding are no wider than those of the check.
+            // The bounds of the encoding are no wider than the bounds of the check.
             let core_data: BsmCoreData = serde_json::from_value(json_with(path, json!(value))).unwrap();
             assert!(rasn::uper::encode(&core_data).is_err(), "{path}: {value}");
         }
@@ -220,7 +220,7 @@ fn each_flipped_bit_is_refused_or_read() {
         for bit in 0..8 * MESSAGE_BYTES {
             let mut flipped = message;
             flipped[bit / 8] ^= 0x80 >> (bit % 8);
-            let outcome = refused_or_the_same(&flipped);
+            let outcome = check_refused_or_reencoded(&flipped);
             match bit {
                 0 => assert_eq!(outcome, Err(BsmError::Extension)),
                 1 => assert_eq!(outcome, Err(BsmError::PartII)),
@@ -240,7 +240,7 @@ fn each_flipped_bit_is_refused_or_read() {
 
 #[test]
 fn each_flipped_bit_of_the_frame_is_refused() {
-    let frame = known(1).encode_frame();
+    let frame = decoded_frame(1).encode_frame();
     for bit in 0..8 * (FRAME_BYTES - MESSAGE_BYTES) {
         let mut flipped = frame;
         flipped[bit / 8] ^= 0x80 >> (bit % 8);
@@ -259,8 +259,8 @@ fn each_flipped_bit_of_the_frame_is_refused() {
 
 #[test]
 fn other_lengths_are_refused() {
-    let frame = [known(1).encode_frame(), known(0).encode_frame()].concat();
-    let message = [known(1).encode(), known(0).encode()].concat();
+    let frame = [decoded_frame(1).encode_frame(), decoded_frame(0).encode_frame()].concat();
+    let message = [decoded_frame(1).encode(), decoded_frame(0).encode()].concat();
     for length in (0..frame.len()).filter(|length| *length != FRAME_BYTES) {
         assert_eq!(
             CoreData::decode_frame(&frame[..length]),
@@ -282,11 +282,11 @@ fn random_bytes_are_refused_or_read() {
         for _ in 0..200 {
             let mut message = [0; MESSAGE_BYTES];
             random.fill_bytes(&mut message);
-            let _ = refused_or_the_same(&message);
+            let _ = check_refused_or_reencoded(&message);
             // Most inputs fail at their first or last bits.
             message[0] &= 0x1f;
             message[MESSAGE_BYTES - 1] &= 0xf8;
-            valid_count.set(valid_count.get() + usize::from(refused_or_the_same(&message).is_ok()));
+            valid_count.set(valid_count.get() + usize::from(check_refused_or_reencoded(&message).is_ok()));
         }
     });
     assert!(
@@ -299,7 +299,7 @@ fn random_bytes_are_refused_or_read() {
 #[test]
 fn undefined_values_are_named() {
     let refusal = |bits: std::ops::Range<usize>| {
-        let mut message = known(0).encode();
+        let mut message = decoded_frame(0).encode();
         bits.for_each(|bit| message[bit / 8] |= 0x80 >> (bit % 8));
         CoreData::decode(&message).unwrap_err().to_string()
     };
@@ -331,7 +331,7 @@ fn invalid_json_is_refused() {
         "/brakes/wheelBrakes",
         "/size",
     ] {
-        let fields = serde_json::to_value(known(1)).unwrap();
+        let fields = serde_json::to_value(decoded_frame(1)).unwrap();
         let mut extended = fields.clone();
         extended.pointer_mut(pointer).unwrap()["color"] = json!(1);
         assert!(
@@ -375,7 +375,7 @@ fn frame_of_the_standard() {
         message_id: u16,
         value: Any,
     }
-    for core_data in [known(0), known(1)] {
+    for core_data in [decoded_frame(0), decoded_frame(1)] {
         let frame = MessageFrame {
             message_id: 20,
             value: Any::new(core_data.encode().to_vec()),

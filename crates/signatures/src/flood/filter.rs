@@ -1,10 +1,11 @@
 //! A classic BPF filter by which the kernel drops a flood before the flood fills the socket's buffer (`SO_ATTACH_FILTER`).
 //!
-//! Datagrams that are not messages, by their length and first three bytes, are sampled: only one in several passes.
-//! Either all messages pass, or the messages of known senders pass and those of other senders are sampled. The filter
-//! identifies a sender by a tag: 32 bits of a hash, under secret numbers, of the source and the signer that its
-//! messages name. An unknown sender has the tag of a given known sender with a probability of 2^-32, or up to 2^-16 if
-//! it can choose its IPv6 link-local address. Attaching the filter requires no capability.
+//! The filter recognizes messages by their length and first three bytes. Datagrams that are not messages are sampled:
+//! only one in several passes. Either all messages pass, or the messages of known senders pass and the messages of
+//! other senders are sampled. The filter identifies a sender by a tag: 32 bits of a hash of the source and of the
+//! signer that the sender's messages name. Secret numbers are part of the hash. An unknown sender has the tag of a
+//! given known sender with a probability of 2^-32, or up to 2^-16 if the unknown sender can choose its IPv6 link-local
+//! address. Attaching the filter requires no capability.
 
 use std::hash::{Hash as _, Hasher as _};
 use std::net::IpAddr;
@@ -19,8 +20,8 @@ use crate::source::network;
 /// Maximum number of known senders of a filter: the program for this number of senders has fewer than a
 /// third of the instructions that the kernel allows (`BPF_MAXINSNS`, 4,096).
 pub(super) const KNOWN_MAX: usize = 1_024;
-/// Tags in a group. One comparison decides whether to skip a group; otherwise its tags are compared one by one. A group is
-/// shorter than the longest conditional jump, 255 instructions.
+/// Number of tags in a group. One comparison decides whether the program skips a group; otherwise the program compares
+/// the tags of the group one by one. A group is shorter than the longest conditional jump, 255 instructions.
 const GROUP: usize = 32;
 
 /// Like `struct sock_filter` of `linux/filter.h`.
@@ -60,13 +61,15 @@ mod code {
 }
 
 /// Load offsets from this number on are relative to the IP header.
-const IP: u32 = libc::SKF_NET_OFF as u32;
+const IP_HEADER: u32 = libc::SKF_NET_OFF as u32;
 /// Offset from which a random number is loaded.
-const RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
-/// The message begins after the UDP header.
-const MESSAGE: u32 = 8;
-const KEY_ID: u32 = MESSAGE + 4;
-const ALL: u32 = u32::MAX;
+const RANDOM_OFFSET: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
+/// Offset of the message, after the UDP header.
+const MESSAGE_OFFSET: u32 = 8;
+/// Offset of the key identifier in the datagram.
+const KEY_ID_OFFSET: u32 = MESSAGE_OFFSET + 4;
+/// Return value with which the whole datagram passes.
+const PASS: u32 = u32::MAX;
 const LINK_LOCAL: u32 = 0xfe80_0000;
 const LINK_LOCAL_MASK: u32 = 0xffc0_0000;
 
@@ -85,8 +88,8 @@ impl Tags {
     /// The tag of a sender, as the filter computes it.
     pub(super) fn of(&self, source: IpAddr, key: KeyId) -> u32 {
         let [first_factor, second_factor] = self.0;
-        // With the first multiplication alone, a change of a word's highest bit would change only the state's highest bit,
-        // and the same change of the next word would cancel it.
+        // With the first multiplication alone, a change of a word's highest bit would change only the state's highest
+        // bit, and the same change in the next word would cancel that change.
         let mix = |state: u32, word: u32| {
             let product = (state ^ word).wrapping_mul(first_factor);
             (product ^ product >> 16).wrapping_mul(second_factor)
@@ -101,8 +104,8 @@ impl Tags {
         mix(mix(source, (key >> 32) as u32), key as u32)
     }
 
-    /// A program that passes all messages (`None`), or messages of senders with these tags, sorted, at most [`KNOWN_MAX`]. One in
-    /// `sample_one_in` of the other datagrams passes.
+    /// A program that passes all messages (`None`), or the messages of senders with one of the tags `known`. The tags
+    /// must be sorted, and at most [`KNOWN_MAX`]. Of the other datagrams, one in `sample_one_in` passes.
     pub(super) fn program(&self, known: Option<&[u32]>, sample_one_in: u64) -> Vec<SockFilter> {
         let instructions = self.instructions(known, sample_one_in);
         instructions
@@ -114,33 +117,40 @@ impl Tags {
     }
 
     fn instructions(&self, known: Option<&[u32]>, sample_one_in: u64) -> Vec<Instruction> {
-        let messages = match known {
+        let message_instructions = match known {
             Some(known) => self.filter_by_tags(known),
-            None => vec![statement(code::RET, ALL)],
+            None => vec![statement(code::RET, PASS)],
         };
-        let to_sample = statement(code::JA, messages.len() as u32);
+        let jump_to_sampling = statement(code::JA, message_instructions.len() as u32);
         let mut program = vec![
             statement(code::LD_LEN, 0),
-            // A shorter datagram skips to `to_sample`.
-            jump(code::JGE, 0, 3, MESSAGE + HEADER_BYTES as u32),
-            statement(code::LD_WORD, MESSAGE),
+            // A shorter datagram skips to `jump_to_sampling`.
+            jump(code::JGE, 0, 3, MESSAGE_OFFSET + HEADER_BYTES as u32),
+            statement(code::LD_WORD, MESSAGE_OFFSET),
             statement(code::AND, !0xff),
             jump(code::JEQ, 1, 0, MAGIC_AND_VERSION << 8),
-            to_sample,
+            jump_to_sampling,
         ];
-        program.extend(messages);
+        program.extend(message_instructions);
         program.extend([
-            statement(code::LD_WORD, RANDOM),
-            jump(code::JGT, 1, 0, (u64::from(ALL) / sample_one_in.max(1)) as u32),
-            statement(code::RET, ALL),
+            statement(code::LD_WORD, RANDOM_OFFSET),
+            jump(
+                code::JGT,
+                1,
+                0,
+                (u64::from(u32::MAX) / sample_one_in.max(1)) as u32,
+            ),
+            statement(code::RET, PASS),
             statement(code::RET, 0),
         ]);
         program
     }
 
+    /// Instructions that pass the messages of senders with these tags, and continue with sampling for other messages.
     fn filter_by_tags(&self, known: &[u32]) -> Vec<Instruction> {
         let mut groups = Vec::new();
-        // Built from the last group on: a tag not found in its group is in no group, so the jump skips the remaining groups.
+        // The groups are built from the last to the first. A tag that is not found in its group is in no group, so the
+        // jump at the end of a group skips all following groups.
         for group in known.chunks(GROUP).rev() {
             let (length, last_tag) = (group.len() as u8, group.last().copied().unwrap_or(0));
             let mut program = vec![jump(code::JGT, length + 2, 0, last_tag)];
@@ -148,7 +158,7 @@ impl Tags {
                 program.push(jump(code::JEQ, length - index, 0, *tag));
             }
             program.push(statement(code::JA, 1 + groups.len() as u32));
-            program.push(statement(code::RET, ALL));
+            program.push(statement(code::RET, PASS));
             program.append(&mut groups);
             groups = program;
         }
@@ -175,27 +185,27 @@ impl Tags {
                 statement(code::ST, 0),
             ]
         };
-        let two_words = [mix(IP + 16), mix(IP + 20)].concat();
+        let two_words = [mix(IP_HEADER + 16), mix(IP_HEADER + 20)].concat();
         let is_link_local = [
-            statement(code::LD_WORD, IP + 8),
+            statement(code::LD_WORD, IP_HEADER + 8),
             statement(code::AND, LINK_LOCAL_MASK),
             jump(code::JEQ, 0, two_words.len() as u8, LINK_LOCAL),
         ];
         let ip6 = [
-            [mix(IP + 8), mix(IP + 12)].as_flattened(),
+            [mix(IP_HEADER + 8), mix(IP_HEADER + 12)].as_flattened(),
             &is_link_local,
             &two_words,
         ]
         .concat();
-        let ip4 = [&mix(IP + 12)[..], &[statement(code::JA, ip6.len() as u32)]].concat();
+        let ip4 = [&mix(IP_HEADER + 12)[..], &[statement(code::JA, ip6.len() as u32)]].concat();
         let family = [
             statement(code::LD_IMM, 0),
             statement(code::ST, 0),
-            statement(code::LD_BYTE, IP),
+            statement(code::LD_BYTE, IP_HEADER),
             statement(code::AND, 0xf0),
             jump(code::JEQ, 0, ip4.len() as u8, 0x40),
         ];
-        let signer = [mix(KEY_ID), mix(KEY_ID + 4)];
+        let signer = [mix(KEY_ID_OFFSET), mix(KEY_ID_OFFSET + 4)];
         [&family[..], &ip4, &ip6, signer.as_flattened()].concat()
     }
 }
@@ -225,8 +235,8 @@ mod tests {
     fn run(program: &[Instruction], ip: &[u8], udp: &[u8], random: u32) -> (bool, usize) {
         let (mut a, mut x, mut memory, mut pc) = (0u32, 0u32, 0u32, 0usize);
         let byte = |offset: u32| {
-            let (header, index) = if (IP..RANDOM).contains(&offset) {
-                (ip, offset - IP)
+            let (header, index) = if (IP_HEADER..RANDOM_OFFSET).contains(&offset) {
+                (ip, offset - IP_HEADER)
             } else {
                 (udp, offset)
             };
@@ -237,7 +247,7 @@ mod tests {
             pc += 1;
             let skipped = |is_true: bool| usize::from(if is_true { jt } else { jf });
             match code {
-                code::LD_WORD if k == RANDOM => a = random,
+                code::LD_WORD if k == RANDOM_OFFSET => a = random,
                 code::LD_WORD => {
                     let word: Option<Vec<u8>> = (0..4).map(|index| byte(k + index)).collect();
                     let Some(word) = word else { return (false, steps) };

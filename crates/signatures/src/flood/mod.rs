@@ -1,4 +1,5 @@
-//! Decides when the kernel filters a flood: reading a datagram takes a microsecond, even if it is dropped at once.
+//! Decides when the kernel filters a flood. Without a filter, the receiving thread needs a microsecond to read each
+//! datagram, even a datagram that it then drops.
 
 mod filter;
 mod senders;
@@ -12,18 +13,20 @@ use self::filter::Tags;
 use self::senders::Senders;
 use self::window::{Counts, WINDOW, Window};
 use crate::message::KeyId;
-use crate::reputation::{MEMORY, NewSenderLimit};
+use crate::reputation::{ENTRY_LIFETIME, NewSenderLimit};
 use crate::scheduler::{Source, Span, Time};
 
 /// Minimum age of a filter that is replaced only to change its sample rate.
 const FILTER_AGE_MIN: Span = Span::from_millis(50);
-/// Datagrams in a window that count as a flood: 50,000 a second.
-const FLOOD: u64 = 5_000;
-/// A flood ends below this number: 25,000 a second. With a single threshold, a rate near the threshold would attach and
-/// detach filters in turn.
-const FLOOD_CONTINUES: u64 = FLOOD / 2;
-/// Datagrams of a flood that pass a filter in a window: 5,000 a second, the receiver's rate limit of new senders.
-const SAMPLE: u64 = WINDOW.as_nanos() / NewSenderLimit::INTERVAL.as_nanos();
+/// Number of datagrams in a window from which on the datagrams count as a flood: 50,000 a second.
+const FLOOD_MIN: u64 = 5_000;
+/// A flood ends below this number of datagrams in a window: 25,000 a second. With a single threshold, a rate near the
+/// threshold would alternately attach and detach filters.
+const FLOOD_CONTINUES_MIN: u64 = FLOOD_MIN / 2;
+/// Number of datagrams of a flood that should pass a filter in a window: 5,000 a second, the receiver's rate limit of
+/// new senders.
+const SAMPLE_PER_WINDOW: u64 = WINDOW.as_nanos() / NewSenderLimit::INTERVAL.as_nanos();
+/// Greatest sample ratio: at least one in this number of datagrams passes.
 const SAMPLE_ONE_IN_MAX: u64 = 1 << 16;
 /// A filter is rebuilt after this time, to include new known senders. A rejected filter of non-messages is retried after this time.
 const REBUILD_INTERVAL: Span = Span::from_millis(1_000);
@@ -46,7 +49,7 @@ pub struct FilterStatus {
     pub known_senders: Option<usize>,
 }
 
-/// A state machine, driven by the datagrams of one receiver.
+/// State of the detection of floods and of the filter, driven by the datagrams of one receiver.
 pub(crate) struct Flood {
     tags: Tags,
     senders: Senders,
@@ -67,14 +70,15 @@ struct Filter {
     /// Tags whose messages pass, sorted. `None`: all messages pass.
     tags: Option<Vec<u32>>,
     sample_one_in: u64,
-    /// When the filter samples datagrams: from attachment to detachment.
-    from: Time,
-    until: Time,
+    /// The filter samples datagrams from this time on.
+    attached_at: Time,
+    /// The filter samples datagrams before this time.
+    detached_at: Time,
 }
 
 impl Filter {
     fn samples_at(&self, time: Time) -> bool {
-        self.from <= time && time < self.until
+        self.attached_at <= time && time < self.detached_at
     }
 
     fn samples_messages_of(&self, tag: u32) -> bool {
@@ -83,11 +87,12 @@ impl Filter {
     }
 }
 
-/// A counted message of an unknown sender.
+/// A message of an unknown sender that has been counted.
 #[derive(Clone, Copy)]
 pub(crate) struct UnknownSenderMessage {
     tag: u32,
     sender: Source,
+    /// Number of datagrams that the message represents, see [`Flood::weight`].
     weight: u64,
     arrived: Time,
 }
@@ -106,7 +111,7 @@ struct ActiveFloods {
 
 impl ActiveFloods {
     fn sample_one_in(self) -> u64 {
-        (self.datagrams / SAMPLE).clamp(1, SAMPLE_ONE_IN_MAX)
+        (self.datagrams / SAMPLE_PER_WINDOW).clamp(1, SAMPLE_ONE_IN_MAX)
     }
 }
 
@@ -124,14 +129,14 @@ impl Flood {
         }
     }
 
-    fn count(&mut self, arrived: Time, count: impl FnOnce(&mut Counts)) {
+    fn count(&mut self, arrived: Time, update: impl FnOnce(&mut Counts)) {
         if let Some(slot) = self.window.slot(arrived) {
-            count(slot);
+            update(slot);
         }
     }
 
-    /// The number of datagrams that one received datagram represents: the sample ratio of the filter attached at its arrival if that
-    /// filter samples its kind, otherwise 1.
+    /// The number of datagrams that one received datagram represents. If the filter that was attached at the datagram's
+    /// arrival samples datagrams of this kind, the number is the filter's sample ratio, otherwise 1.
     fn weight(&self, arrived: Time, is_sampled: impl Fn(&Filter) -> bool) -> u64 {
         let filters = [&self.filter, &self.previous].into_iter().flatten();
         let mut filters_at_arrival = filters.filter(|filter| filter.samples_at(arrived));
@@ -148,7 +153,7 @@ impl Flood {
         self.record_passing(arrived);
     }
 
-    /// Records a datagram that no filter drops.
+    /// Records a datagram that no filter drops. Such a datagram only advances the time of the window.
     pub(crate) fn record_passing(&mut self, arrived: Time) {
         self.count(arrived, |_| {});
     }
@@ -208,10 +213,10 @@ impl Flood {
     /// Records that the filter was attached. With `replaced`, the previous filter sampled datagrams until now.
     pub(crate) fn record_attached(&mut self, now: Time, replaced: bool) {
         if let Some(filter) = &mut self.filter {
-            filter.from = now;
+            filter.attached_at = now;
         }
         if let Some(previous) = self.previous.as_mut().filter(|_| replaced) {
-            previous.until = now;
+            previous.detached_at = now;
         }
     }
 
@@ -221,7 +226,7 @@ impl Flood {
         if self.filter.take().is_some_and(|filter| filter.tags.is_some()) {
             // A filter that samples only non-messages is a hundred times smaller, so the kernel may accept such a
             // filter.
-            self.messages_pass_until = now + MEMORY;
+            self.messages_pass_until = now + ENTRY_LIFETIME;
         } else {
             self.retry_at = now + REBUILD_INTERVAL;
         }
@@ -235,7 +240,10 @@ impl Flood {
     /// The current filter becomes the previous one.
     fn retire_filter(&mut self, now: Time) {
         if let Some(filter) = self.filter.take() {
-            self.previous = Some(Filter { until: now, ..filter });
+            self.previous = Some(Filter {
+                detached_at: now,
+                ..filter
+            });
         }
     }
 
@@ -272,11 +280,12 @@ impl Flood {
         None
     }
 
+    /// Whether a filter must be attached, replaced or detached.
     fn is_outdated(&self, floods: ActiveFloods, now: Time) -> bool {
         let Some(filter) = &self.filter else {
             return floods.datagrams > 0;
         };
-        let (samples, age) = (floods.sample_one_in(), now.saturating_since(filter.from));
+        let (samples, age) = (floods.sample_one_in(), now.saturating_since(filter.attached_at));
         floods.datagrams == 0
             || floods.unknown_senders != filter.tags.is_some()
             || age >= REBUILD_INTERVAL
@@ -287,29 +296,31 @@ impl Flood {
     fn active_floods(&self, now: Time) -> ActiveFloods {
         let (total, projected) = (self.window.total(), self.window.projected());
         let samples_messages = self.filter.as_ref().map(|filter| filter.tags.is_some());
-        let is_flood = |count: u64, continues: bool| count >= if continues { FLOOD_CONTINUES } else { FLOOD };
-        let continues = samples_messages == Some(true);
-        let is_cause = total.is_overloaded || total.refused >= FLOOD || continues;
+        let is_flood =
+            |count: u64, continues: bool| count >= if continues { FLOOD_CONTINUES_MIN } else { FLOOD_MIN };
+        let is_sampling_messages = samples_messages == Some(true);
+        let may_sample_messages = total.is_overloaded || total.refused >= FLOOD_MIN || is_sampling_messages;
         let too_many_senders = self.senders.is_overflowed(now);
         let messages_pass = now < self.messages_pass_until || too_many_senders;
         let non_messages = is_flood(total.non_messages, samples_messages.is_some());
-        let from_unknown = is_cause && is_flood(total.unknown_senders, continues);
-        let unknown = from_unknown && !messages_pass;
-        // A large flood gets the sample ratio for its full rate even before it has lasted for a window.
+        let has_message_flood = may_sample_messages && is_flood(total.unknown_senders, is_sampling_messages);
+        let unknown_senders = has_message_flood && !messages_pass;
+        // A large flood gets the sample ratio for its full rate even before the flood has lasted for a window.
         let count_of =
             |is_flood: bool, total: u64, projected: u64| if is_flood { total.max(projected) } else { 0 };
         ActiveFloods {
             non_messages,
-            unknown_senders: unknown,
-            passes_unfiltered: from_unknown && messages_pass,
-            too_many_senders: from_unknown && too_many_senders,
+            unknown_senders,
+            passes_unfiltered: has_message_flood && messages_pass,
+            too_many_senders: has_message_flood && too_many_senders,
             datagrams: count_of(non_messages, total.non_messages, projected.non_messages).saturating_add(
-                count_of(unknown, total.unknown_senders, projected.unknown_senders),
+                count_of(unknown_senders, total.unknown_senders, projected.unknown_senders),
             ),
         }
     }
 
-    /// Returns `None` without a flood, or with a flood of messages of unknown senders alone while too many senders are known.
+    /// Builds a filter for the current floods. Returns `None` if there is no flood, or if the only flood consists of
+    /// messages of unknown senders and too many senders are known.
     fn build(
         &mut self,
         floods: ActiveFloods,
@@ -332,8 +343,8 @@ impl Flood {
         self.filter = Some(Filter {
             tags,
             sample_one_in,
-            from: now,
-            until: Time::NEVER,
+            attached_at: now,
+            detached_at: Time::NEVER,
         });
         Some(program)
     }
@@ -393,7 +404,7 @@ mod tests {
     }
 
     /// Sends `sent` datagrams in each 5 ms, of which the filter drops most; returns the changes to the filter.
-    fn steady(
+    fn send_steadily(
         flood: &mut Flood,
         sent: u64,
         is_overloaded: bool,
@@ -420,46 +431,49 @@ mod tests {
     fn unknown_senders_are_filtered_from_overload_until_the_flood_ends() {
         let mut flood = flood();
         assert_eq!(
-            steady(&mut flood, 300, false, 5..500),
+            send_steadily(&mut flood, 300, false, 5..500),
             [""; 0],
             "lanes are not overloaded"
         );
         assert_eq!(
-            steady(&mut flood, 240, true, 600..1_000),
+            send_steadily(&mut flood, 240, true, 600..1_000),
             [""; 0],
             "below the threshold"
         );
-        assert_eq!(steady(&mut flood, 2_500, true, 1_100..1_110), ["attach"]);
+        assert_eq!(send_steadily(&mut flood, 2_500, true, 1_100..1_110), ["attach"]);
         assert_eq!(sampling(&flood), (true, 100), "as if it had lasted for a window");
         assert_eq!(
-            steady(&mut flood, 2_500, false, 1_110..2_000),
+            send_steadily(&mut flood, 2_500, false, 1_110..2_000),
             [""; 0],
             "lanes are not overloaded any more"
         );
         assert_eq!(
-            steady(&mut flood, 2_500, true, 2_000..2_300),
+            send_steadily(&mut flood, 2_500, true, 2_000..2_300),
             ["attach"],
             "a second later"
         );
         assert_eq!(
-            steady(&mut flood, 250, true, 2_300..2_600),
+            send_steadily(&mut flood, 250, true, 2_300..2_600),
             ["attach"; 2],
             "a flood of a tenth"
         );
-        assert_eq!(steady(&mut flood, 50, true, 2_600..2_800).last(), Some(&"detach"));
-        assert_eq!(steady(&mut flood, 240, true, 2_800..4_000), [""; 0]);
+        assert_eq!(
+            send_steadily(&mut flood, 50, true, 2_600..2_800).last(),
+            Some(&"detach")
+        );
+        assert_eq!(send_steadily(&mut flood, 240, true, 2_800..4_000), [""; 0]);
     }
 
     /// 50,000 a second attach a filter, and 25,000 a second keep it.
     #[test]
     fn a_steady_rate_does_not_alternate_attach_and_detach() {
         let mut flood = flood();
-        assert_eq!(steady(&mut flood, 250, true, 5..110), ["attach"]);
+        assert_eq!(send_steadily(&mut flood, 250, true, 5..110), ["attach"]);
         assert_eq!(sampling(&flood), (true, 10));
-        let changes = steady(&mut flood, 150, true, 110..3_000);
+        let changes = send_steadily(&mut flood, 150, true, 110..3_000);
         assert!(changes.len() < 5 && !changes.contains(&"detach"), "{changes:?}");
         assert_eq!(
-            steady(&mut flood, 100, true, 3_000..3_300).last(),
+            send_steadily(&mut flood, 100, true, 3_000..3_300).last(),
             Some(&"detach")
         );
     }
@@ -468,21 +482,24 @@ mod tests {
     fn a_filter_is_detached_100_ms_after_a_burst() {
         let mut flood = flood();
         assert_eq!(
-            send_unknown(&mut flood, FLOOD - 1, true, 5),
+            send_unknown(&mut flood, FLOOD_MIN - 1, true, 5),
             None,
             "below the threshold of a flood"
         );
         assert_eq!(update(&mut flood, 105), None);
-        assert_eq!(send_unknown(&mut flood, 100 * FLOOD, true, 110), Some("attach"));
+        assert_eq!(
+            send_unknown(&mut flood, 100 * FLOOD_MIN, true, 110),
+            Some("attach")
+        );
         assert_eq!(sampling(&flood), (true, 10_000));
         assert_eq!(
-            steady(&mut flood, 0, true, 115..210),
+            send_steadily(&mut flood, 0, true, 115..210),
             ["attach"],
             "the projected rate no longer counts"
         );
         assert_eq!(sampling(&flood), (true, 1_000));
         assert_eq!(update(&mut flood, 210), Some("detach"));
-        let beyond_sample_max = SAMPLE * (SAMPLE_ONE_IN_MAX + 1);
+        let beyond_sample_max = SAMPLE_PER_WINDOW * (SAMPLE_ONE_IN_MAX + 1);
         flood.count(at(219), |slot| {
             slot.unknown_senders = beyond_sample_max;
             slot.is_overloaded = true;
@@ -495,13 +512,13 @@ mod tests {
     #[test]
     fn non_messages_are_filtered_without_a_flood_of_messages() {
         let mut flood = flood();
-        non_messages(&mut flood, FLOOD - 1, 5);
+        non_messages(&mut flood, FLOOD_MIN - 1, 5);
         assert_eq!(update(&mut flood, 5), None);
-        non_messages(&mut flood, FLOOD + 1, 10);
-        assert_eq!(send_unknown(&mut flood, FLOOD, false, 10), Some("attach"));
+        non_messages(&mut flood, FLOOD_MIN + 1, 10);
+        assert_eq!(send_unknown(&mut flood, FLOOD_MIN, false, 10), Some("attach"));
         assert_eq!(sampling(&flood), (false, 200));
         assert_eq!(
-            send_unknown(&mut flood, FLOOD, true, 15),
+            send_unknown(&mut flood, FLOOD_MIN, true, 15),
             Some("attach"),
             "both kinds"
         );
@@ -509,11 +526,11 @@ mod tests {
         assert_eq!(update(&mut flood, 115), Some("detach"));
     }
 
-    /// Old and repeated messages use no time of lanes, but of the receiving thread.
+    /// Old and repeated messages use time of the receiving thread, but no time of lanes.
     #[test]
     fn refused_messages_are_filtered_without_overload() {
         let mut flood = flood();
-        for _ in 0..FLOOD {
+        for _ in 0..FLOOD_MIN {
             let message = flood.record_unknown_sender(SOURCE, UNKNOWN_KEY, SENDER, (at(4), false));
             flood.record_refusal(message);
         }
@@ -521,12 +538,12 @@ mod tests {
         assert_eq!(sampling(&flood), (true, 100));
     }
 
-    /// With a greater weight, a few datagrams would count as a flood.
+    /// With a weight greater than 1, a few datagrams would count as a flood.
     #[test]
     fn datagrams_that_no_filter_sampled_count_once() {
         let mut flood = flood();
         flood.record_known(SOURCE, KeyId([1; 8]), SENDER, at(1));
-        assert_eq!(send_unknown(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, 10 * FLOOD_MIN, true, 5), Some("attach"));
         let weight = |flood: &mut Flood, key, ms| unknown_message(flood, key, ms).weight;
         assert_eq!(weight(&mut flood, UNKNOWN_KEY, 4), 1, "arrived before the filter");
         assert_eq!(weight(&mut flood, UNKNOWN_KEY, 6), 1_000);
@@ -536,26 +553,27 @@ mod tests {
         // The sender is not known any more: the next filter samples its messages.
         assert_eq!(update(&mut flood, 10), None);
         assert_eq!(update(&mut flood, 1_010), Some("detach"));
-        assert_eq!(send_unknown(&mut flood, FLOOD, true, 1_015), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD_MIN, true, 1_015), Some("attach"));
         assert_eq!(weight(&mut flood, KeyId([1; 8]), 1_016), 100);
         // All messages pass a filter of non-messages.
         let mut flood = self::flood();
-        non_messages(&mut flood, 10 * FLOOD, 5);
+        non_messages(&mut flood, 10 * FLOOD_MIN, 5);
         assert_eq!(update(&mut flood, 5), Some("attach"));
         assert_eq!(weight(&mut flood, UNKNOWN_KEY, 6), 1);
     }
 
-    /// A datagram represents those that the filter at its arrival dropped; without a filter, only itself.
+    /// A datagram also represents the datagrams that the filter attached at its arrival dropped. Without a filter, a
+    /// datagram represents only itself.
     #[test]
     fn datagrams_are_weighted_by_the_filter_of_their_time() {
         let mut flood = flood();
         let weight = |flood: &mut Flood, ms| unknown_message(flood, UNKNOWN_KEY, ms).weight;
-        assert_eq!(send_unknown(&mut flood, FLOOD, true, 5), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD_MIN, true, 5), Some("attach"));
         flood.record_attached(at(7), false);
         assert_eq!(weight(&mut flood, 6), 1, "built, and not attached yet");
         assert_eq!(weight(&mut flood, 7), 100);
         assert_eq!(
-            steady(&mut flood, 1_500, true, 10..1_015),
+            send_steadily(&mut flood, 1_500, true, 10..1_015),
             ["attach"],
             "a smaller flood"
         );
@@ -564,8 +582,8 @@ mod tests {
         assert_eq!(weight(&mut flood, 1_009), 100, "sampled by the previous filter");
         assert_eq!(weight(&mut flood, 1_010), samples);
         // If the kernel has no memory for two filters, the socket has no filter for a moment.
-        assert_eq!(steady(&mut flood, 1_500, true, 1_015..2_015), ["attach"]);
-        flood.previous.as_mut().unwrap().until = at(2_010);
+        assert_eq!(send_steadily(&mut flood, 1_500, true, 1_015..2_015), ["attach"]);
+        flood.previous.as_mut().unwrap().detached_at = at(2_010);
         flood.record_attached(at(2_013), false);
         assert_eq!(weight(&mut flood, 2_009), samples);
         assert_eq!(weight(&mut flood, 2_012), 1);
@@ -575,9 +593,12 @@ mod tests {
     #[test]
     fn a_filter_is_kept_for_a_minimum_time() {
         let mut flood = flood();
-        assert_eq!(send_unknown(&mut flood, FLOOD, true, 5), Some("attach"));
-        assert_eq!(steady(&mut flood, 100 * FLOOD, true, 10..55), [""; 0]);
-        assert_eq!(steady(&mut flood, 100 * FLOOD, true, 55..100), ["attach"]);
+        assert_eq!(send_unknown(&mut flood, FLOOD_MIN, true, 5), Some("attach"));
+        assert_eq!(send_steadily(&mut flood, 100 * FLOOD_MIN, true, 10..55), [""; 0]);
+        assert_eq!(
+            send_steadily(&mut flood, 100 * FLOOD_MIN, true, 55..100),
+            ["attach"]
+        );
     }
 
     #[test]
@@ -588,7 +609,7 @@ mod tests {
             let message = flood.record_unknown_sender(SOURCE, KeyId([number; 8]), sender, (at(4), true));
             flood.record_candidate(message);
         }
-        assert_eq!(send_unknown(&mut flood, FLOOD, true, 5), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD_MIN, true, 5), Some("attach"));
         let tag = flood.tags.of(SOURCE, KeyId([7; 8]));
         assert_eq!(flood.filter.unwrap().tags, Some(vec![tag]));
     }
@@ -603,21 +624,21 @@ mod tests {
             }
         };
         record_known_senders(&mut flood, KNOWN_MAX as u64, 1);
-        assert_eq!(send_unknown(&mut flood, FLOOD, true, 20), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD_MIN, true, 20), Some("attach"));
         record_known_senders(&mut flood, KNOWN_MAX as u64 + 1, 30);
         assert_eq!(
-            send_unknown(&mut flood, FLOOD, true, 35),
+            send_unknown(&mut flood, FLOOD_MIN, true, 35),
             Some("too many senders")
         );
         assert!(flood.filter_status().is_none());
         assert_eq!(update(&mut flood, 40), Some("too many senders"));
-        non_messages(&mut flood, FLOOD, 45);
+        non_messages(&mut flood, FLOOD_MIN, 45);
         assert_eq!(update(&mut flood, 45), Some("attach"));
         assert_eq!(sampling(&flood), (false, 100));
         assert_eq!(update(&mut flood, 240), Some("detach"));
         // A minute later all but one are forgotten.
         record_known_senders(&mut flood, 1, 60_100);
-        assert_eq!(send_unknown(&mut flood, FLOOD, true, 61_100), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD_MIN, true, 61_100), Some("attach"));
         assert_eq!(flood.filter.unwrap().tags.unwrap().len(), 1);
     }
 
@@ -625,13 +646,13 @@ mod tests {
     #[test]
     fn candidates_can_be_too_many_for_the_next_filter() {
         let mut flood = flood();
-        assert_eq!(send_unknown(&mut flood, FLOOD, true, 5), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD_MIN, true, 5), Some("attach"));
         for number in 0..=KNOWN_MAX as u64 {
             let message =
                 flood.record_unknown_sender(SOURCE, KeyId(number.to_be_bytes()), Source(7), (at(6), true));
             flood.record_candidate(message);
         }
-        let changes = steady(&mut flood, FLOOD, true, 10..1_015);
+        let changes = send_steadily(&mut flood, FLOOD_MIN, true, 10..1_015);
         assert!(
             changes.contains(&"too many senders") && !changes.contains(&"detach"),
             "{changes:?}"
@@ -641,8 +662,8 @@ mod tests {
     #[test]
     fn a_rejected_filter_is_not_retried_at_once() {
         let mut flood = flood();
-        non_messages(&mut flood, 10 * FLOOD, 5);
-        assert_eq!(send_unknown(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
+        non_messages(&mut flood, 10 * FLOOD_MIN, 5);
+        assert_eq!(send_unknown(&mut flood, 10 * FLOOD_MIN, true, 5), Some("attach"));
         flood.record_rejection(at(5));
         assert!(flood.filter_status().is_none());
         assert_eq!(
@@ -652,20 +673,20 @@ mod tests {
         );
         assert_eq!(sampling(&flood), (false, 1_000));
         flood.record_rejection(at(10));
-        assert_eq!(steady(&mut flood, FLOOD, true, 15..1_005), [""; 0]);
+        assert_eq!(send_steadily(&mut flood, FLOOD_MIN, true, 15..1_005), [""; 0]);
         assert_eq!(update(&mut flood, 2_000), Some("detach"), "the flood has ended");
         assert_eq!(
-            send_unknown(&mut flood, FLOOD, true, 60_000),
+            send_unknown(&mut flood, FLOOD_MIN, true, 60_000),
             None,
             "messages pass for a minute"
         );
-        assert_eq!(send_unknown(&mut flood, FLOOD, true, 60_010), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, FLOOD_MIN, true, 60_010), Some("attach"));
     }
 
     #[test]
     fn a_new_socket_gets_a_filter_soon() {
         let mut flood = flood();
-        assert_eq!(send_unknown(&mut flood, 10 * FLOOD, true, 5), Some("attach"));
+        assert_eq!(send_unknown(&mut flood, 10 * FLOOD_MIN, true, 5), Some("attach"));
         flood.record_new_socket(at(6));
         assert_eq!(send_unknown(&mut flood, 1, true, 10), Some("attach"));
         assert_eq!(sampling(&flood), (true, 1_000));

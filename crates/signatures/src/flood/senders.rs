@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::filter::KNOWN_MAX;
-use crate::reputation::MEMORY;
+use crate::reputation::ENTRY_LIFETIME;
 use crate::scheduler::{Source, Span, Time};
 
 /// Minimum interval between two scans of all known senders.
@@ -18,10 +18,10 @@ const CANDIDATE_LIFETIME: Span = Span::from_millis(10_000);
 /// known.
 #[derive(Default)]
 pub(super) struct Senders {
-    /// Each sender, and the time of its last message.
+    /// By tag: the sender, and the time of the sender's latest message.
     known: HashMap<u32, (Source, Time)>,
     pruned_at: Time,
-    /// When a known sender was last omitted because the table was full.
+    /// Latest time at which a known sender was omitted because the table was full.
     overflowed_at: Option<Time>,
     /// Unknown senders with a message in verification, and when the message arrived.
     candidates: VecDeque<(u32, Source, Time)>,
@@ -44,7 +44,7 @@ impl Senders {
     fn prune(&mut self, now: Time) {
         self.pruned_at = now;
         self.known
-            .retain(|_, (_, sent)| now.saturating_since(*sent) < MEMORY);
+            .retain(|_, (_, sent)| now.saturating_since(*sent) < ENTRY_LIFETIME);
     }
 
     pub(super) fn record_candidate(&mut self, tag: u32, sender: Source, now: Time) {
@@ -64,17 +64,17 @@ impl Senders {
     /// Whether more senders were known in the last minute than a filter can hold.
     pub(super) fn is_overflowed(&self, now: Time) -> bool {
         self.overflowed_at
-            .is_some_and(|at| now.saturating_since(at) < MEMORY)
+            .is_some_and(|at| now.saturating_since(at) < ENTRY_LIFETIME)
     }
 
     /// Tags of known senders, including candidates that have become known.
     pub(super) fn tags(&mut self, now: Time, is_known: impl Fn(Source) -> bool) -> Vec<u32> {
         self.prune(now);
-        for (tag, sender, since) in std::mem::take(&mut self.candidates) {
+        for (tag, sender, arrived) in std::mem::take(&mut self.candidates) {
             if is_known(sender) {
                 self.record_known(tag, sender, now);
-            } else if now.saturating_since(since) < CANDIDATE_LIFETIME {
-                self.candidates.push_back((tag, sender, since));
+            } else if now.saturating_since(arrived) < CANDIDATE_LIFETIME {
+                self.candidates.push_back((tag, sender, arrived));
             }
         }
         self.known.keys().copied().collect()

@@ -11,6 +11,7 @@ pub(super) const WINDOW: Span = SLOT.times(SLOTS as u64);
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     pub non_messages: u64,
+    /// Messages of unknown senders.
     pub unknown_senders: u64,
     /// Messages of unknown senders that were refused before their signatures were verified.
     pub refused: u64,
@@ -78,14 +79,14 @@ impl Window {
 
     /// Datagrams of all completed slots.
     pub(super) fn total(&self) -> Counts {
-        self.last(SLOTS)
+        self.sum_of_latest(SLOTS)
     }
 
-    /// Datagrams of a whole window at the rate of the last 10 ms.
+    /// Number of datagrams that a whole window would have at the rate of the last 10 ms.
     pub(super) fn projected(&self) -> Counts {
         const RECENT: usize = 2;
         let factor = (SLOTS / RECENT) as u64;
-        let recent = self.last(RECENT);
+        let recent = self.sum_of_latest(RECENT);
         Counts {
             non_messages: recent.non_messages.saturating_mul(factor),
             unknown_senders: recent.unknown_senders.saturating_mul(factor),
@@ -94,7 +95,8 @@ impl Window {
         }
     }
 
-    fn last(&self, count: usize) -> Counts {
+    /// The sum of the latest `count` completed slots.
+    fn sum_of_latest(&self, count: usize) -> Counts {
         let (newer, older) = self.slots.split_at(self.current);
         let ended = newer.iter().rev().chain(older.iter().skip(1).rev());
         ended.take(count).fold(Counts::default(), |sum, slot| Counts {

@@ -1,7 +1,7 @@
 //! Throughput of a device, from arrays on the host to results on the host, and the share of the multipliers' limit.
 //!
-//! All kernels are bound by products of 32 by 32 bits that are added with carry to 64 bits. Their number per item is
-//! known, and their rate per clock cycle is measured first.
+//! The speed of all kernels is limited by products of 32 by 32 bits that are added with carry to 64 bits. The number of
+//! these products per item is known. Their rate per clock cycle is measured first.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub struct Measurement {
     pub items_per_s: f64,
     /// Products per item.
     pub products_per_item: f64,
-    /// Share of the products that the device could compute in that time.
+    /// Share of the products that the device could compute in that time, 0 to 1.
     pub share_of_limit: f64,
 }
 
@@ -72,7 +72,7 @@ pub struct Plan<'a> {
     pub duration: Duration,
     /// Numbers of components of messages of Rapid Authentication, one measurement each.
     pub components: &'a [usize],
-    /// Values of each component, which determine the rows of the tables.
+    /// Number of values of each component, which determines the number of table rows.
     pub values: u32,
     /// Measures only this stage of Rapid Authentication, with the kernel that a batch would use; `None` measures all
     /// operations.
@@ -153,7 +153,7 @@ impl Gpu {
 }
 
 /// Measures every operation with every given key. Inputs are random; signatures of Rapid Authentication are made on
-/// the device first, and the measurement fails if the device does not verify them. The time of the other operations
+/// the device first, and the measurement fails if the device does not verify them. The duration of the other operations
 /// does not depend on the validity of the inputs.
 ///
 /// # Errors
@@ -215,7 +215,7 @@ impl Bench<'_, '_> {
         mut run: impl FnMut(&mut Gpu, T) -> Result<(), BatchError>,
     ) -> Result<(), BatchError> {
         let (mut batches, mut elapsed) = (0, Duration::ZERO);
-        // One run as warm-up.
+        // The first pass is the warm-up.
         for _ in 0..2 {
             (batches, elapsed) = (0, Duration::ZERO);
             while batches == 0 || elapsed < self.plan.duration {
@@ -242,7 +242,7 @@ impl Bench<'_, '_> {
         Ok(())
     }
 
-    /// The kernels of a stage that are measured.
+    /// The goals for whose kernels a stage is measured.
     fn goals(&self, stage: Stage) -> &'static [Goal] {
         match self.plan.stage {
             None => &[Goal::Throughput, Goal::Latency],
@@ -349,9 +349,9 @@ impl Bench<'_, '_> {
             .into_iter()
             .map(|bytes| (u32::from(u16::from_le_bytes(bytes)) % values) as u16)
             .collect();
-        // Every batch of a measurement uses these masks again, since its signatures are not sent.
+        // Every batch of a measurement uses the same masks. This is safe because the signatures are never sent.
         let seeds: Vec<[u8; 32]> = self.random();
-        let sums = components as f64 * product(size);
+        let component_products = components as f64 * product(size);
         // Both closures, for preparing and for running, need the signer.
         let signer = std::cell::RefCell::new(&mut signer);
         let mut signed = None;
@@ -359,7 +359,7 @@ impl Bench<'_, '_> {
             let operation = Operation {
                 name: format!("ra-{bits}-sign-{components}"),
                 goal,
-                products_per_item: sums,
+                products_per_item: component_products,
             };
             let fill = |gpu: &mut Gpu| gpu.fill_masks(&mut signer.borrow_mut(), &seeds);
             let run = |gpu: &mut Gpu, ()| {
@@ -388,7 +388,7 @@ impl Bench<'_, '_> {
             let operation = Operation {
                 name: format!("ra-{bits}-verify-{components}"),
                 goal,
-                products_per_item: sums + E_MULTIPLICATIONS * product(size),
+                products_per_item: component_products + E_MULTIPLICATIONS * product(size),
             };
             let run = |gpu: &mut Gpu, ()| check_all_valid(&gpu.verify_ra(&batch, goal)?);
             self.time(operation, |_| Ok(()), run)?;

@@ -1,5 +1,5 @@
-//! Format of cached machine code: its SHA-256 and the code. The driver reads as many bytes as the header of the code states, so truncated
-//! or changed code must never reach the driver.
+//! Format of cached machine code: the SHA-256 of the code, then the code. The driver reads as many bytes as the header
+//! of the code states, so truncated or changed code must never reach the driver.
 
 use sha2::{Digest as _, Sha256};
 

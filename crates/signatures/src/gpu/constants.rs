@@ -32,10 +32,10 @@ pub(crate) fn public_key<const N: usize>(
         .get_mut(..prefix.len())
         .ok_or(BatchError::Malformed("the prefix of a key exceeds 96 bytes"))?
         .copy_from_slice(prefix);
-    let one = negated(&n);
+    let one = negate(&n);
     Ok(RsaKey {
-        r2: doubled(one, &n, 32 * N),
-        shift: doubled(one, &n, 128),
+        r2: double_repeatedly(one, &n, 32 * N),
+        shift: double_repeatedly(one, &n, 128),
         n0: negative_inverse(&n),
         // At most 96.
         prefix_bytes: prefix.len() as u32,
@@ -46,31 +46,31 @@ pub(crate) fn public_key<const N: usize>(
     })
 }
 
-/// The constants of a secret key; `modulus` is that of the public key.
+/// The constants of a secret key; `modulus` is the modulus of the public key.
 pub(crate) fn secret_key<const N: usize, const H: usize>(
     modulus: &[u8],
     secret: &RsaSecret,
 ) -> Result<CrtKey<H>, BatchError> {
     let n = odd_modulus::<N>(modulus)?;
-    let p = half(secret.p, secret.dp)?;
-    let q = half(secret.q, secret.dq)?;
-    let qinv = doubled(below(limbs(secret.qinv)?, &p.modulus)?, &p.modulus, 32 * H);
-    let mut wide = [0; N];
-    for (wide, limb) in wide.iter_mut().zip(&q.modulus) {
-        *wide = *limb;
+    let p = crt_half(secret.p, secret.dp)?;
+    let q = crt_half(secret.q, secret.dq)?;
+    let qinv = double_repeatedly(check_below(limbs(secret.qinv)?, &p.modulus)?, &p.modulus, 32 * H);
+    let mut wide_q = [0; N];
+    for (wide_limb, limb) in wide_q.iter_mut().zip(&q.modulus) {
+        *wide_limb = *limb;
     }
-    let wide = doubled(wide, &n, 32 * H);
+    let shifted_q = double_repeatedly(wide_q, &n, 32 * H);
     let mut q_shift = [[0; H]; 2];
-    for (limb, source) in q_shift.iter_mut().flatten().zip(&wide) {
+    for (limb, source) in q_shift.iter_mut().flatten().zip(&shifted_q) {
         *limb = *source;
     }
     Ok(CrtKey { p, q, qinv, q_shift })
 }
 
-fn half<const H: usize>(prime: &[u8], exponent: &[u8]) -> Result<CrtHalf<H>, BatchError> {
+fn crt_half<const H: usize>(prime: &[u8], exponent: &[u8]) -> Result<CrtHalf<H>, BatchError> {
     let modulus = odd_modulus::<H>(prime)?;
     Ok(CrtHalf {
-        r2: doubled(negated(&modulus), &modulus, 32 * H),
+        r2: double_repeatedly(negate(&modulus), &modulus, 32 * H),
         exponent: limbs(exponent)?,
         n0: negative_inverse(&modulus),
         unused: [0; 3],
@@ -102,7 +102,7 @@ fn odd_modulus<const N: usize>(bytes: &[u8]) -> Result<[u32; N], BatchError> {
     }
 }
 
-fn below<const N: usize>(number: [u32; N], n: &[u32; N]) -> Result<[u32; N], BatchError> {
+fn check_below<const N: usize>(number: [u32; N], n: &[u32; N]) -> Result<[u32; N], BatchError> {
     let mut borrow = false;
     for (limb, n_limb) in number.iter().zip(n) {
         borrow = limb.borrowing_sub(*n_limb, borrow).1;
@@ -141,7 +141,7 @@ fn negative_inverse<const N: usize>(n: &[u32; N]) -> u32 {
 }
 
 /// `2^(32 N) - n`, which is `2^(32 N) mod n` if n has its topmost bit set.
-fn negated<const N: usize>(n: &[u32; N]) -> [u32; N] {
+fn negate<const N: usize>(n: &[u32; N]) -> [u32; N] {
     let mut carry = true;
     n.map(|limb| {
         let sum;
@@ -151,7 +151,7 @@ fn negated<const N: usize>(n: &[u32; N]) -> [u32; N] {
 }
 
 /// `number 2^times mod n`, for a number below n.
-fn doubled<const N: usize>(mut number: [u32; N], n: &[u32; N], times: usize) -> [u32; N] {
+fn double_repeatedly<const N: usize>(mut number: [u32; N], n: &[u32; N], times: usize) -> [u32; N] {
     for _ in 0..times {
         let mut carry = 0;
         for limb in &mut number {

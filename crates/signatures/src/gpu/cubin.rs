@@ -33,7 +33,7 @@ impl<'a> Cubin<'a> {
         }
         let table = usize::try_from(u64_at(bytes, 0x28)?).ok()?;
         let count = usize::from(u16_at(bytes, 0x3c)?);
-        let names = usize::from(u16_at(bytes, 0x3e)?);
+        let names_index = usize::from(u16_at(bytes, 0x3e)?);
         let entry = |index: usize| bytes.get(table.checked_add(index * SECTION_ENTRY)?..);
         let body = |entry: &[u8]| {
             const NOT_IN_FILE: u32 = 8;
@@ -43,7 +43,7 @@ impl<'a> Cubin<'a> {
             let first = usize::try_from(u64_at(entry, 24)?).ok()?;
             bytes.get(first..first.checked_add(usize::try_from(u64_at(entry, 32)?).ok()?)?)
         };
-        let names = body(entry(names)?)?;
+        let names = body(entry(names_index)?)?;
         let sections = (0..count)
             .map(|index| {
                 let entry = entry(index)?;

@@ -88,7 +88,7 @@ struct Module(sys::CUmodule);
 unsafe impl Send for Module {}
 
 #[derive(Default)]
-struct Loaded {
+struct LoadedKernels {
     modules: Vec<(Unit, Module)>,
     functions: HashMap<&'static str, Function>,
 }
@@ -101,7 +101,7 @@ pub(crate) struct Cuda {
     timeout: Duration,
     /// Whether the device stopped responding; the driver is then not called any more.
     abandoned: AtomicBool,
-    loaded: Mutex<Loaded>,
+    loaded: Mutex<LoadedKernels>,
     streams: Vec<Arc<CudaStream>>,
     context: Arc<CudaContext>,
 }
@@ -238,6 +238,7 @@ impl Cuda {
         self.synchronize(0)
     }
 
+    /// Makes the device's context current in this thread. Fails if the device was abandoned.
     fn bind(&self, step: &'static str) -> Result<(), GpuLost> {
         if self.abandoned.load(Ordering::Relaxed) {
             return Err(GpuLost {
@@ -343,7 +344,7 @@ impl Target for Cuda {
         let step = "copying to the device";
         self.bind(step)?;
         let stream = self.stream(stream)?;
-        // SAFETY: the caller guarantees both sides until the stream is synchronized.
+        // SAFETY: the caller guarantees that source and destination are valid until the stream is synchronized.
         unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream) }
             .result()
             .map_err(gpu_lost(step))

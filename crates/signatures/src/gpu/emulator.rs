@@ -17,7 +17,7 @@ use super::target::{DeviceInfo, Target};
 /// Behavior of an emulated device.
 #[derive(Debug, Clone, Copy)]
 pub struct Emulation {
-    /// Number of streams, which only determines how batches are cut.
+    /// Number of streams, which only determines how batches are cut into slices.
     pub streams: usize,
     /// Blocks that the device claims to process at once.
     pub resident_blocks: u32,
@@ -98,7 +98,7 @@ impl Emulator {
         })
     }
 
-    fn take(&self, bytes: usize) -> *mut u8 {
+    fn allocate_zeroed(&self, bytes: usize) -> *mut u8 {
         let words = vec![0u128; bytes.div_ceil(16)].into_boxed_slice();
         let count = words.len();
         let pointer: *mut u8 = Box::into_raw(words).cast();
@@ -121,7 +121,7 @@ impl Emulator {
             return;
         };
         let words = std::ptr::slice_from_raw_parts_mut(pointer_of(address).cast::<u128>(), count);
-        // SAFETY: `take` made the address from a box of this many words, and the entry was just removed.
+        // SAFETY: `allocate_zeroed` made the address from a box of this many words, and the entry was just removed.
         let mut words = unsafe { Box::from_raw(words) };
         words.zeroize();
     }
@@ -156,7 +156,7 @@ impl Target for Emulator {
 
     fn allocate(&self, bytes: usize) -> Result<u64, GpuLost> {
         self.count_call("allocating memory")?;
-        Ok(self.take(bytes).expose_provenance() as u64)
+        Ok(self.allocate_zeroed(bytes).expose_provenance() as u64)
     }
 
     fn release(&self, address: u64, _: usize) {
@@ -169,7 +169,7 @@ impl Target for Emulator {
             step: "allocating host memory",
             cause: "out of memory".to_owned(),
         };
-        NonNull::new(self.take(bytes)).ok_or_else(lost)
+        NonNull::new(self.allocate_zeroed(bytes)).ok_or_else(lost)
     }
 
     fn release_host(&self, pointer: NonNull<u8>, _: usize) {
@@ -178,7 +178,7 @@ impl Target for Emulator {
 
     unsafe fn upload(&self, _: usize, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuLost> {
         self.count_call("copying to the device")?;
-        // SAFETY: the caller guarantees both sides, which are different allocations.
+        // SAFETY: the caller guarantees source and destination, which are different allocations.
         unsafe { pointer_of(to).copy_from_nonoverlapping(from, bytes) };
         Ok(())
     }

@@ -68,7 +68,8 @@ impl Gpu {
         cuda::discover()
     }
 
-    /// Opens a device and compiles the kernels for it, which takes some ten seconds of one CPU unless they are cached.
+    /// Opens a device and compiles the kernels for the device. The compilation takes some ten seconds of one CPU,
+    /// unless the compiled kernels are cached.
     ///
     /// # Errors
     /// The device cannot be used, or the compiler is missing or fails.
@@ -84,7 +85,7 @@ impl Gpu {
     /// A device emulated with the same kernels on this CPU, for tests.
     ///
     /// # Errors
-    /// The emulation is configured to fail this early.
+    /// The emulation is configured to fail during this call.
     #[cfg(feature = "host-kernels")]
     pub fn emulated(emulation: super::Emulation) -> Result<Self, GpuLost> {
         Self::with_target(Arc::new(super::emulator::Emulator::new(emulation)))
@@ -93,7 +94,7 @@ impl Gpu {
     /// An emulated device whose kernels `launcher` executes, for tests.
     ///
     /// # Errors
-    /// The emulation is configured to fail this early.
+    /// The emulation is configured to fail during this call.
     #[cfg(feature = "host-kernels")]
     pub fn emulated_by(emulation: super::Emulation, launcher: super::Launcher) -> Result<Self, GpuLost> {
         Self::with_target(Arc::new(super::emulator::Emulator::with_launcher(
@@ -152,7 +153,7 @@ impl Gpu {
 
     /// Refuses memory of another device, whose addresses are invalid here.
     pub(super) fn check_owner(&self, memory: &DeviceMemory) -> Result<(), BatchError> {
-        match memory.is_of(&self.target) {
+        match memory.belongs_to(&self.target) {
             true => Ok(()),
             false => Err(BatchError::Malformed(
                 "the keys or the signer belong to another device",
@@ -187,7 +188,7 @@ impl Gpu {
         self.slots.first_mut().ok_or(no_stream)?.read(from, offset, bytes)
     }
 
-    /// The kernel for a batch, and the number of items in a slice.
+    /// Chooses the kernel for a batch. Returns the kernel and the number of items in a slice.
     pub(super) fn choose<A>(
         &self,
         goal: Goal,
@@ -207,8 +208,8 @@ impl Gpu {
     }
 }
 
-/// The order that groups items by key; `None` if the items are grouped already. Uses counting sort, unless there are
-/// more possible keys than items.
+/// The order of items (as indices) that groups items by key; `None` if the items are already sorted by key. Uses
+/// counting sort, unless there are more possible keys than items.
 pub(super) fn order_by_key(key_of: &[u32], keys: usize) -> Option<Vec<u32>> {
     if key_of.is_sorted() {
         return None;
@@ -218,18 +219,19 @@ pub(super) fn order_by_key(key_of: &[u32], keys: usize) -> Option<Vec<u32>> {
         order.sort_by_key(|item| key_of.get(*item as usize));
         return Some(order);
     }
-    let mut ends = vec![0u32; keys + 1];
+    let mut starts = vec![0u32; keys + 1];
     for key in key_of {
-        *ends.get_mut(*key as usize + 1)? += 1;
+        *starts.get_mut(*key as usize + 1)? += 1;
     }
+    // `starts` now has the number of items of the key before; the sums are the position of each key's first item.
     let mut sum = 0;
-    for end in &mut ends {
-        sum += *end;
-        *end = sum;
+    for start in &mut starts {
+        sum += *start;
+        *start = sum;
     }
     let mut order = vec![0; key_of.len()];
     for (item, key) in (0u32..).zip(key_of) {
-        let position = ends.get_mut(*key as usize)?;
+        let position = starts.get_mut(*key as usize)?;
         *order.get_mut(*position as usize)? = item;
         *position += 1;
     }

@@ -20,8 +20,8 @@ pub enum GpuUnavailable {
     /// The device computed a wrong result.
     #[error("GPU self-test failed: the device returned a wrong result")]
     SelfTestFailed,
-    /// The device does not respond. It cannot be opened again in this process, since the driver would wait
-    /// for the device.
+    /// The device does not respond. The device cannot be opened again in this process, since the driver would wait for
+    /// the device.
     #[error("the GPU hangs: {0}")]
     Unresponsive(String),
     /// The compiler for kernels is missing.

@@ -39,8 +39,8 @@ impl Messages {
 }
 
 impl Gpu {
-    /// H of each byte string modulo the n of its key: MGF1 with SHA-256 to |n| + 128 bits, reduced. The numbers are
-    /// concatenated, most significant byte first.
+    /// The full-domain hash of each byte string: MGF1 with SHA-256, 128 bits longer than n, reduced modulo the n of the
+    /// byte string's key. The numbers are concatenated, most significant byte first.
     ///
     /// # Errors
     /// A malformed batch, a byte string of more than 128 bytes, or a lost device.
@@ -91,7 +91,7 @@ impl Gpu {
     }
 
     /// Like [`Gpu::hash_full_domain`], but writes the numbers to the device in Montgomery form: rows from address `out`
-    /// on, where enough memory must exist. The caller has checked the keys.
+    /// on. The caller guarantees enough memory there. The caller has checked the keys.
     pub(super) fn hash_to_rows(
         &mut self,
         keys: &RsaKeys,
@@ -113,7 +113,7 @@ impl Gpu {
                 count,
                 montgomery: 1,
             };
-            // SAFETY: as above; the caller guarantees the rows.
+            // SAFETY: as above; the caller guarantees memory for the rows.
             unsafe {
                 launch(
                     slice.target,

@@ -43,8 +43,8 @@ impl KernelInfo {
     /// Runs the kernel on this CPU, for all items of its arguments.
     ///
     /// # Safety
-    /// The arguments have the kernel's type, and the arrays that they name are in this process and have the lengths of
-    /// `layouts.cuh`.
+    /// The arguments have the kernel's type, and the arrays to which they point are in this process and have the
+    /// lengths of `layouts.cuh`.
     pub unsafe fn run_on_host(&self, arguments: *const std::ffi::c_void) {
         // SAFETY: the caller guarantees the arguments.
         unsafe { (self.host)(arguments) };
@@ -138,12 +138,12 @@ kernels! {
     CRT_JOIN_2048: CrtArgs = Crt crt_join_2048 linewarden_host_crt_join_2048, 4, 104 8 9216;
     /// Joining and checking of halves, 3,072 bits.
     CRT_JOIN_3072: CrtArgs = Crt crt_join_3072 linewarden_host_crt_join_3072, 4, 144 0 13312;
-    /// ECDSA verification on P-256 for throughput. Local memory, used to allow five blocks per multiprocessor, is read
-    /// once per addition.
+    /// ECDSA verification on P-256 for throughput. Local memory allows five blocks per multiprocessor, and is read once
+    /// per addition.
     P256_VERIFY_T1: P256Args = P256 p256_verify_t1 linewarden_host_p256_verify_t1, 1, 128 104 17408;
     /// ECDSA verification on P-256 for latency.
     P256_VERIFY_T4: P256Args = P256 p256_verify_t4 linewarden_host_p256_verify_t4, 4, 168 0 17408;
-    /// Tables of multiples of points of P-256; an item is one place of a table.
+    /// Tables of multiples of points of P-256; an item is one digit position of a table.
     P256_TABLES: P256TableArgs = P256 p256_tables linewarden_host_p256_tables, 1, 128 0 1024;
     /// The benchmark of the multiplier.
     IMAD_LIMIT: LimitArgs = MultiplierBench imad_limit linewarden_host_imad_limit, 1, 80 0 1024;

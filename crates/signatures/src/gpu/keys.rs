@@ -126,7 +126,7 @@ impl<const H: usize> Drop for CrtKey<H> {
     }
 }
 
-/// Public RSA keys of one size with e = 65537, each with a number by which batches refer to it. Verification with an unused number
+/// Public RSA keys of one size with e = 65537. Batches refer to a key by its number. Verification with an unused number
 /// always fails.
 pub struct RsaKeys {
     pub(super) size: Size,
@@ -225,8 +225,8 @@ impl Gpu {
         })
     }
 
-    /// Stores a key with its secret part under a number. `prefix` precedes r in the hashes of its masks, at most 96 bytes; empty
-    /// for a key without masks.
+    /// Stores a key with its secret part under a number. `prefix`, at most 96 bytes, precedes r in the hashes of the
+    /// key's masks; a key without masks has an empty prefix.
     ///
     /// # Errors
     /// Numbers that do not fit, or a lost device.

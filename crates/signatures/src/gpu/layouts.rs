@@ -1,9 +1,9 @@
 //! Argument structures of kernels, as in `cuda/layouts.cuh`: sizes and offsets are asserted in both files, and
 //! `tests/gpu/host.rs` compares them.
 //!
-//! Addresses are those of the device (of the host in emulation), each of an array aligned to 16 bytes. Numbers in
-//! keys and tables are limbs of 32 bits, least significant first. `layouts.cuh` describes the content of the
-//! arrays.
+//! Addresses are addresses on the device (in emulation, on the host). Each is the address of an array that is aligned
+//! to 16 bytes. Numbers in keys and tables are limbs of 32 bits, least significant first. `layouts.cuh` describes the
+//! content of the arrays.
 
 use std::mem::{offset_of, size_of};
 
@@ -104,13 +104,13 @@ pub struct CrtHalf<const H: usize> {
 /// The secret part of an RSA key; H limbs are half of the modulus.
 #[repr(C)]
 pub struct CrtKey<const H: usize> {
-    /// Half modulo p.
+    /// The half of the private operation modulo p.
     pub p: CrtHalf<H>,
-    /// Half modulo q.
+    /// The half of the private operation modulo q.
     pub q: CrtHalf<H>,
     /// `(q^-1 mod p) 2^(32 H) mod p`.
     pub qinv: [u32; H],
-    /// `q 2^(32 H) mod n`, its lower half first.
+    /// `q 2^(32 H) mod n`, lower half first.
     pub q_shift: [[u32; H]; 2],
 }
 
@@ -119,7 +119,7 @@ macro_rules! arguments {
         $(#[$doc])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug, Default)]
-        #[allow(missing_docs)] // each is described in layouts.cuh
+        #[allow(missing_docs)] // layouts.cuh describes each field
         pub struct $name {
             $(pub $field: $type,)*
         }

@@ -9,12 +9,12 @@
 //! | RSA private operation ([`Gpu::private`]) | `crt_*` | number | number, status |
 //! | ECDSA P-256 verification ([`Gpu::verify_p256`]) | `p256_*` | signature, digest, key's index | validity |
 //!
-//! Neither building nor running requires CUDA: [`Gpu::discover`] reports what is missing, and the CPU does the work. When a device
-//! is opened, NVRTC compiles the kernels for it from the sources in `cuda/`.
+//! Neither building nor running this crate requires CUDA: [`Gpu::discover`] reports what is missing, and the CPU does
+//! the work. When a device is opened, NVRTC compiles the kernels for this device from the sources in `cuda/`.
 //!
-//! Keys, tables and masks stay on the device; batches are arrays with one entry per item. A batch is sorted by key if that groups
-//! equal keys, and cut into slices of as many items as the device processes at once. The slices alternate between several streams,
-//! so that copies overlap with computation.
+//! Keys, tables and masks stay on the device; batches are arrays with one entry per item. A batch that is not sorted by
+//! key is sorted first. The batch is then cut into slices of as many items as the device processes at once. The slices
+//! alternate between several streams, so that copies overlap with computation.
 //!
 //! An operation never changes its batch, even on an error. After the first [`GpuLost`] every call on a [`Gpu`] returns that error.
 //! Secrets in memory, on the device and in copies, are wiped after use.

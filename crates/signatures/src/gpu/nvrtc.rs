@@ -138,7 +138,7 @@ impl Nvrtc {
     /// # Errors
     /// [`GpuUnavailable::CompilationFailed`]: for example, this version does not know the architecture.
     pub fn compile(&self, unit: Unit, architecture: &str) -> Result<Vec<u8>, GpuUnavailable> {
-        self.make(unit, architecture, &[], |program| program.cubin())
+        self.compile_and_extract(unit, architecture, &[], |program| program.cubin())
     }
 
     /// Compiles a unit to PTX for an architecture such as `compute_80`, without function calls, for tests that
@@ -148,11 +148,11 @@ impl Nvrtc {
     /// As for [`Nvrtc::compile`].
     #[cfg(feature = "host-kernels")]
     pub fn compile_ptx(&self, unit: Unit, architecture: &str) -> Result<String, GpuUnavailable> {
-        let inlined = "--define-macro=LW_CALL=LW_FN";
-        self.make(unit, architecture, &[inlined], |program| program.ptx())
+        let inline_option = "--define-macro=LW_CALL=LW_FN";
+        self.compile_and_extract(unit, architecture, &[inline_option], |program| program.ptx())
     }
 
-    fn make<T>(
+    fn compile_and_extract<T>(
         &self,
         unit: Unit,
         architecture: &str,

@@ -14,8 +14,8 @@ use super::target::{DeviceMemory, launch};
 /// Bytes of a public key on a device: the multiples of its point.
 pub(crate) const P256_KEY_BYTES: usize = P256_KEY_TABLE.bytes();
 
-/// Public keys of P-256 with multiples of their points, each with a number by which batches refer to it. Verification
-/// with an unused number always fails.
+/// Public keys of P-256 with multiples of their points. Batches refer to a key by its number. Verification with an
+/// unused number always fails.
 pub struct P256Keys {
     memory: DeviceMemory,
     capacity: usize,
@@ -56,8 +56,8 @@ impl Gpu {
         })
     }
 
-    /// Stores keys under numbers, replacing earlier keys, and waits. Takes some milliseconds for as many keys as the
-    /// device processes at once, which are thousands.
+    /// Stores keys under numbers, replacing earlier keys, and waits. The device processes thousands of keys at once,
+    /// which takes some milliseconds.
     ///
     /// # Errors
     /// A number that is out of range or occurs twice (then no key is stored), or a lost device.
@@ -66,11 +66,11 @@ impl Gpu {
         keys: &mut P256Keys,
         points: &[(usize, &PublicPoint)],
     ) -> Result<(), BatchError> {
-        let distinct: HashSet<usize> = points.iter().map(|(number, _)| *number).collect();
-        if distinct.iter().any(|number| *number >= keys.capacity) {
+        let distinct_numbers: HashSet<usize> = points.iter().map(|(number, _)| *number).collect();
+        if distinct_numbers.iter().any(|number| *number >= keys.capacity) {
             return Err(BatchError::Malformed("a key number is out of range"));
         }
-        if distinct.len() < points.len() {
+        if distinct_numbers.len() < points.len() {
             return Err(BatchError::Malformed("a key number occurs twice"));
         }
         self.check_owner(&keys.memory)?;

@@ -138,7 +138,7 @@ struct Scratch {
 
 impl Scratch {
     fn of(size: Size, kernel: &KernelInfo, count: usize) -> Self {
-        // A thread's part of half a number.
+        // Bytes of a thread's part of a number modulo one prime.
         let thread_bytes = size.bytes() / 2 / kernel.threads_per_item as usize;
         let halves = count * size.bytes();
         let powers = 2 * halves;
@@ -150,7 +150,7 @@ impl Scratch {
     }
 }
 
-/// Starts the two or three kernels of a slice.
+/// Starts the kernels of a slice: hashing if the input is hashed, exponentiation modulo both primes, and the join.
 fn begin(
     secrets: &RsaSecrets,
     halves: Kernel<CrtArgs>,
@@ -205,8 +205,8 @@ fn begin(
         montgomery: u32::from(montgomery),
     };
     let join = public.size.crt_join();
-    // SAFETY: as above; `Scratch` has room for halves and powers, the latter for every thread of the launch; the
-    // caller guarantees the rows at the destination.
+    // SAFETY: as above; `Scratch` has room for the halves, and for the powers of every thread of the launch; the caller
+    // guarantees the rows at the destination.
     unsafe {
         launch(slice.target, slice.stream, halves, 2 * slice.count, &arguments)?;
         launch(slice.target, slice.stream, join, slice.count, &arguments)

@@ -19,8 +19,8 @@ use crate::ra::Mask;
 pub(super) const TOO_MANY_MASKS: BatchError =
     BatchError::Malformed("the masks exceed the capacity of the signer");
 
-/// Rows hashed at once when a table is made, which bounds the host memory.
-const TABLE_PART: usize = 1 << 16;
+/// Number of rows that are hashed at once when a table is made. This number bounds the host memory.
+const TABLE_ROWS_AT_ONCE: usize = 1 << 16;
 
 /// Writes the bytes to hash for a value at a position, at most 128 bytes.
 pub type Components<'a> = &'a dyn Fn(usize, u32, &mut Vec<u8>);
@@ -63,19 +63,20 @@ impl Layout {
         self.offsets.last().map_or(0, |rows| *rows as usize)
     }
 
-    /// Position and value of each row from `first` on.
+    /// Position and value of at most `count` rows, from row `first` on.
     fn values(&self, first: usize, count: usize) -> impl Iterator<Item = (usize, u32)> {
-        let last = self.rows().min(first + count);
-        (first as u32..last as u32).map(|row| {
+        let end = self.rows().min(first + count);
+        (first as u32..end as u32).map(|row| {
             let position = self.offsets.partition_point(|offset| *offset <= row) - 1;
             (position, row - self.offsets.get(position).copied().unwrap_or(0))
         })
     }
 
+    /// The byte strings to hash for the rows from `first` on, at most [`TABLE_ROWS_AT_ONCE`] rows.
     fn messages(&self, first: usize, components: Components) -> Result<Messages, BatchError> {
         let mut messages = Messages::default();
         let mut bytes = Vec::new();
-        for (position, value) in self.values(first, TABLE_PART) {
+        for (position, value) in self.values(first, TABLE_ROWS_AT_ONCE) {
             bytes.clear();
             components(position, value, &mut bytes);
             messages.push(&bytes)?;
@@ -248,7 +249,7 @@ impl Gpu {
             // The product was checked when the table was made, and put_public checks the number.
             let first_row = number.saturating_mul(rows) as u32;
             gpu.put_public(&mut keys.rsa, number, modulus, prefix, first_row)?;
-            for first in (0..rows).step_by(TABLE_PART) {
+            for first in (0..rows).step_by(TABLE_ROWS_AT_ONCE) {
                 let messages = keys.layout.messages(first, components)?;
                 let key_of = vec![number as u32; messages.len()];
                 let row = (first_row as usize + first) * keys.rsa.size.bytes();
@@ -319,8 +320,8 @@ impl Gpu {
         })
     }
 
-    /// Stores a signer on the device: its key, the signatures of all its components, which are made and checked here,
-    /// and memory for masks.
+    /// Stores a signer on the device: the key, the table with the signatures of all component values, and memory for
+    /// masks. The device makes and checks the signatures of the table.
     ///
     /// # Errors
     /// Numbers or a layout that do not fit, an inconsistent key, or a device that is lost or has not enough memory.
@@ -339,7 +340,7 @@ impl Gpu {
         let keys = SignerKeys::Private(secrets);
         self.signer_with(keys, prefix, domains, masks, |gpu, layout, keys, memory| {
             let secrets = keys.private()?;
-            for first in (0..layout.rows()).step_by(TABLE_PART) {
+            for first in (0..layout.rows()).step_by(TABLE_ROWS_AT_ONCE) {
                 let messages = layout.messages(first, components)?;
                 let address = memory.address() + (first * size.bytes()) as u64;
                 let destination = PrivateOutput::Rows {
@@ -360,7 +361,7 @@ impl Gpu {
         })
     }
 
-    /// A signer whose table `fill` writes into memory.
+    /// Makes a signer. `fill` writes the signer's table into device memory.
     pub(super) fn signer_with(
         &mut self,
         keys: SignerKeys,

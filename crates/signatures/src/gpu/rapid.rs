@@ -16,7 +16,7 @@ use crate::message::MASK_NAME_BYTES;
 use crate::ra::hash::{COMPONENT_HEAD_BYTES, component_input, mask_head};
 use crate::ra::{Layout, Mask, RaPrivate, RaPublic, Table};
 
-/// Whether the device can hash all components of a layout: texts of more than 81 bytes are not supported.
+/// Whether the device can hash all components of a layout. A device does not support texts of more than 81 bytes.
 #[must_use]
 pub fn takes_layout(layout: &Layout) -> bool {
     COMPONENT_HEAD_BYTES + layout.value_bytes_max() <= MESSAGE_BYTES_MAX

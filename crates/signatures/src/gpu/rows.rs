@@ -1,4 +1,4 @@
-//! The GPU rows of `linewarden bench signatures`.
+//! The rows for GPUs in the output of `linewarden bench signatures`.
 
 use super::bench::{BenchEnvironment, BenchKey, Measurement, Multiplier, Plan, measure};
 use super::constants::RsaSecret;
@@ -9,7 +9,8 @@ use crate::key::PrivateKey;
 use crate::ra::Layout;
 use crate::scheme::Scheme;
 
-/// Name and operation of each row; all operations have 2,048 bits and use the kernels for throughput.
+/// Name and operation of each output row. Operations on RSA have 2,048 bits, and all operations use the kernels for
+/// throughput.
 const ROWS: [(&str, &str); 5] = [
     ("gpu.rsa2048_verify_per_s", "rsa-2048-pss-verify"),
     ("gpu.ra32_online_per_s", "ra-2048-sign-32"),
@@ -36,8 +37,8 @@ pub struct BenchRows {
     pub multiplier: Multiplier,
     /// The five rows.
     pub rows: Vec<BenchRow>,
-    /// All measurements, including those of the kernels for latency and with other numbers of components.
-    pub all: Vec<Measurement>,
+    /// All measurements, including the measurements of kernels for latency, and with other numbers of components.
+    pub measurements: Vec<Measurement>,
 }
 
 /// Measures the first device.
@@ -81,7 +82,7 @@ pub fn rows_of(gpu: &mut Gpu, plan: &Plan, sources: BenchEnvironment) -> Result<
         device: gpu.info().clone(),
         multiplier,
         rows: ROWS.into_iter().filter_map(row).collect(),
-        all: measurements,
+        measurements,
     })
 }
 

@@ -11,9 +11,9 @@ use crate::ra::hash::mgf1;
 const MODULUS: [u8; 256] = [0xb5; 256];
 const TEXT: &[u8] = b"linewarden gpu self-test";
 
-/// Hashes a text to a full-domain number, on the device and on the CPU: equal results show that bytes, the
-/// compression function and the multiplier are correct. A lane also runs the known-answer tests of every
-/// verification kernel.
+/// Hashes a text to a full-domain number, on the device and on the CPU. Equal results show that byte order, the
+/// compression function and the multiplier are correct. A lane also runs the known-answer tests of every verification
+/// kernel.
 ///
 /// # Errors
 /// The device fails, or returns another result.

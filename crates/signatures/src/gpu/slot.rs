@@ -8,7 +8,7 @@ use zeroize::Zeroize as _;
 use super::error::GpuLost;
 use super::target::{DeviceMemory, HostMemory, Target};
 
-/// Alignment of arrays in a buffer, which is that of device allocations.
+/// Alignment of arrays in a buffer: the alignment of device allocations.
 const ALIGNMENT: usize = 256;
 
 /// An array of the batch with a fixed number of bytes per item.
@@ -32,7 +32,7 @@ impl<'a> Field<'a> {
 /// A batch: input arrays and output arrays.
 pub(crate) struct Job<'a, const I: usize, const O: usize> {
     pub(crate) count: usize,
-    /// Items processed at once.
+    /// Number of items in a slice.
     pub(crate) slice: usize,
     /// The item at each position, if the items are reordered.
     pub(crate) order: Option<&'a [u32]>,
@@ -96,11 +96,11 @@ impl Slot {
         if bytes.is_empty() {
             return Ok(());
         }
-        assert_inside(to, offset, bytes.len())?;
+        check_inside(to, offset, bytes.len())?;
         reserve_host(&self.target, &mut self.host_in, bytes.len())?;
         // SAFETY: no slice is in progress, and earlier copies were waited for.
         copy(unsafe { self.host_in.bytes() }, 0, bytes);
-        // SAFETY: both sides have room, as just checked, and the stream is synchronized before any other operation.
+        // SAFETY: source and destination have room, as just checked, and the stream is synchronized before any other operation.
         let started = unsafe {
             self.target.upload(
                 self.stream,
@@ -123,7 +123,7 @@ impl Slot {
         offset: usize,
         bytes: &mut [u8],
     ) -> Result<(), GpuLost> {
-        assert_inside(from, offset, bytes.len())?;
+        check_inside(from, offset, bytes.len())?;
         reserve_host(&self.target, &mut self.host_out, bytes.len())?;
         // SAFETY: as above.
         let started = unsafe {
@@ -166,8 +166,8 @@ impl Slot {
             gather(array, field, job.order, first, count);
         }
         self.pending = Some((first, count));
-        // SAFETY: both sides have room, as just checked; neither is accessed or released before `finish` has
-        // synchronized.
+        // SAFETY: source and destination have room, as just checked; neither is accessed or released
+        // before `finish` has synchronized the stream.
         unsafe {
             self.target.upload(
                 self.stream,
@@ -240,7 +240,7 @@ impl Slot {
 /// memory that outlives this call. Results are in the order of the batch.
 ///
 /// # Errors
-/// The first call that failed. Then no slot has work in progress.
+/// The error of the first call that failed. After an error, no slot has work in progress.
 pub(crate) fn run<const I: usize, const O: usize>(
     slots: &mut [Slot],
     job: &Job<I, O>,
@@ -318,8 +318,9 @@ fn reserve_device(target: &Arc<dyn Target>, memory: &mut DeviceMemory, bytes: us
     Ok(())
 }
 
-/// Guards against errors of this crate: the device might not refuse a copy beyond an allocation.
-fn assert_inside(memory: &DeviceMemory, offset: usize, bytes: usize) -> Result<(), GpuLost> {
+/// Checks that a range is inside an allocation. The check guards against errors of this crate: the device might not
+/// refuse a copy beyond an allocation.
+fn check_inside(memory: &DeviceMemory, offset: usize, bytes: usize) -> Result<(), GpuLost> {
     match offset.checked_add(bytes).is_some_and(|end| end <= memory.bytes()) {
         true => Ok(()),
         false => Err(GpuLost {
@@ -335,6 +336,7 @@ fn copy(to: &mut [u8], offset: usize, from: &[u8]) {
     }
 }
 
+/// Copies `count` items of a field into `to`, from position `first` of the order on.
 fn gather(to: &mut [u8], field: &Field, order: Option<&[u32]>, first: usize, count: usize) {
     match order.filter(|_| field.item_bytes > 0) {
         None => {
@@ -352,6 +354,7 @@ fn gather(to: &mut [u8], field: &Field, order: Option<&[u32]>, first: usize, cou
     }
 }
 
+/// Copies `count` results to the positions of their items in the batch, from position `first` of the order on.
 fn scatter(to: &mut [u8], from: &[u8], item_bytes: usize, order: Option<&[u32]>, first: usize, count: usize) {
     match order.filter(|_| item_bytes > 0) {
         None => copy(

@@ -40,7 +40,8 @@ impl DeviceInfo {
     }
 }
 
-/// Operations of a device. Work on one stream is done in order; a stream is synchronized before memory that it uses is read or released.
+/// Operations of a device. Work on one stream is done in order. A stream is synchronized before memory that the stream
+/// uses is read or released.
 pub(crate) trait Target: Send + Sync {
     fn info(&self) -> &DeviceInfo;
 
@@ -56,7 +57,7 @@ pub(crate) trait Target: Send + Sync {
     /// Allocates device memory, aligned to 256 bytes (16 in emulation), all zero.
     fn allocate(&self, bytes: usize) -> Result<u64, GpuLost>;
 
-    /// Wipes and releases memory. No stream may use it.
+    /// Wipes and releases memory. No stream may use this memory.
     fn release(&self, address: u64, bytes: usize);
 
     /// Allocates host memory for direct copies, aligned to 16 bytes, all zero.
@@ -68,7 +69,8 @@ pub(crate) trait Target: Send + Sync {
     /// Starts a copy to the device.
     ///
     /// # Safety
-    /// Both sides are allocations of this target with enough room, and stay unchanged until the stream is synchronized.
+    /// Source and destination are allocations of this target with enough room, and stay unchanged until the stream is
+    /// synchronized.
     unsafe fn upload(&self, stream: usize, to: u64, from: *const u8, bytes: usize) -> Result<(), GpuLost>;
 
     /// Starts a copy from the device.
@@ -86,8 +88,8 @@ pub(crate) trait Target: Send + Sync {
     /// Starts a kernel for `items` items.
     ///
     /// # Safety
-    /// The arguments have the kernel's type, and the arrays they name are allocations of this target with the lengths of `layouts.cuh` that
-    /// live until the stream is synchronized.
+    /// The arguments have the kernel's type, and the arrays to which they point are allocations of this target with the
+    /// lengths of `layouts.cuh` that live until the stream is synchronized.
     unsafe fn launch(
         &self,
         stream: usize,
@@ -99,7 +101,7 @@ pub(crate) trait Target: Send + Sync {
     /// Whether all work on the stream is done.
     fn is_done(&self, stream: usize) -> Result<bool, GpuLost>;
 
-    /// Timeout of a stream.
+    /// Timeout of [`Target::synchronize`].
     fn timeout(&self) -> Duration;
 
     /// Abandons a device that does not respond: every later call fails. The device may still read and write its memory, which is therefore
@@ -127,8 +129,8 @@ pub(crate) trait Target: Send + Sync {
     }
 }
 
-/// Sleeps for an eighth of the time waited so far: the end is noticed with at most this delay, and the CPU is free for
-/// other lanes. Polls during the first microseconds.
+/// Yields the CPU during the first 20 us, then sleeps for an eighth of the time waited so far. The thread therefore
+/// notices the end of the work at most this delay later, and the CPU is free for other lanes.
 fn poll_delay(waited: Duration) {
     const LONGEST: Duration = Duration::from_micros(200);
     match waited < Duration::from_micros(20) {
@@ -140,8 +142,8 @@ fn poll_delay(waited: Duration) {
 /// Starts a kernel for `items` items of its arguments.
 ///
 /// # Safety
-/// The arrays that the arguments name are allocations of this target with the lengths of `layouts.cuh` for that many items, and live until
-/// the stream is synchronized.
+/// The arrays to which the arguments point are allocations of this target with the lengths of `layouts.cuh` for that
+/// many items, and live until the stream is synchronized.
 pub(crate) unsafe fn launch<A: Shared>(
     target: &dyn Target,
     stream: usize,
@@ -179,7 +181,7 @@ pub(crate) struct DeviceMemory {
 
 impl DeviceMemory {
     pub(crate) fn new(target: &Arc<dyn Target>, bytes: usize) -> Result<Self, GpuLost> {
-        // A device refuses empty allocations, yet an empty array needs an address.
+        // A device refuses an allocation of 0 bytes, but an empty array also needs an address.
         let bytes = bytes.max(16);
         Ok(Self {
             address: target.allocate(bytes)?,
@@ -197,7 +199,7 @@ impl DeviceMemory {
     }
 
     /// Whether the memory belongs to this target.
-    pub(crate) fn is_of(&self, target: &Arc<dyn Target>) -> bool {
+    pub(crate) fn belongs_to(&self, target: &Arc<dyn Target>) -> bool {
         Arc::ptr_eq(&self.target, target)
     }
 }

@@ -7,8 +7,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Valid messages of a signer on CPU lanes before its table is made: together they cost about as much as a table.
-const MESSAGES: u32 = 8;
+/// Number of valid messages of a signer that CPU lanes verify before a lane makes the signer's table. Verifying these
+/// messages takes about as long as making the table.
+const VALID_MESSAGES_MIN: u32 = 8;
 
 /// Memory budget that the tables of several signers share.
 #[derive(Debug, Default)]
@@ -18,12 +19,14 @@ pub(crate) struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Sets the budget. Existing tables stay; returns the larger of the budget and their size.
+    /// Sets the budget in bytes. Existing tables stay. Returns the larger of the budget and the size of the existing
+    /// tables.
     pub(crate) fn set(&self, bytes: usize) -> usize {
         self.limit.store(bytes, Ordering::Relaxed);
         bytes.max(self.used.load(Ordering::Relaxed))
     }
 
+    /// Reserves memory; returns false if the budget does not suffice.
     fn reserve(&self, bytes: usize) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let add = |used: usize| used.checked_add(bytes).filter(|total| *total <= limit);
@@ -37,7 +40,8 @@ impl MemoryBudget {
 pub struct Precomputed<T> {
     table: OnceLock<T>,
     valid_messages: AtomicU32,
-    started: AtomicBool,
+    /// Whether a thread has started to make the table.
+    has_started: AtomicBool,
     budget: OnceLock<Arc<MemoryBudget>>,
 }
 
@@ -46,7 +50,7 @@ impl<T> Default for Precomputed<T> {
         Self {
             table: OnceLock::new(),
             valid_messages: AtomicU32::new(0),
-            started: AtomicBool::new(false),
+            has_started: AtomicBool::new(false),
             budget: OnceLock::new(),
         }
     }
@@ -81,17 +85,18 @@ impl<T> Precomputed<T> {
 
     /// Whether enough messages were valid, and no thread has started to make the table.
     pub(crate) fn is_due(&self) -> bool {
-        self.valid_messages.load(Ordering::Relaxed) >= MESSAGES && !self.started.load(Ordering::Relaxed)
+        self.valid_messages.load(Ordering::Relaxed) >= VALID_MESSAGES_MIN
+            && !self.has_started.load(Ordering::Relaxed)
     }
 
-    /// Makes the table of this size and returns true, unless the table exists, another thread makes the table, or the
-    /// budget is used up.
+    /// Makes the table, which has `bytes` bytes, and returns true. Returns false if the table exists, if another thread
+    /// makes the table, or if the budget is used up.
     pub(crate) fn make(&self, bytes: usize, make: impl FnOnce() -> T) -> bool {
-        if self.started.swap(true, Ordering::Relaxed) {
+        if self.has_started.swap(true, Ordering::Relaxed) {
             return false;
         }
         if !self.budget.get().is_none_or(|budget| budget.reserve(bytes)) {
-            self.started.store(false, Ordering::Relaxed);
+            self.has_started.store(false, Ordering::Relaxed);
             return false;
         }
         self.table.set(make()).is_ok()
@@ -105,7 +110,7 @@ mod tests {
     #[test]
     fn a_table_is_due_after_enough_messages_and_made_once() {
         let precomputed = Precomputed::<u8>::default();
-        for _ in 1..MESSAGES {
+        for _ in 1..VALID_MESSAGES_MIN {
             precomputed.record_valid();
             assert!(!precomputed.is_due());
         }

@@ -25,7 +25,7 @@ pub enum PrivateKeyError {
     /// The bytes are not a private key.
     #[error("invalid private key: {0}")]
     Malformed(&'static str),
-    /// The public half is invalid.
+    /// The public key is invalid.
     #[error(transparent)]
     Public(#[from] PublicKeyError),
     /// The check of a result failed.
@@ -79,7 +79,7 @@ impl PrivateKey {
                 Zeroizing::new(document.as_ref().to_vec())
             }
         };
-        let rapid = match layout {
+        let ra_parts = match layout {
             Some(layout) => {
                 let mut random = [0; PAD_BYTES];
                 getrandom::fill(&mut random).map_err(PrivateKeyError::Entropy)?;
@@ -87,16 +87,16 @@ impl PrivateKey {
             }
             None => None,
         };
-        Self::from_document(scheme, document, rapid)
+        Self::from_document(scheme, document, ra_parts)
     }
 
     fn from_document(
         scheme: Scheme,
         document: Zeroizing<Vec<u8>>,
-        rapid: Option<(Layout, [u8; PAD_BYTES])>,
+        ra_parts: Option<(Layout, [u8; PAD_BYTES])>,
     ) -> Result<Self, PrivateKeyError> {
         let rejected = |_| PrivateKeyError::Malformed("not a key of its scheme");
-        let (public, secret) = match (scheme, rapid) {
+        let (public, secret) = match (scheme, ra_parts) {
             (Scheme::RaRsa2048 | Scheme::RaRsa3072, Some((layout, random))) => {
                 let rsa = rsa_private(&document)?;
                 if rsa.public().size().bytes() != scheme.signature_bytes() {
@@ -160,7 +160,7 @@ impl PrivateKey {
     /// # Errors
     /// None is known.
     pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>, serde_json::Error> {
-        let rapid = match self.public.ra() {
+        let ra_parts = match self.public.ra() {
             Some(ra) => [
                 ra.random().as_slice(),
                 &serde_json::to_vec(&LayoutDocument::from(ra.layout()))?,
@@ -168,12 +168,12 @@ impl PrivateKey {
             .concat(),
             None => Vec::new(),
         };
-        let mut bytes = Zeroizing::new(Vec::with_capacity(6 + self.document.len() + rapid.len()));
+        let mut bytes = Zeroizing::new(Vec::with_capacity(6 + self.document.len() + ra_parts.len()));
         bytes.extend_from_slice(&[VERSION, self.public.scheme().number()]);
         // The document of a key of 3,072 bits has 1.8 kB.
         bytes.extend_from_slice(&(self.document.len() as u32).to_be_bytes());
         bytes.extend_from_slice(&self.document);
-        bytes.extend_from_slice(&rapid);
+        bytes.extend_from_slice(&ra_parts);
         Ok(bytes)
     }
 
@@ -191,7 +191,7 @@ impl PrivateKey {
         let (length, rest) = rest.split_first_chunk::<4>().ok_or(malformed("truncated"))?;
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
         let (document, rest) = rest.split_at_checked(length).ok_or(malformed("truncated"))?;
-        let rapid = match rest.split_first_chunk::<PAD_BYTES>() {
+        let ra_parts = match rest.split_first_chunk::<PAD_BYTES>() {
             None if rest.is_empty() => None,
             None => return Err(malformed("truncated")),
             Some((random, layout)) => {
@@ -201,7 +201,7 @@ impl PrivateKey {
                 Some((layout, *random))
             }
         };
-        Self::from_document(scheme, Zeroizing::new(document.to_vec()), rapid)
+        Self::from_document(scheme, Zeroizing::new(document.to_vec()), ra_parts)
     }
 
     /// Signs with a plain scheme; `None` for RA, which signs with a table and masks.

@@ -194,7 +194,7 @@ impl PublicKey {
         self.id
     }
 
-    /// The verification key of a scheme.
+    /// The verification key.
     #[must_use]
     pub fn material(&self) -> &Material {
         &self.material
@@ -219,7 +219,7 @@ impl PublicKey {
         }
     }
 
-    /// Whether enough valid messages have arrived to justify a table.
+    /// Whether enough valid messages have arrived to justify a table, and no thread has started to make the table.
     pub(crate) fn is_due_for_table(&self) -> bool {
         match &self.material {
             Material::EcdsaP256(key, _) => key.precomputed.is_due(),

@@ -73,8 +73,8 @@ pub enum LayoutDocument {
 impl TryFrom<LayoutDocument> for Layout {
     type Error = LayoutError;
 
-    fn try_from(text: LayoutDocument) -> Result<Self, LayoutError> {
-        match text {
+    fn try_from(document: LayoutDocument) -> Result<Self, LayoutError> {
+        match document {
             LayoutDocument::Bsm => Self::bsm(),
             LayoutDocument::Opaque { bytes } => Self::bytes(bytes),
             LayoutDocument::Submessages { components } => Self::new(PayloadKind::Submessages, components),
@@ -108,7 +108,7 @@ impl PublicKey {
             Material::EcdsaP256(key, _) => (key.to_sec1(), None),
             Material::Ed25519(key, _) => (key.key().as_bytes().to_vec(), None),
         };
-        let text = PublicKeyDocument {
+        let document = PublicKeyDocument {
             format: FORMAT.to_owned(),
             scheme: self.scheme().name().to_owned(),
             id: self.id().to_string(),
@@ -116,7 +116,7 @@ impl PublicKey {
             random: ra.map(|ra| hex::encode(ra.random())),
             layout: ra.map(|ra| ra.layout().into()),
         };
-        Ok(serde_json::to_string_pretty(&text)? + "\n")
+        Ok(serde_json::to_string_pretty(&document)? + "\n")
     }
 
     /// Reads the JSON that [`PublicKey::to_json`] writes.
@@ -124,14 +124,14 @@ impl PublicKey {
     /// # Errors
     /// Invalid JSON, an invalid field, or an id that does not match the key.
     pub fn from_json(text: &str) -> Result<Self, PublicKeyTextError> {
-        let text: PublicKeyDocument = serde_json::from_str(text)?;
-        if text.format != FORMAT {
-            return Err(PublicKeyTextError::Format(text.format));
+        let document: PublicKeyDocument = serde_json::from_str(text)?;
+        if document.format != FORMAT {
+            return Err(PublicKeyTextError::Format(document.format));
         }
-        let scheme: Scheme = text.scheme.parse().map_err(in_field("scheme"))?;
-        let id: KeyId = text.id.parse().map_err(in_field("id"))?;
-        let bytes = hex::decode(&text.key).map_err(in_field("key"))?;
-        let key = match (scheme.is_rapid(), text.layout, text.random) {
+        let scheme: Scheme = document.scheme.parse().map_err(in_field("scheme"))?;
+        let id: KeyId = document.id.parse().map_err(in_field("id"))?;
+        let bytes = hex::decode(&document.key).map_err(in_field("key"))?;
+        let key = match (scheme.is_rapid(), document.layout, document.random) {
             (true, Some(layout), Some(random)) => {
                 let mut pad_random = [0; PAD_BYTES];
                 hex::decode_to_slice(&random, &mut pad_random).map_err(in_field("random"))?;

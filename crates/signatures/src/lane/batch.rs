@@ -17,8 +17,8 @@ const GROUP_MIN_RSA: usize = 4;
 const GROUP_MIN_PRECOMPUTED: usize = 3;
 /// From this number of messages on, a batch of eight ECDSA or Ed25519 messages without tables is faster than single messages, on AVX2.
 const GROUP_MIN_PLAIN: usize = 6;
-/// If at least this number of up to eight messages have no table, one batch that uses no tables is faster than a batch with tables and
-/// single verification of the other messages.
+/// For up to eight messages of which at least this number have no table, one batch that uses no tables is faster than a
+/// batch with tables and single verification of the messages without a table.
 const GROUP_MIN_MIXED: usize = 4;
 /// A table, which costs as much as seven signatures without a table, is made at most once per this number of messages: an immediate
 /// message waits for at most one table, and a lane is slower by a fifth while all its signers are new.
@@ -30,7 +30,7 @@ pub struct BatchLane {
     backend: Backend,
     name: String,
     single: SingleLane,
-    /// Messages since the last table was made.
+    /// Number of messages since the latest table was made, up to a maximum.
     messages_without_table: usize,
 }
 
@@ -60,25 +60,25 @@ impl BatchLane {
             let messages_of_scheme = (0..)
                 .zip(messages)
                 .filter(|(_, message)| message.key().scheme() == scheme);
-            // Tables are looked up only once, since another lane may make a table at the same time. A message without a
-            // table slows all eight messages down.
-            let (mut precomputed, mut plain): (Vec<_>, Vec<_>) =
+            // The code looks a table up only once, since another lane may make a table at the same time. A message
+            // without a table slows down all eight messages of a batch.
+            let (mut with_table, mut without_table): (Vec<_>, Vec<_>) =
                 messages_of_scheme.partition(|(_, message)| message.key().has_table());
-            let is_one_group =
-                precomputed.len() + plain.len() <= GROUP_SIZE && plain.len() >= GROUP_MIN_MIXED;
-            if precomputed.len() < GROUP_MIN_PRECOMPUTED || is_one_group {
-                plain.append(&mut precomputed);
+            let is_one_group = with_table.len() + without_table.len() <= GROUP_SIZE
+                && without_table.len() >= GROUP_MIN_MIXED;
+            if with_table.len() < GROUP_MIN_PRECOMPUTED || is_one_group {
+                without_table.append(&mut with_table);
             }
             let size = self.group_size(scheme);
             let group_min = match scheme {
                 Scheme::EcdsaP256 | Scheme::Ed25519 => GROUP_MIN_PLAIN,
                 _ => GROUP_MIN_RSA,
             };
-            let precomputed = precomputed
+            let with_table = with_table
                 .chunks(size)
                 .map(|group| (group, GROUP_MIN_PRECOMPUTED));
-            let plain = plain.chunks(size).map(|group| (group, group_min));
-            for (group, group_min) in precomputed.chain(plain) {
+            let without_table = without_table.chunks(size).map(|group| (group, group_min));
+            for (group, group_min) in with_table.chain(without_table) {
                 let group_results = match group.len() < group_min {
                     true => group
                         .iter()
@@ -200,7 +200,8 @@ impl BatchLane {
             Material::EcdsaP256(key, _) => Some(&**key),
             _ => None,
         });
-        // Always one result for each message, so that no result shifts to another message.
+        // If a key is missing, the function returns one result for each message nevertheless, so that no result shifts
+        // to another message.
         let Some(keys) = keys.collect::<Option<Vec<&P256Key>>>() else {
             return vec![false; group.len()];
         };
@@ -265,7 +266,7 @@ impl Verifier for BatchLane {
 }
 
 /// Fills eight lanes with one to eight messages; repeats the last message in unused lanes.
-#[allow(clippy::indexing_slicing)] // The index is at most that of the last; groups are not empty.
+#[allow(clippy::indexing_slicing)] // The index is at most the index of the last element; groups are not empty.
 fn fill_group<T>(group: &[T]) -> [&T; GROUP_SIZE] {
     std::array::from_fn(|index| &group[index.min(group.len() - 1)])
 }

@@ -25,7 +25,7 @@ pub trait Verifier: Send {
     fn verify(&mut self, messages: &[Checked], results: &mut Vec<bool>) -> Result<(), VerifierLost>;
 }
 
-/// A lane that has stopped computing, for example a failed GPU. Another lane must do its work.
+/// A lane that has stopped computing, for example a failed GPU. Another lane must do the work of this lane.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{lane}: {reason}")]
 pub struct VerifierLost {

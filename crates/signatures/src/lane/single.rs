@@ -1,5 +1,5 @@
-//! One message at a time: aws-lc for the plain schemes, this project's arithmetic for RA. The reference for all other
-//! lanes.
+//! One message at a time: aws-lc for the plain schemes, this project's arithmetic for RA. This lane is the reference
+//! for all other lanes.
 
 use super::{Verifier, VerifierLost};
 use crate::key::Material;

@@ -131,7 +131,7 @@ impl Draft {
     }
 }
 
-/// A received message, parsed. No part of it is verified.
+/// A received message, parsed. No part of the message is verified.
 #[derive(Debug, Clone, Copy)]
 pub struct Envelope<'a> {
     /// The claimed scheme.

@@ -10,15 +10,15 @@
 //! mask       02 | 00000020 P | 00000020 r
 //! ```
 //!
-//! With the hashed bytes x, MGF1 hashes `x | counter` for 9 counters (13 for 3,072 bits): the blocks of x before the counter's block are
-//! compressed once.
+//! With the hashed bytes x, MGF1 hashes `x | counter` for 9 counters (13 for 3,072 bits). The SHA-256 blocks that
+//! precede the block with the counter are compressed only once.
 
 use sha2::{Digest as _, Sha256};
 
 use super::public::PAD_BYTES;
 use crate::message::MASK_NAME_BYTES;
 
-/// Bytes by which the hash is longer than the modulus.
+/// Number of bytes by which the hash is longer than the modulus.
 pub const HASH_MARGIN_BYTES: usize = 16;
 /// The longest hash, for 3,072 bits.
 pub(crate) const HASH_BYTES_MAX: usize = 384 + HASH_MARGIN_BYTES;
@@ -55,7 +55,7 @@ fn put_part(part: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(part);
 }
 
-/// The compressed common prefixes of the hashes of one key.
+/// States of SHA-256 after the prefixes that all hashes of one key have in common.
 #[derive(Clone)]
 pub(crate) struct Prefixes {
     component: Sha256,

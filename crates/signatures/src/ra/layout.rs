@@ -12,8 +12,8 @@ use crate::refusal::Refusal;
 
 /// Number of components of a stamp.
 pub const STAMP_DIGITS: usize = 4;
-/// Bits of a digit of a stamp: 4 digits hold a stamp, and a table with 2,048 values for each digit takes two seconds of
-/// one CPU.
+/// Bits of a digit of a stamp. Four digits hold a stamp. Making a table with 2,048 values for each digit takes two
+/// seconds of one CPU.
 const DIGIT_BITS: u32 = STAMP_BITS.div_ceil(STAMP_DIGITS as u32);
 const DIGIT_VALUES: usize = 1 << DIGIT_BITS;
 /// Maximum number of components, including those of the stamp.
@@ -56,7 +56,7 @@ pub enum LayoutError {
         /// Index of the value, from 0.
         value: usize,
     },
-    /// Two sub-messages are equal, which would give a message two forms.
+    /// Two sub-messages are equal, which would give a message two encodings.
     #[error("components[{component}]: duplicate sub-message {text:?}")]
     DuplicateSubmessage {
         /// Index of the component, from 0.
@@ -84,7 +84,8 @@ pub enum LayoutError {
 pub struct Layout {
     kind: PayloadKind,
     components: Vec<Domain>,
-    /// First table row of each component, the stamp's first, and the total number of rows.
+    /// First table row of each component, beginning with the components of the stamp. The last entry is the total
+    /// number of rows.
     offsets: Vec<usize>,
 }
 
@@ -243,7 +244,7 @@ impl Layout {
         Ok(digits)
     }
 
-    /// Number of values of each component, the stamp's first.
+    /// Number of values of each component, beginning with the components of the stamp.
     pub fn domains(&self) -> impl Iterator<Item = u32> + '_ {
         let bounds = self.offsets.iter().zip(self.offsets.iter().skip(1));
         // The difference is at most `ROWS_MAX`.
@@ -272,7 +273,7 @@ impl Layout {
             .map(|(offset, digit)| offset + usize::from(*digit))
     }
 
-    /// The component j, from 0, and the hashed value of a row. `None` beyond the last row.
+    /// The component j (from 0) and the value v of a table row. `None` beyond the last row.
     #[must_use]
     pub fn row(&self, row: usize) -> Option<(u16, RowValue<'_>)> {
         let component = self
@@ -310,7 +311,8 @@ impl Layout {
         rest.is_empty().then_some(parts)
     }
 
-    /// Canonical encoding of the layout for the pad: kind, number of components, and each component's values, all with their lengths.
+    /// Canonical encoding of the layout for the pad: kind, number of components, and for each component the number of
+    /// values and each value with its length.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![1, self.kind.number()];

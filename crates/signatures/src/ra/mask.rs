@@ -8,8 +8,8 @@ use crate::message::MASK_NAME_BYTES;
 
 /// An unused mask: `(r, β)`. Signing takes a mask by value, and wipes it.
 ///
-/// A mask cannot be copied. β must stay secret after use, since β reveals the product of the components that the mask
-/// covered.
+/// A mask cannot be copied. β must stay secret even after use: with β, an attacker can compute the product of the
+/// components that the mask covered.
 pub struct Mask {
     name: [u8; MASK_NAME_BYTES],
     beta: Zeroizing<Vec<u8>>,

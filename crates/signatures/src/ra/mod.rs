@@ -14,10 +14,11 @@
 //! | verify | `σ^e = H(2 \| P \| r) · Π H(1 \| P \| j \| m_j) mod n` |
 //!
 //! # Security argument
-//! Each r occurs in one signature only. A product of signatures, with integer exponents, in which one `H(2 | P | r)` has exponent 1 and the
-//! other such hashes have exponent 0, is that one signature: combining signatures gives no new signature. In the random oracle model a
-//! forger inverts RSA on one of the hashes, with a loss of about the number of hashes. Each of the following mistakes breaks the scheme,
-//! and a test demonstrates it:
+//! Each r occurs in one signature only. Consider a product of signatures that are raised to integer exponents. If one
+//! `H(2 | P | r)` has exponent 1 and all other hashes of masks have exponent 0, the product is one of the signatures
+//! itself. Combining signatures therefore gives no new signature. In the random oracle model a forger inverts RSA on
+//! one of the hashes, with a loss of about the number of hashes. Each of the following mistakes breaks the scheme, and
+//! a test demonstrates it:
 //! * *no mask*: `σ(a', b) σ(a, b') / σ(a, b)` is a signature of `(a', b')`;
 //! * *a mask twice*: the quotient of two signatures has unmasked components, which allow the same exchange;
 //! * *one check for many messages* (the product of all σ against the product of all hashes): exchanging a component between two messages
@@ -42,7 +43,7 @@ pub(crate) use public::Factors;
 pub use public::{PAD_BYTES, RaPublic};
 pub use table::{Table, TableMismatch};
 
-/// Numbers computed together.
+/// Number of signatures or hashes that are computed together.
 const GROUP_SIZE: usize = 8;
 
 #[cfg(test)]

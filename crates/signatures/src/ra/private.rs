@@ -27,7 +27,7 @@ impl fmt::Debug for RaPrivate {
 }
 
 impl RaPrivate {
-    /// The private half of this key; `None` if the keys do not match.
+    /// The private key that belongs to a public key; `None` if the keys do not match.
     #[must_use]
     pub fn new(public: Arc<RaPublic>, rsa: RsaPrivate) -> Option<Self> {
         (rsa.public() == public.rsa()).then_some(Self { public, rsa })
@@ -82,8 +82,8 @@ impl RaPrivate {
     }
 
     /// Signs without a table and without a mask: `σ = (H(2 | P | r) · Π H(1 | P | j | m_j))^d`, the same signature as
-    /// with table and mask, at the cost of an RSA signature. Used when no masks are left. The name must be random and
-    /// unused.
+    /// with table and mask, at the cost of an RSA signature. The signer uses this function when no masks are left. The
+    /// name must be random and unused.
     ///
     /// # Errors
     /// The check of the result failed.

@@ -61,7 +61,8 @@ impl MaskHash {
 }
 
 impl RaPublic {
-    /// The key over this modulus, for messages of this layout; `random` was drawn when the key was made.
+    /// The key with this modulus, for messages of this layout. `random` has the random bytes that were drawn when the
+    /// key was made.
     #[must_use]
     pub fn new(rsa: RsaPublic, layout: Layout, random: [u8; PAD_BYTES]) -> Self {
         let layout_bytes = layout.encode();
@@ -162,7 +163,7 @@ impl RaPublic {
         Some(components)
     }
 
-    /// Writes up to eight hashes into a table, from an index on.
+    /// Writes up to eight hashes into a table, from index `first` on.
     fn set_group(&self, table: &mut rsa::Table, first: usize, hashes: &[Vec<u8>]) -> Result<(), RsaError> {
         /// From this number of hashes on, a batch of eight takes less time than single operations.
         const BATCH_MIN: usize = 2;
@@ -224,7 +225,7 @@ impl RaPublic {
         }
     }
 
-    /// Number of cached hashes.
+    /// Number of hashes in the cache.
     #[must_use]
     pub fn cached_rows(&self) -> usize {
         self.components.iter().filter(|cell| cell.get().is_some()).count()

@@ -50,7 +50,7 @@ impl Table {
     /// The rows in the file format: concatenated big-endian numbers.
     ///
     /// # Errors
-    /// None is known: rows and key have one size.
+    /// None is known: rows and key have the same size.
     pub fn to_bytes(&self) -> Result<Zeroizing<Vec<u8>>, RsaError> {
         let size = self.public.rsa().size().bytes();
         let mut one = vec![0; size];

@@ -145,7 +145,8 @@ fn table_and_mask_make_the_same_signature_as_the_key() {
     assert!(ra().table(|rows| rows < 30).unwrap().is_none());
 }
 
-/// Without masks three signatures make a fourth; with masks the same quotient is invalid for each of their names.
+/// Without masks, three signatures can be combined into a fourth signature. With masks, the combination is invalid for
+/// each of the three mask names.
 #[test]
 fn components_of_signed_messages_cannot_be_exchanged() {
     let n = modulus();
@@ -181,8 +182,8 @@ fn a_mask_used_twice_allows_forgeries() {
     assert!(verifies(&name(2), &[1, 1], &(another * quotient % &n)));
 }
 
-/// One equation for several signatures, as Bellare, Garay and Rabin screen plain RSA, accepts two messages that were never signed. This
-/// crate verifies each signature with an equation of its own.
+/// One equation for several signatures (the screening of plain RSA by Bellare, Garay and Rabin) accepts two messages
+/// that were never signed. This crate verifies each signature with a separate equation.
 #[test]
 fn messages_with_exchanged_components_pass_screening_and_fail_verification() {
     let n = modulus();

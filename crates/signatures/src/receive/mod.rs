@@ -14,7 +14,7 @@ mod replay;
 mod signers;
 
 pub use checked::Checked;
-pub(crate) use receiver::plain_shape;
+pub(crate) use receiver::check_plain_payload;
 pub use receiver::{KEY_MEMORY_DEFAULT_BYTES, Receiver, Verified, Window};
 pub use replay::{REPLAY_MEMORY_DEFAULT, ReplayMemory};
 pub use signers::{SignerError, Signers};

@@ -55,7 +55,7 @@ impl Window {
     }
 }
 
-/// A valid, fresh message, accepted for the first time. Only [`Receiver::accept`] creates such a value.
+/// A valid, recent message that was accepted for the first time. Only [`Receiver::accept`] creates such a value.
 #[derive(Debug)]
 pub struct Verified(Checked);
 
@@ -85,6 +85,7 @@ pub struct Receiver {
     revoked: Revocations,
     window: Window,
     replays: ReplayMemory,
+    /// Whether ECDSA signatures with s in the upper half are refused.
     p256_low_s: bool,
 }
 
@@ -136,7 +137,7 @@ impl Receiver {
         std::mem::replace(&mut self.revoked, revoked)
     }
 
-    /// Remaining time until a message that is fresh now becomes too old, ms.
+    /// Remaining time until a message with this stamp becomes too old, ms; 0 if the message is already too old.
     #[must_use]
     pub fn remaining_validity_ms(&self, stamp: Stamp, now: TimeMs) -> u64 {
         let end = stamp.time.ms().saturating_add(self.window.age_ms_max.into());
@@ -161,7 +162,7 @@ impl Receiver {
                 ra.layout()
                     .digits(envelope.stamp, envelope.kind, envelope.payload)?,
             ),
-            _ => plain_shape(envelope.kind, envelope.payload).map(|()| None)?,
+            _ => check_plain_payload(envelope.kind, envelope.payload).map(|()| None)?,
         };
         self.window.check(envelope.stamp, now)?;
         self.replays.check(envelope.stamp.time)?;
@@ -210,8 +211,9 @@ impl Receiver {
     }
 }
 
-/// A plain key has no layout: any opaque bytes are valid, a basic safety message has a fixed length, and sub-messages are undefined.
-pub(crate) fn plain_shape(kind: PayloadKind, payload: &[u8]) -> Result<(), Refusal> {
+/// Checks the payload of a plain key, which has no layout. Any opaque bytes are valid, a basic safety message has a
+/// fixed length, and sub-messages are refused.
+pub(crate) fn check_plain_payload(kind: PayloadKind, payload: &[u8]) -> Result<(), Refusal> {
     match kind {
         PayloadKind::Opaque => Ok(()),
         PayloadKind::Bsm if payload.len() == bsm::MESSAGE_BYTES => Ok(()),
@@ -219,8 +221,8 @@ pub(crate) fn plain_shape(kind: PayloadKind, payload: &[u8]) -> Result<(), Refus
     }
 }
 
-/// Identity of a plain message among the messages of its signer. It excludes the signature, so that two signatures of
-/// the same bytes count as one message.
+/// Identity of a message of a plain scheme among the messages of its signer. The identity does not include the
+/// signature, so that two signatures of the same bytes count as one message.
 fn digest(signed: [&[u8]; 2]) -> [u8; 32] {
     let [prefix, message] = signed;
     Sha256::new()

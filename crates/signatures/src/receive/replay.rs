@@ -1,9 +1,9 @@
 //! Memory of recently accepted messages.
 //!
-//! A message with a stamp older than the window is refused, so only messages within the window are remembered, each by
-//! a keyed hash of the signer and the message's identity (the mask name, or the hash of the signed bytes). The key is
-//! random, so that attackers cannot choose colliding messages. Hashes are grouped by the half window of their stamps,
-//! and each group is dropped as a whole.
+//! A message with a stamp older than the window is refused, so only messages within the window are remembered. The
+//! memory stores a keyed hash of the signer and of the message's identity (the mask name, or the hash of the signed
+//! bytes). The key is random, so that attackers cannot choose colliding messages. Hashes are grouped by the half window
+//! of their stamps, and each group is dropped as a whole.
 //!
 //! Half of the memory is divided evenly among the signers; the other half is shared, first come, first served. A signer that signs
 //! without limit therefore cannot take the share of another signer.
@@ -21,7 +21,7 @@ use crate::refusal::Refusal;
 /// 460,000 messages a second can be accepted permanently.
 pub const REPLAY_MEMORY_DEFAULT: usize = 1 << 22;
 
-/// Identity of a message among those of all signers.
+/// Identity of a message among the messages of all signers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MessageName {
     signer: KeyId,
@@ -42,14 +42,14 @@ pub struct ReplayMemory {
     span_ms: u64,
     capacity: usize,
     length: usize,
-    /// Entries reserved for each signer.
+    /// Number of entries reserved for each signer.
     share: usize,
-    /// Entries of the shared half.
-    common: usize,
-    /// Used entries of the shared half.
-    common_used: usize,
+    /// Number of entries of the shared half.
+    shared_capacity: usize,
+    /// Number of used entries of the shared half.
+    shared_used: usize,
     used_by_signer: HashMap<KeyId, usize>,
-    /// Stamps before this time are not remembered.
+    /// Messages with a stamp before this time are not remembered, and are refused.
     oldest_accepted: TimeMs,
     spans: BTreeMap<u64, ReplaySpan>,
 }
@@ -64,8 +64,8 @@ impl ReplayMemory {
             capacity,
             length: 0,
             share: 0,
-            common: capacity,
-            common_used: 0,
+            shared_capacity: capacity,
+            shared_used: 0,
             used_by_signer: HashMap::new(),
             oldest_accepted: TimeMs::since_2020(0),
             spans: BTreeMap::new(),
@@ -79,7 +79,7 @@ impl ReplayMemory {
         let share = self.capacity / 2 / signers.max(1);
         Self {
             share,
-            common: self.capacity - share * signers,
+            shared_capacity: self.capacity - share * signers,
             ..self
         }
     }
@@ -133,10 +133,10 @@ impl ReplayMemory {
         }
         let used = self.used_by_signer.get(&name.signer).copied().unwrap_or(0);
         if used >= self.share {
-            if self.common_used >= self.common {
+            if self.shared_used >= self.shared_capacity {
                 return Err(Refusal::ReplayMemoryFull);
             }
-            self.common_used += 1;
+            self.shared_used += 1;
         }
         self.used_by_signer.insert(name.signer, used + 1);
         let span = self.spans.entry(time.ms() / self.span_ms).or_default();
@@ -173,13 +173,13 @@ impl ReplayMemory {
         self.length == 0
     }
 
-    /// Drops a number of a signer's messages.
+    /// Subtracts dropped messages from the count of a signer.
     fn forget(&mut self, signer: KeyId, count: usize) {
         let Some(used) = self.used_by_signer.get_mut(&signer) else {
             return;
         };
         let excess = |used: usize| used.saturating_sub(self.share);
-        self.common_used -= excess(*used) - excess(*used - count);
+        self.shared_used -= excess(*used) - excess(*used - count);
         *used -= count;
         if *used == 0 {
             self.used_by_signer.remove(&signer);

@@ -19,10 +19,10 @@ fn no_message_is_accepted_twice_and_no_new_one_refused() {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let capacity = 300;
     let mut memory = ReplayMemory::new(WINDOW, capacity, [1; 16]).with_signers(2);
-    let (share, common) = (75, 150);
+    let (share, shared_capacity) = (75, 150);
     let mut accepted: Vec<(u64, KeyId, u8)> = Vec::new();
     let mut now = 10_000u64;
-    let (mut fresh, mut replays, mut full) = (0, 0, 0);
+    let (mut accepted_count, mut replay_count, mut full_count) = (0, 0, 0);
     for _ in 0..20_000 {
         now += random.random_range(0..3);
         memory.forget_before(TimeMs::since_2020(now - u64::from(WINDOW.age_ms_max)));
@@ -36,11 +36,11 @@ fn no_message_is_accepted_twice_and_no_new_one_refused() {
             Ok(()) => {
                 assert!(!is_known, "accepted twice");
                 accepted.push((time, signer, identity));
-                fresh += 1;
+                accepted_count += 1;
             }
             Err(Refusal::Replayed) => {
                 assert!(is_known, "refused, but never accepted");
-                replays += 1;
+                replay_count += 1;
             }
             Err(Refusal::ReplayMemoryFull) => {
                 let used = |signer: u8| {
@@ -54,8 +54,8 @@ fn no_message_is_accepted_twice_and_no_new_one_refused() {
                     .map(|signer| used(signer).saturating_sub(share))
                     .iter()
                     .sum();
-                assert_eq!((used(signer.0[0]) >= share, excess), (true, common));
-                full += 1;
+                assert_eq!((used(signer.0[0]) >= share, excess), (true, shared_capacity));
+                full_count += 1;
             }
             Err(other) => panic!("{other}"),
         }
@@ -63,11 +63,11 @@ fn no_message_is_accepted_twice_and_no_new_one_refused() {
         assert!(memory.len() == count && count <= capacity);
     }
     assert!(
-        fresh > 1000 && replays > 50 && full > 50,
-        "{fresh} {replays} {full}"
+        accepted_count > 1000 && replay_count > 50 && full_count > 50,
+        "{accepted_count} {replay_count} {full_count}"
     );
     memory.forget_before(TimeMs::MAX);
-    assert!(memory.is_empty() && memory.used_by_signer.is_empty() && memory.common_used == 0);
+    assert!(memory.is_empty() && memory.used_by_signer.is_empty() && memory.shared_used == 0);
 }
 
 #[test]

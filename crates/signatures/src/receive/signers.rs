@@ -45,8 +45,9 @@ impl Signers {
         self.keys.get(&id)
     }
 
-    /// Divides the memory budget for precomputed data. Tables of points are small, and are made on demand within half
-    /// of the budget if there are keys of RA; hashed components of RA get the remaining budget in equal shares.
+    /// Divides the memory budget for precomputed data. Tables of points are small and are made on demand. If there are
+    /// keys of RA, these tables get at most half of the budget; the hashed components of RA get the remaining budget in
+    /// equal shares.
     pub(super) fn share_memory(&self, bytes: usize) {
         let rapid: Vec<&RaPublic> = self.iter().filter_map(|key| key.ra()).collect();
         let required = self.iter().filter_map(|key| key.table_bytes()).sum();

@@ -108,7 +108,7 @@ impl<T> PerClass<T> {
         &self.0[usize::from(class.0)]
     }
 
-    /// The value of a class.
+    /// The value of a class, for a change.
     pub fn of_mut(&mut self, class: Class) -> &mut T {
         #[allow(clippy::indexing_slicing)] // As above.
         &mut self.0[usize::from(class.0)]

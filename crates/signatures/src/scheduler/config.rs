@@ -15,7 +15,7 @@ pub struct Config {
     /// The scheduler is overloaded when waiting jobs of unknown senders need at least this lane time
     /// ([`Core::is_overloaded`](super::Core::is_overloaded)).
     pub overload_lane_time: Span,
-    /// Minimum number of messages remembered for the recognition of copies.
+    /// Minimum number of messages that are remembered to recognize copies.
     pub recent_messages_min: usize,
     /// Minimum time for which messages are remembered; the maximum is twice as long.
     pub recent_lifetime_min: Span,

@@ -46,7 +46,7 @@ counters! {
     probes,
     /// Masks made.
     masks_made,
-    /// Jobs that required a mask and were signed without, since the pool was empty.
+    /// Jobs that required a mask and were signed without a mask, since the pool was empty.
     signed_unmasked,
     /// Batches that an accelerator started because a job had waited for the maximum time, although the policy
     /// would have waited.

@@ -1,10 +1,10 @@
 //! Recognition of copies of messages that wait, are being processed, or were completed recently.
 //!
 //! A message is identified by a keyed hash of all its bytes: a garbled copy is another message and suppresses nothing,
-//! and a collision cannot be forged without the key. A copy is dropped only if a copy of the same or a better rank was
-//! admitted ([`Rank`]). If a source repeats another source's immediate message beyond its own quota, the original is
-//! therefore not demoted. If an unknown sender repeats a known sender's message, the original is not shed as a message
-//! of an unknown sender.
+//! and a collision cannot be forged without the key. A copy is dropped only if the message was admitted with the same
+//! or a better rank ([`Rank`]). If a source repeats another source's immediate message beyond the quota of the
+//! repeating source, the original is therefore not demoted. If an unknown sender repeats a known sender's message, the
+//! original is not shed as a message of an unknown sender.
 
 use std::hash::Hasher;
 
@@ -37,36 +37,38 @@ impl FingerprintKey {
     }
 }
 
-/// Recently admitted messages and their ranks.
+/// The ranks with which recent messages were admitted.
 pub(super) struct RecentMessages {
-    seen: Generations<Fingerprint, Rank, FingerprintHash>,
+    rank_by_message: Generations<Fingerprint, Rank, FingerprintHash>,
 }
 
 impl RecentMessages {
-    /// Stores at least `size` messages for at least `memory`, and at most twice as long.
-    pub(super) fn new(size: usize, memory: Span) -> Self {
+    /// Stores at least `size` messages for at least `lifetime`, and at most for twice that time.
+    pub(super) fn new(size: usize, lifetime: Span) -> Self {
         Self {
-            seen: Generations::new(size, memory),
+            rank_by_message: Generations::new(size, lifetime),
         }
     }
 
-    /// Whether a message with this rank is a copy of one that was admitted with the same or a better rank.
+    /// Whether a message with this rank is a copy of a message that was admitted with the same or a better rank.
     pub(super) fn is_copy(&mut self, fingerprint: Fingerprint, rank: Rank, now: Time) -> bool {
-        self.seen.get(&fingerprint, now).is_some_and(|seen| *seen <= rank)
+        self.rank_by_message
+            .get(&fingerprint, now)
+            .is_some_and(|admitted_rank| *admitted_rank <= rank)
     }
 
     pub(super) fn record_admitted(&mut self, fingerprint: Fingerprint, rank: Rank, now: Time) {
-        self.seen.insert(fingerprint, rank, now);
+        self.rank_by_message.insert(fingerprint, rank, now);
     }
 
     /// Records that an unknown sender's message was verified: no further copy is admitted, from any sender.
     pub(super) fn record_verified(&mut self, fingerprint: Fingerprint, now: Time) {
-        self.seen.insert(fingerprint, Rank::BEST, now);
+        self.rank_by_message.insert(fingerprint, Rank::BEST, now);
     }
 
     /// Removes a dropped message, so that a copy may be admitted.
     pub(super) fn forget(&mut self, fingerprint: Fingerprint) {
-        self.seen.remove(&fingerprint);
+        self.rank_by_message.remove(&fingerprint);
     }
 }
 
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     fn key() -> FingerprintKey {
-        FingerprintKey::new(std::array::from_fn(|at| at as u8))
+        FingerprintKey::new(std::array::from_fn(|index| index as u8))
     }
 
     /// The first of SipHash's 128-bit vectors with input, from its authors' `vectors.h` (key 00..0f, input
@@ -93,9 +95,9 @@ mod tests {
     fn every_byte_and_the_length_change_the_fingerprint() {
         let message = [7; 40];
         let genuine = key().of(&message);
-        for at in 0..message.len() {
+        for index in 0..message.len() {
             let mut garbled = message;
-            garbled[at] ^= 0x80;
+            garbled[index] ^= 0x80;
             assert_ne!(key().of(&garbled), genuine);
         }
         assert_ne!(key().of(&message[..39]), genuine);

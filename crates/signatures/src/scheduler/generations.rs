@@ -6,11 +6,11 @@ use std::hash::{BuildHasher, Hash};
 
 use super::time::{Span, Time};
 
-/// Holds at least the last `size_max` keys that were inserted within the last `age_max`, at most twice as
-/// many, and none for longer than twice `age_max`.
+/// Holds at least the latest `size_max` keys that were inserted within the last `age_max`. Holds at most twice as many
+/// keys, and no key for longer than twice `age_max`.
 pub(super) struct Generations<K, V, S> {
-    recent: HashMap<K, V, S>,
-    old: HashMap<K, V, S>,
+    recent_entries: HashMap<K, V, S>,
+    old_entries: HashMap<K, V, S>,
     size_max: usize,
     age_max: Span,
     started_at: Time,
@@ -18,10 +18,10 @@ pub(super) struct Generations<K, V, S> {
 
 impl<K: Hash + Eq, V, S: BuildHasher + Default> Generations<K, V, S> {
     pub(super) fn new(size_max: usize, age_max: Span) -> Self {
-        let (recent, old) = (HashMap::default(), HashMap::default());
+        let (recent_entries, old_entries) = (HashMap::default(), HashMap::default());
         Self {
-            recent,
-            old,
+            recent_entries,
+            old_entries,
             size_max: size_max.max(1),
             age_max,
             started_at: Time::ZERO,
@@ -30,26 +30,26 @@ impl<K: Hash + Eq, V, S: BuildHasher + Default> Generations<K, V, S> {
 
     pub(super) fn get(&mut self, key: &K, now: Time) -> Option<&V> {
         self.rotate(now);
-        self.recent.get(key).or_else(|| self.old.get(key))
+        self.recent_entries.get(key).or_else(|| self.old_entries.get(key))
     }
 
     pub(super) fn insert(&mut self, key: K, value: V, now: Time) {
         self.rotate(now);
-        self.recent.insert(key, value);
+        self.recent_entries.insert(key, value);
     }
 
     pub(super) fn remove(&mut self, key: &K) {
-        self.recent.remove(key);
-        self.old.remove(key);
+        self.recent_entries.remove(key);
+        self.old_entries.remove(key);
     }
 
     /// The value of a key, inserted if missing; the key counts as inserted now.
     pub(super) fn touch(&mut self, key: K, now: Time, make: impl FnOnce() -> V) -> &mut V {
         self.rotate(now);
-        let old = &mut self.old;
-        self.recent
+        let old_entries = &mut self.old_entries;
+        self.recent_entries
             .entry(key)
-            .or_insert_with_key(|key| old.remove(key).unwrap_or_else(make))
+            .or_insert_with_key(|key| old_entries.remove(key).unwrap_or_else(make))
     }
 
     /// The value of a key, if present; the key then counts as inserted now.
@@ -58,35 +58,37 @@ impl<K: Hash + Eq, V, S: BuildHasher + Default> Generations<K, V, S> {
         K: Copy,
     {
         self.rotate(now);
-        if let Some(value) = self.old.remove(&key) {
-            self.recent.insert(key, value);
+        if let Some(value) = self.old_entries.remove(&key) {
+            self.recent_entries.insert(key, value);
         }
-        self.recent.get_mut(&key)
+        self.recent_entries.get_mut(&key)
     }
 
     /// The value of a key, without changing the key's age.
     pub(super) fn get_mut(&mut self, key: &K, now: Time) -> Option<&mut V> {
         self.rotate(now);
-        self.recent.get_mut(key).or_else(|| self.old.get_mut(key))
+        self.recent_entries
+            .get_mut(key)
+            .or_else(|| self.old_entries.get_mut(key))
     }
 
-    /// Starts a new generation, or two, if due.
+    /// Starts a new generation if the recent generation is full or too old. Drops both generations if both are too old.
     fn rotate(&mut self, now: Time) {
         let age = now.saturating_since(self.started_at);
-        if self.recent.len() < self.size_max && age < self.age_max {
+        if self.recent_entries.len() < self.size_max && age < self.age_max {
             return;
         }
-        std::mem::swap(&mut self.recent, &mut self.old);
-        self.recent.clear();
+        std::mem::swap(&mut self.recent_entries, &mut self.old_entries);
+        self.recent_entries.clear();
         if age >= self.age_max.times(2) {
-            self.old.clear();
+            self.old_entries.clear();
         }
         self.started_at = now;
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.recent.len() + self.old.len()
+        self.recent_entries.len() + self.old_entries.len()
     }
 }
 

@@ -56,7 +56,7 @@ impl Fingerprint {
     }
 }
 
-/// The work of an ordinary message of a class: one for which everything possible is precomputed.
+/// The work of an ordinary message of a class: a message for which everything possible is precomputed.
 pub const ORDINARY_WORK: u32 = 1_000;
 
 /// The scheduler's view of a job. The scheduler never reads the message itself.
@@ -74,7 +74,7 @@ pub struct Meta {
     pub work: u32,
     /// Time of arrival; a time in the future counts as now.
     pub arrived: Time,
-    /// Deadline of the result; a later result counts as missed, and is still delivered.
+    /// Deadline of the result. A later result counts as a missed deadline, but is still delivered.
     pub deadline: Time,
     /// Time from which on no lane starts work on the job.
     pub expires: Time,
@@ -83,7 +83,7 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Ordinary work of a source that is its own signer, without deadline, expiry and fingerprint.
+    /// A job with ordinary work, without deadline, expiry and fingerprint. The source also counts as the sender.
     pub const fn new(class: Class, priority: Priority, source: Source, arrived: Time) -> Self {
         Self {
             class,
@@ -116,8 +116,8 @@ pub enum Outcome {
     /// The signature is invalid, or could not be made.
     Rejected,
     /// The signature is valid, but the message was refused: it is too old, a replay, or its signer was revoked in the
-    /// meantime. This outcome does not change the record of the sender. It is set by the consumer of results, not by
-    /// lanes ([`engine::Sink::done`](super::engine::Sink::done)).
+    /// meantime. This outcome does not change the record of the sender. The consumer of results sets this outcome, not
+    /// a lane ([`engine::Sink::done`](super::engine::Sink::done)).
     Discarded,
 }
 
@@ -196,7 +196,7 @@ impl<J> Batch<J> {
 pub(super) struct BatchLimit {
     /// Maximum number of jobs.
     pub(super) jobs: usize,
-    /// Maximum sum of the jobs' work, in thousandths; a single job may exceed it.
+    /// Maximum sum of the jobs' work, in thousandths of an ordinary job. A single job may exceed this maximum.
     pub(super) work: u64,
 }
 
@@ -206,7 +206,7 @@ impl BatchLimit {
         Self { jobs, work: u64::MAX }
     }
 
-    /// Whether a batch may take one more job of this work.
+    /// Whether a batch may also take the job `next`.
     pub(super) fn has_room<J>(self, batch: &Batch<J>, next: &JobEntry) -> bool {
         let work = batch.work.saturating_add(next.meta.work.into());
         batch.len() < self.jobs && (batch.is_empty() || work <= self.work)

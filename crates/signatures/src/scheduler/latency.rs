@@ -5,7 +5,7 @@ use hdrhistogram::{CreationError, Histogram};
 use super::job::Priority;
 use super::time::Span;
 
-/// Longer latencies count as one minute.
+/// Greatest recorded latency: longer latencies count as one minute.
 const LONGEST_NS: u64 = 60_000_000_000;
 /// Significant digits: values are exact to one percent.
 const DIGITS: u8 = 2;

@@ -6,7 +6,7 @@
 use super::class::Class;
 use super::time::Span;
 
-/// When the pool is refilled, and by which operations.
+/// The conditions for refilling the pool, and the operations for masks.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskLimits {
     /// The class of jobs that need one mask each.
@@ -31,7 +31,7 @@ pub(super) struct MaskStock {
     pub(super) limits: MaskLimits,
     stock: usize,
     in_production: usize,
-    filling: bool,
+    is_filling: bool,
 }
 
 impl MaskStock {
@@ -40,7 +40,7 @@ impl MaskStock {
             limits,
             stock: limits.stock,
             in_production: 0,
-            filling: true,
+            is_filling: true,
         }
     }
 
@@ -52,12 +52,12 @@ impl MaskStock {
     pub(super) fn required(&mut self) -> usize {
         let expected = self.stock + self.in_production;
         if expected < self.limits.low {
-            self.filling = true;
+            self.is_filling = true;
         }
         if expected >= self.limits.high {
-            self.filling = false;
+            self.is_filling = false;
         }
-        if self.filling {
+        if self.is_filling {
             self.limits.high - expected
         } else {
             0
@@ -66,7 +66,7 @@ impl MaskStock {
 
     /// Whether masks are required, as of the last call of [`MaskStock::required`].
     pub(super) fn is_short(&self) -> bool {
-        self.filling && self.stock + self.in_production < self.limits.high
+        self.is_filling && self.stock + self.in_production < self.limits.high
     }
 
     pub(super) fn start_refill(&mut self, count: usize) {

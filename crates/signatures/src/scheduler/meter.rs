@@ -2,11 +2,13 @@
 
 use super::time::{Span, Time};
 
-/// A moving average of arrivals over about [`RateMeter::HORIZON`], or over the whole time if shorter.
+/// A moving average of arrivals over about [`RateMeter::HORIZON`], or over the time since the first record if that time
+/// is shorter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RateMeter {
     per_s: f64,
-    first: Option<Time>,
+    /// Time of the first record.
+    first_at: Option<Time>,
     updated_at: Time,
 }
 
@@ -19,8 +21,8 @@ impl RateMeter {
 
     fn horizon_s(&self) -> f64 {
         let observed = self
-            .first
-            .map_or(Span::ZERO, |first| self.updated_at.saturating_since(first));
+            .first_at
+            .map_or(Span::ZERO, |first_at| self.updated_at.saturating_since(first_at));
         observed.clamp(Self::HORIZON_MIN, Self::HORIZON).as_secs_f64()
     }
 
@@ -28,11 +30,11 @@ impl RateMeter {
         let now = self.updated_at.max(now);
         let (horizon, passed) = (
             self.horizon_s(),
-            now.saturating_since(self.first.map_or(now, |_| self.updated_at))
+            now.saturating_since(self.first_at.map_or(now, |_| self.updated_at))
                 .as_secs_f64(),
         );
         self.per_s = (self.per_s * horizon + jobs as f64) / (horizon + passed);
-        self.first = self.first.or(Some(now));
+        self.first_at = self.first_at.or(Some(now));
         self.updated_at = now;
     }
 

@@ -1,8 +1,9 @@
-//! The dynamic scheduler: which lane works on which messages, and when.
+//! The dynamic scheduler decides which lane works on which messages, and when.
 //!
-//! A *job* is one message to verify or to sign, of an operation *class*. A *lane* executes batches of jobs of one class: a
-//! CPU lane starts jobs immediately, an accelerator has an overhead and a high rate. Immediate jobs (priority 0) go to a CPU
-//! lane at once. Other jobs wait in a queue by priority, and go to CPU lanes in slices and to accelerators in batches.
+//! A *job* is one message to verify or to sign, of an operation *class*. A *lane* executes batches; all jobs of a batch
+//! have the same class: a CPU lane starts jobs immediately, an accelerator has an overhead and a high rate. Immediate
+//! jobs (priority 0) go to a CPU lane at once. Other jobs wait in a queue by priority, and go to CPU lanes in slices
+//! and to accelerators in batches.
 //!
 //! | part | purpose |
 //! |---|---|
@@ -11,16 +12,16 @@
 //! | [`QuotaLimits`] | rate limits of immediate messages: a priority is unauthenticated until the signature is verified |
 //! | [`FingerprintKey`] | recognition of copies, which are dropped |
 //! | [`model`] | time of a batch on a lane, calibrated and corrected by each batch |
-//! | [`policy`] | batch size and start of an accelerator: fixed tau, fixed batch, delay bounded, adaptive |
+//! | [`policy`] | size of a batch, and when an accelerator starts the batch: fixed tau (a number of waiting jobs), fixed batch, delay bounded, adaptive |
 //! | [`MaskLimits`] | masks of Rapid Authentication, made by idle lanes; without a mask, a signer makes an RSA signature |
 //! | [`engine`] | [`Core`] with a thread for each lane; producers have their own threads |
 //!
 //! The [simulator](crate::simulator) drives [`Core`] in virtual time.
 //!
 //! The scheduler is based on a thesis ("Hardware accelerated authentication", 3.4). In addition, a timer bounds every
-//! wait; the threshold follows the lanes and the load; CPU lanes keep working while the accelerator processes a batch;
-//! quotas, shares and expiry bound the work that attackers can cause; the loss of an accelerator costs time but no
-//! message.
+//! wait; the number of waiting jobs that starts a batch follows the lanes and the load; CPU lanes keep working while
+//! the accelerator processes a batch; quotas, shares and expiry bound the work that attackers can cause; the loss of an
+//! accelerator costs time but no message.
 
 mod class;
 mod config;

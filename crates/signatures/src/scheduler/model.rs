@@ -68,26 +68,29 @@ pub fn crossover(cpu_rate: f64, accelerator: CostModel) -> Option<f64> {
     (gain > 0.0).then(|| accelerator.overhead_s / gain)
 }
 
-/// Decay of older observations per batch. About 32 batches count.
+/// Factor by which each batch reduces the weight of older observations: about the latest 32 batches count.
 const DECAY: f64 = 0.97;
-/// Decay after a clipped batch: if several follow, the lane has changed and older observations are wrong.
+/// The same factor for a batch that was clipped. If several batches in a row are clipped, the lane has changed, and
+/// older observations are wrong.
 const DECAY_CLIPPED: f64 = 0.8;
 /// Maximum ratio between the observed and the predicted time. A stalled batch has little effect; a lane that
 /// becomes ten times slower is recognized after some batches.
 const DEVIATION_MAX: f64 = 2.0;
-/// Weight of the present model, in batches at each of two points, as damping. Batches of about one size do
-/// not determine the division of their time into overhead and jobs, and a stalled batch would tilt the model.
+/// Weight of the present model: as many batches as this number, at each of two points, confirm the present model.
+/// Without this damping, batches of about the same size would not determine the division of their time into overhead
+/// and jobs, and a stalled batch would tilt the model.
 const INERTIA: f64 = 4.0;
-/// Weight of the calibrated model at the present speed. It keeps the division into overhead and jobs from drifting.
+/// Weight of the calibrated model, scaled to the present speed. This weight keeps the division into overhead and jobs
+/// from drifting.
 const CALIBRATION_WEIGHT: f64 = 0.2;
 /// The two batch sizes at which both weights apply.
 const POINTS: [f64; 2] = [1.0, 1024.0];
 
 /// The cost model of one lane and class, corrected by each batch.
 ///
-/// Least squares with exponential forgetting over relative errors: batches are weighted by 1/t², since a time
-/// scatters in proportion to itself, and a batch of 8 counts as much as one of 8,000. Observations are
-/// clipped to twice and half of the prediction, which bounds the influence of any one batch.
+/// Least squares with exponential forgetting over relative errors: batches are weighted by 1/t², since the scatter of a
+/// time is proportional to the time. A batch of 8 jobs therefore counts as much as a batch of 8,000 jobs. Observations
+/// are clipped to between half of the prediction and twice the prediction, which bounds the influence of each batch.
 #[derive(Clone, Debug)]
 pub struct Estimate {
     calibrated: CostModel,
@@ -126,7 +129,7 @@ impl Sums {
         }
     }
 
-    /// The least squares fit without a negative overhead. `None` if all batches had one size.
+    /// The least squares fit without a negative overhead. `None` if all batches had the same size.
     fn fit(&self) -> Option<CostModel> {
         let spread = self.one * self.nn - self.n * self.n;
         if spread <= self.one * self.nn * 1e-12 {
@@ -170,15 +173,15 @@ impl Estimate {
     }
 
     /// Records the time of a batch with the work of n ordinary jobs.
-    pub fn observe(&mut self, n: f64, took: Span) {
+    pub fn observe(&mut self, n: f64, duration: Span) {
         if n <= 0.0 {
             return;
         }
         let predicted = self.cost_model.seconds(n);
-        let t = took
+        let t = duration
             .as_secs_f64()
             .clamp(predicted / DEVIATION_MAX, predicted * DEVIATION_MAX);
-        let is_clipped = t != took.as_secs_f64();
+        let is_clipped = t != duration.as_secs_f64();
         self.sums.fade(if is_clipped { DECAY_CLIPPED } else { DECAY });
         self.sums.add(1.0 / (predicted * predicted), n, t);
         let mut sums = self.sums;
@@ -198,9 +201,9 @@ impl Estimate {
     }
 }
 
-/// Measures a lane: `run(n)` processes a batch of n jobs and returns its time. Each size is run `repeats`
-/// times after one warm-up run, and the median counts, so that a stall has no effect. With fewer than two
-/// sizes, all time counts as time per job.
+/// Measures a lane: `run(n)` processes a batch of n jobs and returns its time. Each size is run `repeats` times after
+/// one warm-up run. The model uses the median, so that a stall has no effect. With fewer than two sizes, the model has
+/// no overhead: the whole time counts as time per job.
 pub fn calibrate(sizes: &[usize], repeats: usize, mut run: impl FnMut(usize) -> Span) -> CostModel {
     let mut sums = Sums::default();
     for &size in sizes.iter().filter(|size| **size > 0) {
@@ -229,14 +232,14 @@ mod tests {
         CostModel::new(Span::from_micros(300), 10e6)
     }
 
-    fn close(actual: CostModel, expected: CostModel, tolerance: f64) -> bool {
+    fn is_close(actual: CostModel, expected: CostModel, tolerance: f64) -> bool {
         [1.0, 64.0, 4096.0].iter().all(|n| {
             let ratio = actual.seconds(*n) / expected.seconds(*n);
             ratio < 1.0 + tolerance && ratio > 1.0 / (1.0 + tolerance)
         })
     }
 
-    fn noisy(choices: &mut RandomChoices, cost_model: CostModel, jobs: usize) -> Span {
+    fn noisy_time(choices: &mut RandomChoices, cost_model: CostModel, jobs: usize) -> Span {
         let factor = 0.95 + choices.below(1_000) as f64 / 10_000.0;
         Span::from_secs_f64(cost_model.seconds(jobs as f64) * factor)
     }
@@ -269,7 +272,7 @@ mod tests {
             runs += 1;
             gpu().time(jobs).times(if runs % 3 == 0 { 20 } else { 1 })
         });
-        assert!(close(cost_model, gpu(), 0.01), "{cost_model:?}");
+        assert!(is_close(cost_model, gpu(), 0.01), "{cost_model:?}");
         assert_eq!(runs, 30);
         let one_size = calibrate(&[100], 3, |_| Span::from_micros(100));
         assert!((one_size.per_job_s - 1e-6).abs() < 1e-12 && one_size.overhead_s == 0.0);
@@ -282,9 +285,9 @@ mod tests {
             let mut estimate = Estimate::new(CostModel::new(Span::from_millis(3), 500e3));
             for _ in 0..300 {
                 let jobs = 1 + choices.below(5_000) as usize;
-                estimate.observe(jobs as f64, noisy(choices, gpu(), jobs));
+                estimate.observe(jobs as f64, noisy_time(choices, gpu(), jobs));
             }
-            assert!(close(estimate.cost_model(), gpu(), 0.2), "{estimate:?}");
+            assert!(is_close(estimate.cost_model(), gpu(), 0.2), "{estimate:?}");
         });
     }
 
@@ -296,7 +299,7 @@ mod tests {
             let jobs = 100 + (turn * 97) % 4_000;
             estimate.observe(jobs as f64, slow.time(jobs));
         }
-        assert!(close(estimate.cost_model(), slow, 0.05), "{estimate:?}");
+        assert!(is_close(estimate.cost_model(), slow, 0.05), "{estimate:?}");
     }
 
     #[test]
@@ -304,7 +307,7 @@ mod tests {
         let mut estimate = Estimate::new(gpu());
         (0..50).for_each(|turn| estimate.observe((500 + turn) as f64, gpu().time(500 + turn)));
         estimate.observe(500.0, gpu().time(500).times(1_000));
-        assert!(close(estimate.cost_model(), gpu(), 0.06), "{estimate:?}");
+        assert!(is_close(estimate.cost_model(), gpu(), 0.06), "{estimate:?}");
     }
 
     #[test]
@@ -312,7 +315,7 @@ mod tests {
         let mut estimate = Estimate::new(gpu());
         let slow = gpu().scaled(3.0);
         (0..200).for_each(|_| estimate.observe(1_000.0, slow.time(1_000)));
-        assert!(close(estimate.cost_model(), slow, 0.02), "{estimate:?}");
+        assert!(is_close(estimate.cost_model(), slow, 0.02), "{estimate:?}");
     }
 
     #[test]
@@ -324,8 +327,8 @@ mod tests {
             });
             for _ in 0..200 {
                 let magnitude = choices.below(50);
-                let took = Span::from_nanos(choices.below(1 << magnitude));
-                estimate.observe(choices.below(100_000) as f64, took);
+                let duration = Span::from_nanos(choices.below(1 << magnitude));
+                estimate.observe(choices.below(100_000) as f64, duration);
                 let CostModel {
                     overhead_s,
                     per_job_s,

@@ -6,13 +6,15 @@
 //! signer. Other senders are unknown: they have a bucket for each source, and also need tokens of one bucket that all unknown senders
 //! share, since otherwise an attacker would get a new bucket with each new source. Unknown and known senders are stored separately, so that
 //! invented sources displace no known sender. An invalid signature of an unknown sender costs its source [`QuotaLimits::invalid_penalty`]
-//! more tokens. Known senders are not charged for invalid signatures, which attackers may send in their names. A known sender becomes
-//! unknown after more than [`QuotaLimits::invalid_max`] invalid signatures without a valid one.
+//! more tokens. Known senders are not charged for invalid signatures, which attackers may send in their names. A known
+//! sender becomes unknown after more than [`QuotaLimits::invalid_max`] invalid signatures without a valid signature in
+//! between.
 //!
-//! Only an accepted message makes its sender known. A refused message does not, even with a valid signature: if an
-//! attacker sends copies of a message from invented sources, no source becomes known, unless a copy arrives before the
-//! original, and then only one source per message. An attacker that forges a known sender's address and signer can use
-//! up the tokens of the sender: immediate messages of the sender then become urgent ones, but are not lost.
+//! Only an accepted message makes its sender known. A refused message does not make its sender known, even with a valid
+//! signature. An attacker may send copies of a message from invented sources. The source of a copy becomes known only
+//! if the copy arrives before the original: at most one source for each message. An attacker that forges a known
+//! sender's address and signer can use up the tokens of the sender: immediate messages of the sender then become urgent
+//! ones, but are not lost.
 
 use super::generations::Generations;
 use super::hashing::SourceHash;
@@ -28,14 +30,15 @@ pub struct Rate {
     pub interval: Span,
 }
 
-/// A bucket of the generic cell rate algorithm (ITU-T I.371), stored as the time when it will be full again.
+/// A bucket of the generic cell rate algorithm (ITU-T I.371), stored as the time when the bucket will be full again.
 #[derive(Clone, Copy, Default)]
 struct Bucket {
     full_at: Time,
 }
 
 impl Bucket {
-    /// Whether the bucket has this number of tokens, or is full if it can never hold that many.
+    /// Whether the bucket has this number of tokens. For more tokens than a full bucket has: whether the bucket is
+    /// full.
     fn has_tokens(self, rate: Rate, tokens: u64, now: Time) -> bool {
         let missing = self.full_at.saturating_since(now);
         let burst = u64::from(rate.burst);
@@ -56,7 +59,7 @@ impl Bucket {
 /// Quotas of immediate messages.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaLimits {
-    /// Lane time per token; a message costs one token for each started unit.
+    /// Lane time per token. A message costs one token for each started unit of this time.
     pub token: Span,
     /// Rate of each known sender, and of each source of unknown senders.
     pub source: Rate,
@@ -64,7 +67,8 @@ pub struct QuotaLimits {
     pub unknown_senders: Rate,
     /// Tokens that an invalid signature of an unknown sender costs its source.
     pub invalid_penalty: u32,
-    /// Maximum number of invalid signatures since the last valid one; after more, a known sender becomes unknown.
+    /// Maximum number of invalid signatures since the sender's last valid signature. With more invalid signatures, a
+    /// known sender becomes unknown.
     pub invalid_max: u32,
     /// Minimum number of remembered sources of unknown senders, and of remembered known senders.
     pub sources: usize,
@@ -76,7 +80,7 @@ pub struct QuotaLimits {
 #[derive(Default)]
 struct KnownSender {
     bucket: Bucket,
-    /// Invalid signatures since the last valid one.
+    /// Number of invalid signatures since the last valid signature.
     invalid_signatures: u32,
 }
 
@@ -115,20 +119,20 @@ impl Quotas {
         } = self.limits;
         let tokens = cost.as_nanos().div_ceil(token.as_nanos().max(1)).max(1);
         if let Some(KnownSender { bucket, .. }) = self.known_senders.get_mut(&meta.sender, now) {
-            let allowed = bucket.has_tokens(rate, tokens, now);
-            if allowed {
+            let is_allowed = bucket.has_tokens(rate, tokens, now);
+            if is_allowed {
                 bucket.take(rate, tokens, now);
             }
-            return allowed;
+            return is_allowed;
         }
         let bucket = self.unknown_sources.touch(meta.source, now, Bucket::default);
-        let allowed =
+        let is_allowed =
             bucket.has_tokens(rate, tokens, now) && self.shared_unknown.has_tokens(shared, tokens, now);
-        if allowed {
+        if is_allowed {
             bucket.take(rate, tokens, now);
             self.shared_unknown.take(shared, tokens, now);
         }
-        allowed
+        is_allowed
     }
 
     /// Records an accepted message: its sender becomes or stays known. Tokens already spent stay spent.
@@ -205,11 +209,11 @@ mod tests {
         meta(source, 1).sender
     }
 
-    fn trust(quotas: &mut Quotas, source: u64, now: Time) {
+    fn record_valid(quotas: &mut Quotas, source: u64, now: Time) {
         quotas.record_valid(&meta(source, 1), now);
     }
 
-    fn allowed(quotas: &mut Quotas, source: u64, now: u64, tries: u32) -> usize {
+    fn count_allowed(quotas: &mut Quotas, source: u64, now: u64, tries: u32) -> usize {
         let cost = LIMITS.token;
         (0..tries)
             .filter(|_| quotas.try_charge(&meta(source, 1), cost, at(now)))
@@ -219,39 +223,45 @@ mod tests {
     #[test]
     fn a_source_has_its_burst_and_its_rate() {
         let mut quotas = Quotas::new(LIMITS);
-        trust(&mut quotas, 1, at(0));
-        assert_eq!(allowed(&mut quotas, 1, 0, 9), 3);
-        assert_eq!(allowed(&mut quotas, 1, 99, 9), 0);
-        assert_eq!(allowed(&mut quotas, 1, 100, 9), 1);
-        assert_eq!(allowed(&mut quotas, 1, 350, 9), 2, "half a token remains");
-        assert_eq!(allowed(&mut quotas, 1, 400, 9), 1);
-        assert_eq!(allowed(&mut quotas, 1, 9_000, 9), 3, "never more than the burst");
+        record_valid(&mut quotas, 1, at(0));
+        assert_eq!(count_allowed(&mut quotas, 1, 0, 9), 3);
+        assert_eq!(count_allowed(&mut quotas, 1, 99, 9), 0);
+        assert_eq!(count_allowed(&mut quotas, 1, 100, 9), 1);
+        assert_eq!(count_allowed(&mut quotas, 1, 350, 9), 2, "half a token remains");
+        assert_eq!(count_allowed(&mut quotas, 1, 400, 9), 1);
+        assert_eq!(
+            count_allowed(&mut quotas, 1, 9_000, 9),
+            3,
+            "never more than the burst"
+        );
     }
 
     #[test]
     fn unknown_senders_share_a_bucket_without_effect_on_others() {
         let mut quotas = Quotas::new(LIMITS);
-        trust(&mut quotas, 1, at(0));
-        let admitted_sources: usize = (100..200).map(|source| allowed(&mut quotas, source, 0, 1)).sum();
+        record_valid(&mut quotas, 1, at(0));
+        let admitted_sources: usize = (100..200)
+            .map(|source| count_allowed(&mut quotas, source, 0, 1))
+            .sum();
         assert_eq!(admitted_sources, 5);
-        assert_eq!(allowed(&mut quotas, 1, 0, 9), 3, "and not forgotten");
-        assert!(quotas.is_unknown(sender(300), at(10)) && allowed(&mut quotas, 300, 10, 1) == 1);
+        assert_eq!(count_allowed(&mut quotas, 1, 0, 9), 3, "and not forgotten");
+        assert!(quotas.is_unknown(sender(300), at(10)) && count_allowed(&mut quotas, 300, 10, 1) == 1);
     }
 
     #[test]
     fn becoming_known_grants_no_new_tokens() {
         let mut quotas = Quotas::new(LIMITS);
-        assert_eq!(allowed(&mut quotas, 1, 0, 9), 3);
+        assert_eq!(count_allowed(&mut quotas, 1, 0, 9), 3);
         assert!(quotas.is_unknown(sender(1), at(0)));
-        trust(&mut quotas, 1, at(0));
+        record_valid(&mut quotas, 1, at(0));
         assert!(!quotas.is_unknown(sender(1), at(0)));
-        assert_eq!(allowed(&mut quotas, 1, 0, 9), 0);
+        assert_eq!(count_allowed(&mut quotas, 1, 0, 9), 0);
     }
 
     #[test]
     fn an_inactive_sender_becomes_unknown() {
         let mut quotas = Quotas::new(LIMITS);
-        trust(&mut quotas, 1, at(0));
+        record_valid(&mut quotas, 1, at(0));
         assert!(quotas.is_unknown(sender(1), Time::ZERO + Span::from_millis(3)));
     }
 
@@ -259,9 +269,9 @@ mod tests {
     fn accepted_messages_keep_a_sender_known_and_claims_do_not() {
         let mut quotas = Quotas::new(LIMITS);
         let later = |halves: u64| Time::from_nanos(halves * LIMITS.memory.as_nanos() / 2);
-        trust(&mut quotas, 2, Time::ZERO);
+        record_valid(&mut quotas, 2, Time::ZERO);
         for halves in 0..8 {
-            trust(&mut quotas, 1, later(halves));
+            record_valid(&mut quotas, 1, later(halves));
             quotas.try_charge(&meta(2, 1), LIMITS.token, later(halves));
         }
         assert!(!quotas.is_unknown(sender(1), later(8)));
@@ -278,21 +288,21 @@ mod tests {
             source: none,
             ..LIMITS
         });
-        assert_eq!(allowed(&mut quotas, 1, 1_000_000, 3), 0);
+        assert_eq!(count_allowed(&mut quotas, 1, 1_000_000, 3), 0);
     }
 
     #[test]
     fn a_signer_named_from_another_source_keeps_its_tokens() {
         let mut quotas = Quotas::new(LIMITS);
-        trust(&mut quotas, 1, at(0));
+        record_valid(&mut quotas, 1, at(0));
         assert_eq!(
-            allowed(&mut quotas, 2, 0, 9),
+            count_allowed(&mut quotas, 2, 0, 9),
             3,
             "the tokens of the unknown sender"
         );
         quotas.record_invalid(&meta(2, 1), at(0));
         assert!(!quotas.is_unknown(sender(1), at(0)));
-        assert_eq!(allowed(&mut quotas, 1, 0, 9), 3);
+        assert_eq!(count_allowed(&mut quotas, 1, 0, 9), 3);
         // A known sender's source does not make another signer known.
         assert!(quotas.is_unknown(meta(1, 2).sender, at(0)));
     }
@@ -300,7 +310,7 @@ mod tests {
     #[test]
     fn tokens_are_lane_time() {
         let mut quotas = Quotas::new(LIMITS);
-        trust(&mut quotas, 1, at(0));
+        record_valid(&mut quotas, 1, at(0));
         let cost = |parts: u64| Span::from_nanos(LIMITS.token.as_nanos() / 2 * parts);
         assert!(
             quotas.try_charge(&meta(1, 1), cost(3), at(0)),
@@ -310,26 +320,26 @@ mod tests {
         assert!(quotas.try_charge(&meta(1, 1), cost(1), at(0)));
         // A message that costs more than a full bucket empties it, and the next one waits longer.
         assert!(quotas.try_charge(&meta(1, 1), cost(12), at(300)));
-        assert_eq!(allowed(&mut quotas, 1, 300 + 399, 1), 0);
-        assert_eq!(allowed(&mut quotas, 1, 300 + 400, 9), 1);
+        assert_eq!(count_allowed(&mut quotas, 1, 300 + 399, 1), 0);
+        assert_eq!(count_allowed(&mut quotas, 1, 300 + 400, 9), 1);
     }
 
     #[test]
     fn invalid_signatures_cost_unknown_senders_tokens_and_make_known_senders_unknown() {
         let mut quotas = Quotas::new(LIMITS);
         quotas.record_invalid(&meta(2, 1), at(0));
-        assert_eq!(allowed(&mut quotas, 2, 0, 9), 1);
+        assert_eq!(count_allowed(&mut quotas, 2, 0, 9), 1);
         (0..100).for_each(|_| quotas.record_invalid(&meta(2, 1), at(0)));
         assert_eq!(
-            allowed(&mut quotas, 2, 100, 9),
+            count_allowed(&mut quotas, 2, 100, 9),
             1,
             "at most a full bucket is charged"
         );
-        trust(&mut quotas, 1, at(0));
+        record_valid(&mut quotas, 1, at(0));
         for _ in 0..3 {
             (0..3).for_each(|_| quotas.record_invalid(&meta(1, 1), at(0)));
             assert!(!quotas.is_unknown(sender(1), at(0)));
-            trust(&mut quotas, 1, at(0));
+            record_valid(&mut quotas, 1, at(0));
         }
         (0..4).for_each(|_| quotas.record_invalid(&meta(1, 1), at(0)));
         assert!(quotas.is_unknown(sender(1), at(0)));

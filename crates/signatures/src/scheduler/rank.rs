@@ -1,4 +1,4 @@
-//! The shedding order of a full queue, which also decides about copies.
+//! Ranks of jobs: the order in which a full queue sheds jobs. Ranks also decide which copies are dropped.
 
 use super::job::{JobEntry, Priority};
 

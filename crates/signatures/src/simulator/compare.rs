@@ -13,9 +13,9 @@ use crate::scheduler::{LaneKind, PerClass, Span};
 pub enum PolicyKind {
     /// The fixed tau of the thesis that [`FixedTau`] names, calibrated for the lanes.
     FixedTau,
-    /// Batches of 64.
+    /// Batches of 64 jobs.
     FixedBatch,
-    /// Up to 4,096 jobs, or 1 ms.
+    /// Batches of up to 4,096 jobs; a job waits at most 1 ms for a full batch.
     DelayBounded,
     /// The adaptive policy.
     Adaptive,
@@ -48,8 +48,8 @@ impl PolicyKind {
 }
 
 /// The tau of the thesis that [`FixedTau`] names, for each class: the batch size from which on the accelerator finishes before all CPU
-/// lanes together; if there is no such size, before the fastest CPU lane; if there is no such size either, the number of jobs that it
-/// completes in ten times its overhead.
+/// lanes together; if there is no such size, before the fastest CPU lane; if there is no such size either, the number
+/// of jobs that the accelerator completes in ten times its overhead.
 pub fn calibrated_tau(lanes: &[SimLane]) -> PerClass<usize> {
     PerClass::from_fn(|class| {
         let costs_of_kind = |kind| {
@@ -77,19 +77,19 @@ pub fn compare(plan: &Simulation, trace: &[Record]) -> Result<Vec<Report>, SimEr
         .collect()
 }
 
-/// Traffic that grows with a factor, and the bound to keep.
+/// Traffic that grows with a factor, and the maximum latency.
 pub struct ScaledTraffic<'a> {
     /// The trace for a factor.
     pub trace: &'a dyn Fn(f64) -> Vec<Record>,
-    /// Maximum of the 99th percentile of all but immediate messages.
+    /// Maximum of the 99th percentile of latency, over all messages except immediate ones.
     pub p99_max: Span,
     /// The largest factor to try.
     pub factor_max: f64,
 }
 
-/// The capacity with a policy: the largest factor at which no job is shed and the 99th percentile stays
-/// within its bound, to one part in 128 of the largest factor. Assumes that a smaller factor succeeds if a
-/// larger one does.
+/// The capacity with a policy: the largest factor at which no job is shed and the 99th percentile is at most `p99_max`.
+/// The returned factor is at most `factor_max / 128` too small. Assumes that every factor below a successful factor
+/// succeeds too.
 ///
 /// # Errors
 /// See [`SimError`].
@@ -98,16 +98,16 @@ pub fn capacity(
     demand: &ScaledTraffic<'_>,
     policy_kind: PolicyKind,
 ) -> Result<f64, SimError> {
-    let (mut sustained, mut exceeded) = (0.0, demand.factor_max);
+    let (mut sustained_factor, mut exceeded_factor) = (0.0, demand.factor_max);
     for _ in 0..7 {
-        let factor = (sustained + exceeded) / 2.0;
+        let factor = (sustained_factor + exceeded_factor) / 2.0;
         let report = plan.run(&(demand.trace)(factor), policy_kind.policy(&plan.lanes))?;
         let p99 = report.valid.quantile_of_others(0.99).unwrap_or(Span::MAX);
         if report.counters.shed.total() == 0 && p99 <= demand.p99_max {
-            sustained = factor;
+            sustained_factor = factor;
         } else {
-            exceeded = factor;
+            exceeded_factor = factor;
         }
     }
-    Ok(sustained)
+    Ok(sustained_factor)
 }

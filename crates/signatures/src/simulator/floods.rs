@@ -32,7 +32,7 @@ fn parameters(class: Class, seconds: f64, first_source: u64) -> TrafficParameter
 }
 
 /// Ten immediate messages a second from each vehicle.
-fn genuine(class: Class) -> Vec<trace::Record> {
+fn genuine_traffic(class: Class) -> Vec<trace::Record> {
     let vehicles = Crossroads {
         vehicles: VEHICLES,
         immediate: 1.0,
@@ -54,7 +54,7 @@ fn flood(class: Class, flood: Flood, work: u32) -> Vec<trace::Record> {
 /// Checks that no immediate message is lost, and that the 99th percentile of their latency, in microseconds, is at most three times the
 /// value without the flood.
 fn check(name: &str, class: Class, flood: Vec<trace::Record>) {
-    let (plan, genuine) = (receiver(), genuine(class));
+    let (plan, genuine) = (receiver(), genuine_traffic(class));
     let run = |trace: &[trace::Record]| plan.run(trace, PolicyKind::Adaptive.policy(&plan.lanes)).unwrap();
     let baseline = run(&genuine);
     let flooded = run(&merge([genuine.clone(), flood]));
@@ -80,7 +80,7 @@ fn check(name: &str, class: Class, flood: Vec<trace::Record>) {
     );
 }
 
-fn urgent(sources: u64, per_s: f64) -> Flood {
+fn urgent_flood(sources: u64, per_s: f64) -> Flood {
     Flood {
         sources,
         per_s,
@@ -93,10 +93,14 @@ fn invalid_messages_at_full_rate_delay_no_immediate_message() {
     for class in [Class::ED25519_VERIFY, Class::P256_VERIFY] {
         let work = 5 * ORDINARY_WORK / 2;
         let name = class.name().unwrap();
-        check(name, class, flood(class, urgent(16, FULL_RATE), work));
+        check(name, class, flood(class, urgent_flood(16, FULL_RATE), work));
     }
     let class = Class::RA_VERIFY;
-    check("RA", class, flood(class, urgent(16, FULL_RATE), UNCACHED_WORK));
+    check(
+        "RA",
+        class,
+        flood(class, urgent_flood(16, FULL_RATE), UNCACHED_WORK),
+    );
 }
 
 #[test]
@@ -105,7 +109,7 @@ fn four_thousand_invalid_messages_of_ra_a_second_delay_no_immediate_message() {
     check(
         "RA, 4,000/s",
         class,
-        flood(class, urgent(1, 4_000.0), UNCACHED_WORK),
+        flood(class, urgent_flood(1, 4_000.0), UNCACHED_WORK),
     );
 }
 
@@ -118,14 +122,15 @@ fn false_immediates_delay_no_immediate_message() {
     ] {
         let flood_parameters = Flood {
             priority: Priority::IMMEDIATE,
-            ..urgent(sources, FULL_RATE)
+            ..urgent_flood(sources, FULL_RATE)
         };
         let class = Class::RA_VERIFY;
         check(name, class, flood(class, flood_parameters, UNCACHED_WORK));
     }
 }
 
-/// Other messages of known senders get three quarters of the lane, and do not wait behind those of unknown senders.
+/// Messages of known senders that are not immediate get three quarters of the lane, and do not wait behind messages of
+/// unknown senders.
 #[test]
 fn a_flood_leaves_known_senders_their_share_of_the_lane() {
     let class = Class::ED25519_VERIFY;
@@ -137,7 +142,7 @@ fn a_flood_leaves_known_senders_their_share_of_the_lane() {
     let plan = receiver();
     let trace = merge([
         genuine.clone(),
-        flood(class, urgent(16, FULL_RATE), ORDINARY_WORK),
+        flood(class, urgent_flood(16, FULL_RATE), ORDINARY_WORK),
     ]);
     let report = plan
         .run(&trace, PolicyKind::Adaptive.policy(&plan.lanes))

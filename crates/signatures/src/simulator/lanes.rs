@@ -42,8 +42,8 @@ impl SimLane {
         }
     }
 
-    /// Multiplies the actual costs by a factor, without informing the scheduler: clocks, other load, a wrong
-    /// calibration.
+    /// Multiplies the actual costs by a factor, without informing the scheduler. Simulates lower clock rates, other
+    /// load, or a wrong calibration.
     #[must_use]
     pub fn slowed_by(mut self, factor: f64) -> Self {
         for class in Class::all() {
@@ -84,9 +84,9 @@ impl SimLane {
     }
 }
 
-/// Rates in jobs per second of one CPU with AVX-512 IFMA and Intel's multi-buffer library, and of an H200 at
-/// the lower end of its multiplier's limit, with its overhead. The CPU's rates were measured on a Sapphire
-/// Rapids VM of 2 CPUs; the accelerator's are derived from its instruction rate.
+/// For each class: the rate of one CPU, and the rate and the overhead of an H200, with rates in jobs per second. The
+/// CPU's rates were measured on a Sapphire Rapids VM with 2 CPUs, AVX-512 IFMA and Intel's multi-buffer library. The
+/// H200's rates are derived from the instruction rate of its multipliers, and are the lower end of the derived range.
 const RATES: [(Class, f64, f64, Span); 9] = [
     (Class::RSA_VERIFY, 320e3, 40e6, Span::from_micros(300)),
     (Class::RSA_SIGN, 14e3, 1.1e6, Span::from_micros(5_000)),

@@ -50,8 +50,8 @@ impl LaneUse {
         }
     }
 
-    pub(super) fn record(&mut self, jobs: usize, took: Span) {
-        self.busy += took;
+    pub(super) fn record(&mut self, jobs: usize, duration: Span) {
+        self.busy += duration;
         self.batches += 1;
         self.jobs += jobs as u64;
     }

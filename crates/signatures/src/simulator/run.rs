@@ -35,9 +35,9 @@ pub struct Simulation {
 /// Time limits of a message of a priority.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Time until its result is late.
+    /// Time after arrival from which on the result is late.
     pub deadline: Span,
-    /// Time until work on it is not started any more.
+    /// Time after arrival from which on no lane starts work on the message.
     pub expires: Span,
 }
 
@@ -117,13 +117,14 @@ struct Run<'a> {
     trace: &'a [Record],
     core: Core<usize>,
     now: Time,
-    next: usize,
-    /// Ends of tasks, by time and then by start.
+    /// Index of the next arrival in the trace.
+    next_message: usize,
+    /// Ends of running tasks: the earliest end first. Tasks with the same end are in the order in which they started.
     task_ends: BinaryHeap<Reverse<(Time, u64, LaneId, TaskEnd)>>,
     tasks_started: u64,
-    /// The lane that completed a task last, and the time.
+    /// The lane whose task ended most recently, and the time of that end.
     last_ended: Option<(LaneId, Time)>,
-    work: Vec<Option<LaneTask<usize>>>,
+    tasks: Vec<Option<LaneTask<usize>>>,
     random: Random,
     ledger: MessageLedger,
     valid: LatencyHistograms,
@@ -144,17 +145,17 @@ impl<'a> Run<'a> {
     ) -> Result<Self, SimError> {
         let specs: Vec<_> = simulation.lanes.iter().map(|lane| lane.spec.clone()).collect();
         let lanes: Vec<_> = specs.iter().map(|spec| LaneUse::new(spec.name.clone())).collect();
-        let work = lanes.iter().map(|_| None).collect();
+        let tasks = lanes.iter().map(|_| None).collect();
         Ok(Self {
             simulation,
             trace,
             core: Core::new(simulation.config, specs, policy),
             now: Time::ZERO,
-            next: 0,
+            next_message: 0,
             task_ends: BinaryHeap::new(),
             tasks_started: 0,
             last_ended: None,
-            work,
+            tasks,
             random: Random::new(simulation.seed),
             ledger: MessageLedger::new(trace.len()),
             valid: LatencyHistograms::new()?,
@@ -173,13 +174,16 @@ impl<'a> Run<'a> {
             self.handle_event(Event::LaneIdle(LaneId(lane)))?;
         }
         loop {
-            let arrival = self.trace.get(self.next).map_or(Time::NEVER, arrival);
+            let arrival = self
+                .trace
+                .get(self.next_message)
+                .map_or(Time::NEVER, arrival_time);
             let end = self
                 .task_ends
                 .peek()
                 .map_or(Time::NEVER, |Reverse((next_time, ..))| *next_time);
             let timer = self.core.next_timer();
-            if self.next == self.trace.len() && self.core.is_done() {
+            if self.next_message == self.trace.len() && self.core.is_done() {
                 return Ok(());
             }
             let next_time = arrival.min(end).min(timer);
@@ -190,32 +194,32 @@ impl<'a> Run<'a> {
             if end == next_time {
                 self.finish_next_task()?;
             } else if arrival == next_time {
-                self.arrive()?;
+                self.submit_arrivals()?;
             } else {
                 self.handle_event(Event::Timer)?;
             }
         }
     }
 
-    /// Submits the arrivals of this moment, as a receiver does.
-    fn arrive(&mut self) -> Result<(), SimError> {
+    /// Submits the messages that have arrived by now, up to the number that a receiver reads at once.
+    fn submit_arrivals(&mut self) -> Result<(), SimError> {
         let now = self.now;
         let mut jobs = std::mem::take(&mut self.submission);
-        while let Some(record) = self.trace.get(self.next)
-            && arrival(record) <= now
+        while let Some(record) = self.trace.get(self.next_message)
+            && arrival_time(record) <= now
             && jobs.len() < SUBMISSION_MAX
         {
             let budget = self.simulation.budgets.of(record.priority);
-            let mut meta = Meta::new(record.class, record.priority, record.source, arrival(record));
+            let mut meta = Meta::new(record.class, record.priority, record.source, arrival_time(record));
             meta.sender = record.sender();
             meta.work = record.work;
             meta.deadline = meta.arrived + budget.deadline;
             meta.expires = meta.arrived + budget.expires;
             jobs.push(Job {
                 meta,
-                payload: self.next,
+                payload: self.next_message,
             });
-            self.next += 1;
+            self.next_message += 1;
         }
         self.handle_event(Event::Submitted(&mut jobs))?;
         self.submission = jobs;
@@ -263,8 +267,8 @@ impl<'a> Run<'a> {
         self.tasks_started += 1;
         self.task_ends
             .push(Reverse((ends_at, self.tasks_started, lane, end)));
-        if let Some(work) = self.work.get_mut(lane.0) {
-            *work = Some(task);
+        if let Some(lane_task) = self.tasks.get_mut(lane.0) {
+            *lane_task = Some(task);
         }
         Ok(())
     }
@@ -273,19 +277,19 @@ impl<'a> Run<'a> {
         let Some(Reverse((_, _, lane, end))) = self.task_ends.pop() else {
             return Ok(());
         };
-        let task = self.work.get_mut(lane.0).and_then(Option::take);
+        let task = self.tasks.get_mut(lane.0).and_then(Option::take);
         self.last_ended = Some((lane, self.now));
         let usage = self.lanes.get_mut(lane.0);
         match (task, end) {
-            (Some(LaneTask::Run(batch)), TaskEnd::Done(took)) => {
+            (Some(LaneTask::Run(batch)), TaskEnd::Done(duration)) => {
                 usage
                     .into_iter()
-                    .for_each(|usage| usage.record(batch.len(), took));
-                self.deliver(lane, batch, took)
+                    .for_each(|usage| usage.record(batch.len(), duration));
+                self.deliver(lane, batch, duration)
             }
-            (Some(LaneTask::Refill(made)), TaskEnd::Done(took)) => {
-                usage.into_iter().for_each(|usage| usage.busy += took);
-                self.handle_event(Event::RefillDone { lane, made, took })
+            (Some(LaneTask::Refill(made)), TaskEnd::Done(duration)) => {
+                usage.into_iter().for_each(|usage| usage.busy += duration);
+                self.handle_event(Event::RefillDone { lane, made, duration })
             }
             (Some(LaneTask::Probe), _) => {
                 let alive = self
@@ -303,7 +307,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn deliver(&mut self, lane: LaneId, batch: Batch<usize>, took: Span) -> Result<(), SimError> {
+    fn deliver(&mut self, lane: LaneId, batch: Batch<usize>, duration: Span) -> Result<(), SimError> {
         let mut outcomes = Vec::with_capacity(batch.len());
         for (entry, message) in batch.entries.iter().zip(&batch.payloads) {
             let is_valid = self.trace.get(*message).is_some_and(|record| record.valid);
@@ -339,11 +343,11 @@ impl<'a> Run<'a> {
             lane,
             batch,
             outcomes: &outcomes,
-            took,
+            duration,
         })
     }
 
-    /// Adds an event to the digest (FNV-1a): two runs with the same digest had the same events.
+    /// Adds an event to the digest (FNV-1a). Two runs with the same events have the same digest.
     fn update_digest(&mut self, event_code: u64, first: u64, second: u64) {
         for word in [self.now.as_nanos(), event_code, first, second] {
             for byte in word.to_le_bytes() {
@@ -368,6 +372,6 @@ impl<'a> Run<'a> {
     }
 }
 
-fn arrival(record: &Record) -> Time {
+fn arrival_time(record: &Record) -> Time {
     Time::ZERO + Span::from_micros(record.arrival_us)
 }

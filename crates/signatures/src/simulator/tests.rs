@@ -6,7 +6,7 @@ use crate::scheduler::{Class, Config, LaneKind, MaskLimits, PerPriority, Priorit
 
 const CLASS: Class = Class::P256_VERIFY;
 
-fn two_processors_and(accelerator: SimLane) -> Simulation {
+fn two_cpu_lanes_and(accelerator: SimLane) -> Simulation {
     let lanes = vec![
         cpu("processor 0", LaneKind::Cpu),
         cpu("processor 1", LaneKind::Cpu),
@@ -15,7 +15,7 @@ fn two_processors_and(accelerator: SimLane) -> Simulation {
     Simulation::new(Config::default(), lanes, 1)
 }
 
-fn small() -> SimLane {
+fn small_accelerator() -> SimLane {
     emulated_accelerator(Span::from_micros(300), 1.0)
 }
 
@@ -39,8 +39,8 @@ fn stream(per_s: f64) -> Bursts {
     }
 }
 
-fn run(plan: &Simulation, trace: &[trace::Record], contender: PolicyKind) -> Report {
-    plan.run(trace, contender.policy(&plan.lanes)).unwrap()
+fn run(plan: &Simulation, trace: &[trace::Record], policy_kind: PolicyKind) -> Report {
+    plan.run(trace, policy_kind.policy(&plan.lanes)).unwrap()
 }
 
 fn p99(report: &Report) -> f64 {
@@ -61,9 +61,9 @@ fn the_same_seed_gives_the_same_run() {
     }
     .trace(parameters(0.5, 9_000));
     let trace = merge([crossroads, flood]);
-    let plan = two_processors_and(small().with_outage(at_ms(100), at_ms(200)));
-    for contender in PolicyKind::ALL {
-        let (first, second) = (run(&plan, &trace, contender), run(&plan, &trace, contender));
+    let plan = two_cpu_lanes_and(small_accelerator().with_outage(at_ms(100), at_ms(200)));
+    for policy_kind in PolicyKind::ALL {
+        let (first, second) = (run(&plan, &trace, policy_kind), run(&plan, &trace, policy_kind));
         assert_eq!(first, second);
         let different = run(
             &Simulation {
@@ -71,7 +71,7 @@ fn the_same_seed_gives_the_same_run() {
                 ..plan.clone()
             },
             &trace,
-            contender,
+            policy_kind,
         );
         assert_ne!(first.digest, different.digest);
     }
@@ -86,7 +86,7 @@ fn the_ledger_detects_lost_and_duplicate_results() {
     ] {
         let plan = Simulation {
             injected_fault: Some(fault),
-            ..two_processors_and(small())
+            ..two_cpu_lanes_and(small_accelerator())
         };
         let error = plan
             .run(&trace, PolicyKind::Adaptive.policy(&plan.lanes))
@@ -106,7 +106,7 @@ fn a_trace_gives_the_same_run_after_writing_and_reading() {
     let mut text = Vec::new();
     trace::write(&trace, &mut text).unwrap();
     let read = trace::read(text.as_slice()).unwrap();
-    let plan = two_processors_and(h200());
+    let plan = two_cpu_lanes_and(h200());
     assert_eq!(
         run(&plan, &trace, PolicyKind::Adaptive),
         run(&plan, &read, PolicyKind::Adaptive)
@@ -121,7 +121,7 @@ fn at_ms(ms: u64) -> Time {
 /// for these lanes.
 fn compare_capacity(name: &str, plan: &Simulation, demand: &ScaledTraffic<'_>) -> f64 {
     let [fixed, adaptive] = [PolicyKind::FixedTau, PolicyKind::Adaptive]
-        .map(|contender| capacity(plan, demand, contender).unwrap());
+        .map(|policy_kind| capacity(plan, demand, policy_kind).unwrap());
     println!("{name}: capacity with fixed tau {fixed:.3}, with adaptive {adaptive:.3}");
     assert!(fixed > 0.0, "{name}: the bound is too strict to compare");
     assert!(
@@ -145,7 +145,7 @@ fn adaptive_has_the_capacity_of_fixed_tau_at_low_medium_and_burst_load() {
         ),
         (
             "stand-in",
-            small(),
+            small_accelerator(),
             [
                 Span::from_micros(300),
                 Span::from_micros(2_000),
@@ -153,7 +153,7 @@ fn adaptive_has_the_capacity_of_fixed_tau_at_low_medium_and_burst_load() {
             ],
         ),
     ] {
-        let plan = two_processors_and(accelerator);
+        let plan = two_cpu_lanes_and(accelerator);
         let steady = |factor: f64| stream(factor * 300e3).trace(parameters(0.15, 0));
         let bursty = |factor: f64| {
             let bursts = Bursts {
@@ -204,8 +204,12 @@ fn adaptive_is_no_later_than_fixed_tau_under_every_traffic() {
     }
     .trace(parameters(0.4, 0));
     for (name, trace) in [("crossroads", crossroads), ("grid", grid), ("burst", burst)] {
-        for accelerator in [h200(), small(), emulated_accelerator(Span::from_millis(1), 3.0)] {
-            let plan = two_processors_and(accelerator);
+        for accelerator in [
+            h200(),
+            small_accelerator(),
+            emulated_accelerator(Span::from_millis(1), 3.0),
+        ] {
+            let plan = two_cpu_lanes_and(accelerator);
             let reports = compare(&plan, &trace).unwrap();
             println!("{name}\n{}", table(&reports));
             let [fixed, .., adaptive] = reports.as_slice() else {
@@ -225,9 +229,9 @@ fn adaptive_is_no_later_than_fixed_tau_under_every_traffic() {
 #[test]
 fn adaptive_recognizes_a_wrongly_calibrated_lane() {
     // Tau was calibrated for an accelerator five times as fast.
-    let calibrated = two_processors_and(h200());
+    let calibrated = two_cpu_lanes_and(h200());
     let tau = PolicyKind::FixedTau.policy(&calibrated.lanes);
-    let plan = two_processors_and(h200().slowed_by(5.0));
+    let plan = two_cpu_lanes_and(h200().slowed_by(5.0));
     let trace = stream(100e3).trace(parameters(0.5, 0));
     let fixed = plan.run(&trace, tau).unwrap();
     let adaptive = run(&plan, &trace, PolicyKind::Adaptive);
@@ -243,7 +247,7 @@ fn adaptive_recognizes_a_wrongly_calibrated_lane() {
 fn both_lanes_together_exceed_the_better_lane() {
     let trace = stream(1e6).trace(parameters(0.2, 0));
     let throughput_of = |plan: &Simulation| run(plan, &trace, PolicyKind::Adaptive).throughput();
-    let mut both = two_processors_and(small());
+    let mut both = two_cpu_lanes_and(small_accelerator());
     both.config.queue.capacity = 4_096;
     let mut processors = both.clone();
     processors.lanes.truncate(2);
@@ -267,7 +271,7 @@ fn load_of_other_messages_hardly_delays_immediate_ones() {
         ..stream(200.0)
     }
     .trace(parameters(2.0, 0));
-    let plan = two_processors_and(small());
+    let plan = two_cpu_lanes_and(small_accelerator());
     let p0_p99 = |load: f64| {
         let others = stream(load * 190e3).trace(parameters(2.0, 1_000));
         let report = run(&plan, &merge([immediate.clone(), others]), PolicyKind::Adaptive);
@@ -279,7 +283,7 @@ fn load_of_other_messages_hardly_delays_immediate_ones() {
     assert!(loaded <= idle + 130e-6, "{idle} s idle, {loaded} s loaded");
 }
 
-/// Genuine vehicles alone, and with a flood that begins after 0.2 s.
+/// Runs the traffic of genuine vehicles alone, and with a flood that begins after 0.2 s. Returns both reports.
 fn under_flood(plan: &Simulation, flood: Flood) -> (Report, Report) {
     let genuine = Crossroads {
         vehicles: 2_000,
@@ -295,7 +299,7 @@ fn under_flood(plan: &Simulation, flood: Flood) -> (Report, Report) {
 
 #[test]
 fn false_immediates_of_one_source_do_not_delay_others() {
-    let plan = two_processors_and(h200());
+    let plan = two_cpu_lanes_and(h200());
     let flood = Flood {
         sources: 1,
         per_s: 200_000.0,
@@ -318,7 +322,7 @@ fn false_immediates_of_one_source_do_not_delay_others() {
 
 #[test]
 fn false_immediates_of_invented_sources_do_not_delay_known_ones() {
-    let plan = two_processors_and(h200());
+    let plan = two_cpu_lanes_and(h200());
     let flood = Flood {
         sources: 1 << 40,
         per_s: 200_000.0,
@@ -335,7 +339,7 @@ fn false_immediates_of_invented_sources_do_not_delay_known_ones() {
 
 #[test]
 fn nine_tenths_of_invalid_messages_cost_little_goodput_below_capacity() {
-    let plan = two_processors_and(h200());
+    let plan = two_cpu_lanes_and(h200());
     let flood = Flood {
         sources: 1 << 40,
         per_s: 180_000.0,
@@ -354,7 +358,7 @@ fn nine_tenths_of_invalid_messages_cost_little_goodput_below_capacity() {
 #[test]
 fn a_flood_beyond_capacity_is_shed_by_source() {
     // Without an accelerator, ten flooding sources offer three times the capacity of the CPU lanes.
-    let mut plan = two_processors_and(small());
+    let mut plan = two_cpu_lanes_and(small_accelerator());
     plan.lanes.truncate(2);
     plan.config.queue.capacity = 4_000;
     plan.config.queue.share_max = 200;
@@ -382,7 +386,7 @@ fn a_flood_beyond_capacity_is_shed_by_source() {
 
 #[test]
 fn overload_sheds_jobs_and_the_others_meet_their_deadlines() {
-    let mut plan = two_processors_and(small());
+    let mut plan = two_cpu_lanes_and(small_accelerator());
     plan.config.queue.capacity = 800;
     let report = run(
         &plan,
@@ -396,7 +400,7 @@ fn overload_sheds_jobs_and_the_others_meet_their_deadlines() {
 
 #[test]
 fn a_lost_accelerator_costs_time_and_no_message() {
-    let plan = two_processors_and(h200().with_outage(at_ms(101), at_ms(350)));
+    let plan = two_cpu_lanes_and(h200().with_outage(at_ms(101), at_ms(350)));
     let trace = stream(180e3).trace(parameters(0.6, 0));
     let report = run(&plan, &trace, PolicyKind::Adaptive);
     assert!(report.counters.returned > 0 && report.counters.lanes_lost == 1);
@@ -410,7 +414,7 @@ fn a_lost_accelerator_costs_time_and_no_message() {
 
 #[test]
 fn masks_are_refilled_while_the_accelerator_is_idle() {
-    let mut plan = two_processors_and(h200());
+    let mut plan = two_cpu_lanes_and(h200());
     plan.config.masks = Some(MaskLimits {
         sign: Class::RA_SIGN,
         plain: Class::RSA_SIGN,
@@ -460,14 +464,14 @@ impl Policy for WaitForeverPolicy {
     fn choose(&mut self, _: &PolicyInput) -> PolicyDecision {
         PolicyDecision::Wait {
             until: Time::NEVER,
-            more: usize::MAX,
+            additional_jobs: usize::MAX,
         }
     }
 }
 
 #[test]
 fn no_policy_can_delay_work_indefinitely() {
-    let mut plan = two_processors_and(h200());
+    let mut plan = two_cpu_lanes_and(h200());
     plan.lanes.drain(..2);
     let report = plan
         .run(
@@ -486,17 +490,17 @@ fn no_policy_can_delay_work_indefinitely() {
 
 #[test]
 fn random_outages_lose_no_message() {
-    seeds(12, |seed, dice| {
-        let mut accelerator = small();
+    seeds(12, |seed, choices| {
+        let mut accelerator = small_accelerator();
         let mut begin = 0;
-        for _ in 0..dice.below(5) {
-            let from = begin + dice.below(100);
-            begin = from + 1 + dice.below(60);
+        for _ in 0..choices.below(5) {
+            let from = begin + choices.below(100);
+            begin = from + 1 + choices.below(60);
             accelerator = accelerator.with_outage(at_ms(from), at_ms(begin));
         }
         let plan = Simulation {
             seed,
-            ..two_processors_and(accelerator)
+            ..two_cpu_lanes_and(accelerator)
         };
         let trace = Bursts {
             burst: 2_000,
@@ -508,8 +512,8 @@ fn random_outages_lose_no_message() {
             seed,
             ..parameters(0.2, 0)
         });
-        for contender in PolicyKind::ALL {
-            let report = run(&plan, &trace, contender);
+        for policy_kind in PolicyKind::ALL {
+            let report = run(&plan, &trace, policy_kind);
             assert_eq!(
                 report.counters.done() + report.counters.shed.total(),
                 report.offered
@@ -520,7 +524,7 @@ fn random_outages_lose_no_message() {
 
 #[test]
 fn reports_have_all_results() {
-    let plan = two_processors_and(h200());
+    let plan = two_cpu_lanes_and(h200());
     let flood = Flood {
         sources: 9,
         per_s: 3_000.0,

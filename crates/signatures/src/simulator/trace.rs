@@ -33,7 +33,7 @@ pub struct Record {
 impl Record {
     /// The sender: source and signer together.
     pub(super) fn sender(&self) -> Source {
-        // The factor is odd, so that the signers of a source differ.
+        // The factor is odd, so that different signers of one source give different senders.
         Source(self.source.0 ^ self.signer.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }

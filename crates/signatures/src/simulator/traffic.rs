@@ -57,9 +57,9 @@ impl Crossroads {
     }
 }
 
-/// Phasor measurement units of a grid: all sample at the same instants, synchronized by satellites, and their
-/// frames arrive within the spread of network delays. One unit sends 120 frames a second, a concentrator
-/// forwards 2,000 messages a second (IEEE C37.118).
+/// Phasor measurement units of a power grid. Satellites synchronize the units, so all units sample at the same
+/// instants. The frames of an instant arrive within `spread_s`, because network delays differ. One unit sends 120
+/// frames a second, a concentrator forwards 2,000 messages a second (IEEE C37.118).
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
     /// Number of units, or concentrators.

@@ -6,24 +6,25 @@
 //! | 512, 1024 | two slots, each with the numbers of reserved and written blocks; the newer valid slot applies |
 //! | 4096 | blocks of [`BLOCK_MASKS`] masks, sealed, each bound to the header and to its index |
 //!
-//! A block is *reserved*, durably, before it is read. After a crash the next block is used; the masks of the reserved
-//! block are lost and never used again. A slot is in one sector, and the older slot is overwritten, so that a torn
-//! write leaves the newer one intact; an invalid slot may mean one more reserved block, which is skipped. Blocks that
-//! were read are overwritten.
+//! A block is *reserved*, durably, before it is read. After a crash, the next call takes the block after the reserved
+//! block; the masks of the reserved block are lost and never used. A slot lies within one sector, and each write
+//! replaces the older slot, so that a torn write leaves the newer slot intact. An invalid slot may come from the
+//! reservation of one more block, so one block is skipped. Blocks that were read are overwritten.
 //!
 //! A copy of the file would return every mask a second time. The file therefore records its machine, its inode and,
 //! where the file system provides them, the inode's birth time (inode numbers are reused) and the id of the file
 //! system. A file with another identity is refused, so a mask file can only be moved within its file system.
 //!
 //! Earlier content can be written back into the same inode (`cp backup masks`). The inode therefore has a counter of
-//! reserved blocks, in an [extended attribute](inode). Before a block is read, this counter and that of the slots
-//! durably exceed its index; a crash leaves both counters at most one apart, in either direction, and the greater one
-//! is valid. Content whose counter is lower by more than one was written back, and is refused, as is a file without the
-//! attribute. A file system without user attributes is only detected when the file is created; then content that is
-//! written back is not detected.
+//! reserved blocks, in an [extended attribute](inode). Before a block is read, this counter and the counter in the
+//! slots durably exceed the index of the block. After a crash, the two counters differ by at most one, and the greater
+//! counter is valid. If the counter in the slots is lower than the inode's counter by more than one, earlier content
+//! was written back, and the file is refused. A file that has lost the attribute is refused too. If the file system
+//! supports no user attributes when the file is created, the inode has no counter, and content that is written back is
+//! not detected.
 //!
-//! Not detected: attributes that are set back together with the content, and a whole machine or volume that is set back (a restored image,
-//! a virtual machine resumed twice). Then delete the file and make new masks.
+//! Not detected: attributes that are set back together with the content, and a whole machine or volume that is set back
+//! (a restored image, a virtual machine resumed twice). In these cases, delete the file and make new masks.
 
 mod error;
 mod head;
@@ -130,7 +131,7 @@ impl MaskFile {
         let file = open_file(path, true)?;
         lock(path, &file)?;
         let (header, has_counter, counts) = read_head(path, &file, scheme, key_id, machine)?;
-        let mut opened = Self {
+        let mut mask_file = Self {
             path: path.to_owned(),
             file,
             header,
@@ -139,12 +140,12 @@ impl MaskFile {
             modulus_bytes,
             counts,
         };
-        opened.reconcile_counts()?;
-        Ok(opened)
+        mask_file.reconcile_counts()?;
+        Ok(mask_file)
     }
 
-    /// Whether the inode has a counter. Without one the file system supports no attributes, and earlier content that is written back is not
-    /// detected.
+    /// Whether the inode has a counter. It has none if the file system supports no user attributes. Without a counter,
+    /// earlier content that is written back is not detected.
     #[must_use]
     pub fn detects_rollback(&self) -> bool {
         self.has_inode_counter
@@ -176,7 +177,7 @@ impl MaskFile {
     /// Appends a block of masks, durably.
     ///
     /// # Errors
-    /// Not [`BLOCK_MASKS`] masks of the file's modulus, or writing failed.
+    /// The number of masks is not [`BLOCK_MASKS`], a mask has another modulus size than the file, or writing failed.
     pub fn append(&mut self, masks: &[Mask]) -> Result<(), MaskFileError> {
         if masks.len() != BLOCK_MASKS || masks.iter().any(|mask| mask.beta().len() != self.modulus_bytes) {
             return Err(MaskFileError::InvalidBlock);
@@ -256,7 +257,8 @@ impl MaskFile {
         Ok(())
     }
 
-    /// Makes both counters of reserved blocks equal, durably: afterwards they never differ by more than one.
+    /// Sets the inode's counter of reserved blocks and the counter in the slots to the greater of the two, durably.
+    /// Otherwise a second crash could leave counters that differ by more than one.
     fn reconcile_counts(&mut self) -> Result<(), MaskFileError> {
         if !self.has_inode_counter {
             return Ok(());
@@ -266,35 +268,35 @@ impl MaskFile {
             problem,
         };
         let Counts {
-            reserved: content,
+            reserved: in_slots,
             written,
             ..
         } = self.counts;
-        let inode = match read_count(&self.file, &self.header).map_err(in_file(&self.path))? {
-            InodeCount::Value(inode) => inode,
+        let in_inode = match read_count(&self.file, &self.header).map_err(in_file(&self.path))? {
+            InodeCount::Value(in_inode) => in_inode,
             InodeCount::Absent => return Err(invalid_counter("gone")),
             InodeCount::Invalid => return Err(invalid_counter("the counter of another file")),
         };
-        if inode == content {
+        if in_inode == in_slots {
             return Ok(());
         }
-        if inode > content.saturating_add(1) || inode > written {
+        if in_inode > in_slots.saturating_add(1) || in_inode > written {
             return Err(MaskFileError::RolledBack {
                 path: self.path.clone(),
-                content,
-                inode,
+                content: in_slots,
+                inode: in_inode,
             });
         }
-        self.set_counts(inode.max(content), written)?;
-        if inode < content {
-            remove_count(&self.file, inode);
+        self.set_counts(in_inode.max(in_slots), written)?;
+        if in_inode < in_slots {
+            remove_count(&self.file, in_inode);
         }
         Ok(())
     }
 
-    /// Writes new counts into the older slot, and a new counter of reserved blocks to the inode. Both are durable on
-    /// return; after an error each is either new or old. One sync covers both: after a crash, the greater counter is
-    /// valid.
+    /// Writes new counts into the older slot, and a new counter of reserved blocks to the inode. Slot and counter are
+    /// durable on return; after an error, each of the two has either the new or the old value. One sync covers both, so
+    /// a crash can leave them different: then the greater counter is valid.
     fn set_counts(&mut self, reserved: u64, written: u64) -> Result<(), MaskFileError> {
         let previous = self.counts.reserved;
         let counts = Counts {

@@ -2,7 +2,8 @@
 //!
 //! A text file: the line `linewarden revoked 1`, a line for each signer, the line `end`. The line of a signer has its id and, after a
 //! space, an optional comment. Empty lines and lines that begin with `#` are ignored. No other lines are allowed before the first and after
-//! the last line. A file that is empty, truncated or partly written is therefore recognized, and does not revoke too few signers.
+//! the last line. A file that is empty, truncated or partly written, and would revoke too few signers, is therefore
+//! refused.
 
 use std::collections::HashSet;
 use std::io;
@@ -91,7 +92,8 @@ impl Revocations {
     }
 
     fn parse(text: &str) -> Result<Self, RevocationListFault> {
-        // Blocks that a crash left unwritten are zeros; in a comment they would hide lines.
+        // After a crash, unwritten blocks of a file contain zero bytes. If such a block began within a comment, the
+        // comment would continue in it, and the lines of the block would be missing.
         let control_characters = (1..)
             .zip(text.lines())
             .find(|(_, line)| line.contains(|c: char| c.is_control() && c != '\t' && c != '\r'));

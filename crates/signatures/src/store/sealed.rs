@@ -150,12 +150,12 @@ pub fn open_sealed(
     bytes_max: usize,
 ) -> Result<(KeyId, Zeroizing<Vec<u8>>), SealedFileError> {
     let bytes_max = bytes_max.saturating_add(HEADER_BYTES + linewarden_files::seal::SEAL_OVERHEAD_BYTES);
-    let foreign = || SealedFileError::WrongKind {
+    let wrong_kind = || SealedFileError::WrongKind {
         path: path.to_owned(),
         expected: kind.name(),
     };
     let bytes = read_private(path, bytes_max).map_err(|error| match error {
-        PrivateFileError::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge => foreign(),
+        PrivateFileError::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge => wrong_kind(),
         PrivateFileError::Io(source) => SealedFileError::Io {
             path: path.to_owned(),
             source,
@@ -165,10 +165,10 @@ pub fn open_sealed(
             source,
         },
     })?;
-    let (head, blob) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or_else(foreign)?;
-    let [magic @ .., version, file_kind, _, _] = *head.first_chunk::<8>().ok_or_else(foreign)?;
+    let (head, blob) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or_else(wrong_kind)?;
+    let [magic @ .., version, file_kind, _, _] = *head.first_chunk::<8>().ok_or_else(wrong_kind)?;
     if magic != *MAGIC {
-        return Err(foreign());
+        return Err(wrong_kind());
     }
     if version != VERSION {
         return Err(SealedFileError::UnsupportedVersion {
@@ -177,9 +177,9 @@ pub fn open_sealed(
         });
     }
     if file_kind != kind as u8 {
-        return Err(foreign());
+        return Err(wrong_kind());
     }
-    let key_id = KeyId(*head.last_chunk::<KEY_ID_BYTES>().ok_or_else(foreign)?);
+    let key_id = KeyId(*head.last_chunk::<KEY_ID_BYTES>().ok_or_else(wrong_kind)?);
     let secret = sealing_key
         .sealer(key_id)
         .open(head, blob)

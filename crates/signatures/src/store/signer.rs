@@ -21,11 +21,11 @@ use super::sealed::{SealedFileError, SealedKind, SealingKey, create_sealed, open
 use crate::key::{PUBLIC_KEY_BYTES_MAX, PrivateKey, PrivateKeyError, PublicKey, PublicKeyTextError};
 use crate::ra::{ROWS_MAX, Table, TableMismatch};
 
-const PUBLIC: &str = "signer.json";
-const KEY: &str = "key";
-const TABLE: &str = "table";
-const MASKS: &str = "masks";
-const SEAL: &str = "seal.key";
+const PUBLIC_KEY_FILE: &str = "signer.json";
+const PRIVATE_KEY_FILE: &str = "key";
+const TABLE_FILE: &str = "table";
+const MASKS_FILE: &str = "masks";
+const SEALING_KEY_FILE: &str = "seal.key";
 /// Maximum length of a private key: with sub-messages in its layout, it is as long as a public key.
 const KEY_BYTES_MAX: usize = PUBLIC_KEY_BYTES_MAX;
 const TABLE_BYTES_MAX: usize = ROWS_MAX * 384;
@@ -109,23 +109,23 @@ impl SignerDirectory {
     /// Path of the sealing key, unless it is stored elsewhere.
     #[must_use]
     pub fn seal_path(&self) -> PathBuf {
-        self.0.join(SEAL)
+        self.0.join(SEALING_KEY_FILE)
     }
 
     /// Path of the public key.
     #[must_use]
     pub fn public_path(&self) -> PathBuf {
-        self.0.join(PUBLIC)
+        self.0.join(PUBLIC_KEY_FILE)
     }
 
     /// Path of the mask file.
     #[must_use]
     pub fn masks_path(&self) -> PathBuf {
-        self.0.join(MASKS)
+        self.0.join(MASKS_FILE)
     }
 
-    /// Writes a key, for RA its table, and the public key. The public key is written last: a directory with a public key
-    /// is complete.
+    /// Writes the private key, the table if the scheme is RA, and the public key. The public key is written last, so a
+    /// directory with a public key is complete.
     ///
     /// # Errors
     /// Files exist, or writing failed.
@@ -136,20 +136,34 @@ impl SignerDirectory {
         sealing_key: &SealingKey,
     ) -> Result<(), SignerFileError> {
         let id = key.public().id();
-        let secret = key.to_bytes().map_err(|error| self.io(KEY)(error.into()))?;
-        create_sealed(&self.0.join(KEY), SealedKind::Key, id, sealing_key, &secret)?;
+        let secret = key
+            .to_bytes()
+            .map_err(|error| self.io(PRIVATE_KEY_FILE)(error.into()))?;
+        create_sealed(
+            &self.0.join(PRIVATE_KEY_FILE),
+            SealedKind::Key,
+            id,
+            sealing_key,
+            &secret,
+        )?;
         if let Some(table) = table {
             let rows = table.to_bytes().map_err(|fault| SignerFileError::Key {
-                path: self.0.join(TABLE),
+                path: self.0.join(TABLE_FILE),
                 source: fault.into(),
             })?;
-            create_sealed(&self.0.join(TABLE), SealedKind::Table, id, sealing_key, &rows)?;
+            create_sealed(
+                &self.0.join(TABLE_FILE),
+                SealedKind::Table,
+                id,
+                sealing_key,
+                &rows,
+            )?;
         }
         let public = key
             .public()
             .to_json()
-            .map_err(|error| self.io(PUBLIC)(error.into()))?;
-        replace(&self.public_path(), public.as_bytes()).map_err(self.io(PUBLIC))
+            .map_err(|error| self.io(PUBLIC_KEY_FILE)(error.into()))?;
+        replace(&self.public_path(), public.as_bytes()).map_err(self.io(PUBLIC_KEY_FILE))
     }
 
     /// Reads the private key.
@@ -157,7 +171,7 @@ impl SignerDirectory {
     /// # Errors
     /// The file is missing, cannot be opened with this sealing key, or is invalid.
     pub fn key(&self, sealing_key: &SealingKey) -> Result<PrivateKey, SignerFileError> {
-        let path = self.0.join(KEY);
+        let path = self.0.join(PRIVATE_KEY_FILE);
         let (id, secret) = open_sealed(&path, SealedKind::Key, sealing_key, KEY_BYTES_MAX)?;
         match PrivateKey::from_bytes(&secret) {
             Ok(key) if key.public().id() == id => Ok(key),
@@ -178,7 +192,7 @@ impl SignerDirectory {
         let Some(ra) = key.ra() else {
             return Ok(None);
         };
-        let path = self.0.join(TABLE);
+        let path = self.0.join(TABLE_FILE);
         let (id, bytes) = open_sealed(&path, SealedKind::Table, sealing_key, TABLE_BYTES_MAX)?;
         if id != key.public().id() {
             return Err(SignerFileError::SignerMismatch { path });

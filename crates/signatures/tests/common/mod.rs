@@ -1,5 +1,5 @@
 //! Keys and messages for several test files.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, reason = "each test program uses only some of the functions")]
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +13,7 @@ use linewarden_signatures::store::Revocations;
 /// The current time in all tests.
 pub const NOW: TimeMs = TimeMs::since_2020(0x123_4567_89ab);
 
-/// A layout with a small table, except for the digits of the stamp.
+/// A layout whose components have few values, apart from the digits of the stamp.
 pub fn small_layout() -> Layout {
     let words = |words: &[&str]| Domain::Submessages(words.iter().map(ToString::to_string).collect());
     let components = vec![
@@ -24,14 +24,14 @@ pub fn small_layout() -> Layout {
     Layout::new(PayloadKind::Submessages, components).unwrap()
 }
 
-/// One key of each scheme.
+/// The test key of this scheme.
 pub fn key(scheme: Scheme) -> &'static PrivateKey {
     static KEYS: [OnceLock<PrivateKey>; 6] = [const { OnceLock::new() }; 6];
     KEYS[usize::from(scheme.number()) - 1]
         .get_or_init(|| PrivateKey::generate(scheme, scheme.is_rapid().then(small_layout)).unwrap())
 }
 
-/// The table of the key of RA over 2,048 bits.
+/// The table of the test key for RA with 2,048 bits.
 pub fn table() -> &'static Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -44,7 +44,7 @@ pub fn table() -> &'static Table {
     })
 }
 
-/// A payload that the key of the scheme can sign.
+/// A payload that depends on `number` and that the test key of the scheme can sign.
 pub fn payload(scheme: Scheme, number: u8) -> (PayloadKind, Vec<u8>) {
     match scheme.is_rapid() {
         true => (PayloadKind::Submessages, vec![number % 3, number % 2, number]),
@@ -59,14 +59,14 @@ pub fn stamp(time: TimeMs, priority: u8) -> Stamp {
     }
 }
 
-/// A mask name that depends on the number.
+/// A mask name that depends on `number`.
 pub fn mask_name(number: u64) -> [u8; 32] {
     let mut name = [0x5a; 32];
     name[..8].copy_from_slice(&number.to_le_bytes());
     name
 }
 
-/// A signed message.
+/// A message with payload `number`, signed with the test key of the scheme.
 pub fn sign(scheme: Scheme, stamp: Stamp, number: u8) -> Vec<u8> {
     let key = key(scheme);
     let (kind, payload) = payload(scheme, number);
@@ -89,7 +89,7 @@ pub fn sign(scheme: Scheme, stamp: Stamp, number: u8) -> Vec<u8> {
     }
 }
 
-/// A receiver with all keys.
+/// A receiver with the test keys of all schemes.
 pub fn receiver() -> Receiver {
     receiver_of(Scheme::ALL.into_iter().map(|scheme| key(scheme).public()))
 }

@@ -15,7 +15,7 @@ fn open() -> Result<Vec<Gpu>, GpuUnavailable> {
 }
 
 fn on_each_device(mut test: impl FnMut(&mut Gpu)) {
-    // A failed test has already reported its error; the others continue.
+    // A failed test has already reported its error; the other tests continue.
     let mut devices = DEVICES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     match devices.get_or_insert_with(open) {
         Ok(devices) => devices.iter_mut().for_each(|gpu| {
@@ -28,7 +28,7 @@ fn on_each_device(mut test: impl FnMut(&mut Gpu)) {
 
 crate::support::all_cases!(on_each_device);
 
-/// The measured multipliers compute at least eight products in a clock cycle, the minimum of the slowest device.
+/// Each device computes at least eight products in a clock cycle, the number of the slowest supported device.
 #[test]
 fn the_multiplier_is_measured() {
     on_each_device(|gpu| {

@@ -9,7 +9,7 @@ use linewarden_signatures::gpu::{
     host_layouts, layouts, measure, rows_of,
 };
 
-/// Three streams and one block at a time, so that batches are cut into many slices.
+/// Runs a test on an emulated device with three streams and one block at a time, so that batches have many slices.
 fn emulated(test: impl FnOnce(&mut Gpu)) {
     let emulation = Emulation {
         streams: 3,
@@ -20,10 +20,10 @@ fn emulated(test: impl FnOnce(&mut Gpu)) {
 
 crate::support::all_cases!(emulated);
 
-/// Tests a device that fails at the first call, at the second call, and so on: each time the operation and the next one
-/// return an error and no result.
+/// Tests a device that is lost at the first call, at the second call, and so on. Each time, the operation and its
+/// repetition return an error and no result.
 #[test]
-fn a_lost_device_leaves_batches_unchanged() {
+fn a_lost_device_returns_errors_and_no_results() {
     let test_keys = support::keys::keys(Size::Bits2048);
     let key_of = [0, 1, 2, 0];
     let (digests, signatures) = ([[7; 32]; 4], [1; 4 * 256]);
@@ -109,7 +109,7 @@ macro_rules! offsets {
 
 /// The C++ compiler and Rust agree on the layout of the structures.
 #[test]
-fn layouts_are_the_same_on_both_sides() {
+fn layouts_are_the_same_in_cpp_and_rust() {
     use layouts::{
         CrtArgs, CrtHalf, CrtKey, FdhArgs, LimitArgs, P256Args, P256TableArgs, ProbeArgs, PssArgs,
         RaSignArgs, RaVerifyArgs, RsaKey,

@@ -8,7 +8,7 @@ use linewarden_signatures::gpu::{Cubin, Nvrtc, Unit};
 
 const ARCHITECTURES: [&str; 5] = ["sm_75", "sm_80", "sm_87", "sm_89", "sm_90"];
 
-/// Compiles one unit, and returns the resource usage of its kernels, or an error if it exceeds the budget.
+/// Compiles one unit, and returns the resource usage of each kernel, or an error if a kernel exceeds its budget.
 fn compile(nvrtc: &Nvrtc, unit: Unit, architecture: &str) -> Result<Vec<String>, String> {
     let code = nvrtc
         .compile(unit, architecture)

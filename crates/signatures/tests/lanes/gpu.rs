@@ -1,4 +1,4 @@
-//! The GPU lane with kernels compiled for this CPU: changing keys, and losses.
+//! The GPU lane with kernels compiled for this CPU: replacement of keys, and losses of the device.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,10 +40,10 @@ fn unavailable(error: linewarden_signatures::gpu::GpuLost) -> GpuUnavailable {
 }
 
 fn try_emulated(emulation: Emulation, placement: &Arc<KeyPlacement>) -> Result<GpuLane, GpuUnavailable> {
-    let mut first = true;
+    let mut is_first_open = true;
     let open = move || {
         // After its first loss the device stays lost.
-        let calls = if std::mem::take(&mut first) {
+        let calls = if std::mem::take(&mut is_first_open) {
             emulation.calls
         } else {
             0
@@ -53,7 +53,7 @@ fn try_emulated(emulation: Emulation, placement: &Arc<KeyPlacement>) -> Result<G
     GpuLane::open_with(Box::new(open), Arc::clone(placement))
 }
 
-/// A device on which the signers of these messages are placed.
+/// The lane of an emulated device on which the signers of these messages are placed.
 pub fn emulated(emulation: Emulation, memory: KeyMemory, messages: &[Checked]) -> GpuLane {
     try_emulated(emulation, &placement(memory, messages)).unwrap()
 }
@@ -73,7 +73,7 @@ fn messages_of(keys: &[PrivateKey], count: usize) -> Vec<(Checked, bool)> {
     (0..count).map(message).collect()
 }
 
-/// A message with a number as content, or a corrupted one.
+/// A message with `number` as its payload; its signature is corrupted if `is_valid` is false.
 pub fn datagram_of(key: &PrivateKey, number: u8, is_valid: bool) -> Vec<u8> {
     let draft = UnsignedMessage {
         scheme: key.public().scheme(),
@@ -120,7 +120,7 @@ fn keys_beyond_the_memory_replace_each_other() {
     }
 }
 
-/// Tables of all placed ECDSA signers are made before the first message, and none afterwards.
+/// The tables of all placed ECDSA signers are made before the first message; no table is made afterwards.
 #[test]
 fn tables_of_all_placed_signers_are_made_together() {
     let keys = [(); 3].map(|()| PrivateKey::generate(Scheme::EcdsaP256, None).unwrap());
@@ -234,7 +234,7 @@ impl Lane<Checked> for ReportingLane {
     }
 }
 
-/// A lane that starts only after the other lane is lost.
+/// A lane that starts only after the device is lost.
 struct DelayedLane(SingleLane, Option<Receiver<()>>);
 
 impl Lane<Checked> for DelayedLane {
@@ -245,7 +245,7 @@ impl Lane<Checked> for DelayedLane {
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), LaneLost> {
         if let Some(loss) = self.1.take() {
-            // Upper bound of any wait: a test that reaches it has failed.
+            // Upper bound of the wait: a test that waits for 60 s has failed.
             loss.recv_timeout(Duration::from_secs(60))
                 .expect("the device must get a batch and be lost");
         }
@@ -269,8 +269,9 @@ impl Sink<Checked> for Results {
     }
 }
 
-/// Runs RSA-PSS messages through the engine with an emulated device that gets lost.
-fn with_loss(emulation: Emulation, messages: &[(Checked, bool)]) {
+/// Runs RSA-PSS messages through the engine with an emulated device that is lost meanwhile. Checks that each message has
+/// exactly one outcome.
+fn check_loss(emulation: Emulation, messages: &[(Checked, bool)]) {
     let (lost_sender, lost_receiver) = channel();
     let checked: Vec<Checked> = messages.iter().map(|(message, _)| message.clone()).collect();
     let device = emulated(emulation, MEMORY, &checked);
@@ -329,14 +330,14 @@ fn with_loss(emulation: Emulation, messages: &[(Checked, bool)]) {
     assert_eq!(device.jobs + cpu.jobs, messages.len() as u64);
 }
 
-/// The device is lost while keys are uploaded, or during copying or computing; or it does not respond.
+/// The device is lost while keys are uploaded, or during copying or computing, or the device does not respond.
 #[test]
 fn messages_of_a_lost_device_are_verified_once_on_the_cpu() {
     let keys = [PrivateKey::generate(Scheme::RsaPss2048, None).unwrap()];
     let messages = messages_of(&keys, 96);
     let open = calls_to_open();
     for calls in [open + 1, open + 6, open + 12, open + 15] {
-        with_loss(
+        check_loss(
             Emulation {
                 calls,
                 ..Emulation::default()
@@ -344,16 +345,16 @@ fn messages_of_a_lost_device_are_verified_once_on_the_cpu() {
             &messages,
         );
     }
-    let answers = |answers| Emulation {
-        completed_waits: answers,
+    let with_waits = |completed_waits| Emulation {
+        completed_waits,
         ..Emulation::default()
     };
-    let opens = |count: &u64| try_emulated(answers(*count), &placement(MEMORY, &[])).is_ok();
+    let opens = |count: &u64| try_emulated(with_waits(*count), &placement(MEMORY, &[])).is_ok();
     let open = (0..1000).find(opens).unwrap();
-    with_loss(answers(open + 1), &messages);
+    check_loss(with_waits(open + 1), &messages);
 }
 
-/// The device stops responding during work, or when it is opened again after a loss.
+/// The device stops responding during a batch, or during an attempt to open it again after a loss.
 #[test]
 fn an_unresponsive_device_is_not_opened_again() {
     let messages = messages_of(&[PrivateKey::generate(Scheme::EcdsaP256, None).unwrap()], 3);
@@ -368,7 +369,7 @@ fn an_unresponsive_device_is_not_opened_again() {
         ..working
     };
     let fails = Emulation { calls: 80, ..working };
-    for (first, second, is_opened, open_count) in [
+    for (first, second, is_reopened, open_count) in [
         (unresponsive, working, false, 1),
         (fails, working, true, 2),
         (fails, hangs_at_once, false, 2),
@@ -386,7 +387,7 @@ fn an_unresponsive_device_is_not_opened_again() {
             .unwrap();
         assert_eq!(device.verify_all(&messages).unwrap_err(), lost, "stays lost");
         for _ in 0..2 {
-            assert_eq!(device.reopen().is_ok(), is_opened, "{first:?} {second:?}");
+            assert_eq!(device.reopen().is_ok(), is_reopened, "{first:?} {second:?}");
         }
         assert_eq!(*opened.lock().unwrap(), open_count, "{first:?} {second:?}");
     }
@@ -413,8 +414,8 @@ impl VerifiedMessageSink for IgnoringSink {
     fn verified(&self, _: Verified, _: Span) {}
 }
 
-/// Forgeries that name a signer that is not placed use no time of the device; an active signer replaces an inactive
-/// one.
+/// Forgeries that name a signer without a place on the device use no time of the device. An active signer replaces an
+/// inactive signer.
 #[test]
 fn a_device_gets_only_messages_of_placed_signers() {
     for (scheme, unplaced) in [
@@ -450,7 +451,7 @@ fn check_placed_signers(scheme: Scheme, unplaced: Class) {
     let device_jobs = Arc::new(AtomicUsize::new(0));
     let cost_model = CostModel::new(Span::from_micros(1), 1e4);
     let lanes: Vec<(LaneSpec, Box<dyn Lane<Checked>>)> = vec![
-        // Classes that the device supports are removed from the CPU lane, so that the executing lane is known.
+        // The CPU lane supports only the class for signers without a place, so that the executing lane is known.
         (
             LaneSpec::new("cpu", LaneKind::Cpu).with_class(unplaced, cost_model),
             Box::new(SingleLane::default()),
@@ -477,7 +478,7 @@ fn check_placed_signers(scheme: Scheme, unplaced: Class) {
     )
     .unwrap();
     let (mut sent, mut on_device) = (0, 0);
-    // All of them go to the device, or none.
+    // All of these messages go to the device if `to_device` is true; else none.
     let mut send = |key: &PrivateKey, numbers: std::ops::Range<u8>, is_valid: bool, to_device: bool| {
         for number in numbers {
             let datagram = datagram_of(key, number, is_valid);
@@ -501,13 +502,13 @@ fn check_placed_signers(scheme: Scheme, unplaced: Class) {
         }
         assert_eq!(device_jobs.load(Ordering::Relaxed), on_device);
     };
-    let at = |seconds: u64| Time::from_nanos(1_000_000_000 * seconds);
+    let time_after_s = |seconds: u64| Time::from_nanos(1_000_000_000 * seconds);
     send(placed, 0..3, true, true);
     send(other, 0..100, false, false);
     send(other, 100..101, true, false);
-    placement.record_accepted(&other_key, at(10));
+    placement.record_accepted(&other_key, time_after_s(10));
     assert!(placement.is_placed(&placed_key), "active since the start");
-    placement.record_accepted(&other_key, at(20));
+    placement.record_accepted(&other_key, time_after_s(20));
     send(other, 101..103, true, true);
     send(placed, 3..9, false, false);
     send(placed, 9..10, true, false);

@@ -1,4 +1,4 @@
-//! All lanes with the same messages, valid and forged, of all schemes in random mixtures: all lanes agree on each message.
+//! All lanes verify the same random mixtures of valid and forged messages of all schemes, and agree on each message.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -108,8 +108,8 @@ fn forgeries_leave_no_cached_hashes() {
         lanes.push(Box::new(move |messages| batch_lane.verify_all(messages)));
     }
     for verify in &mut lanes {
-        // 4 digits of the same stamp, 3 and 2 texts, and 8 bytes; or as many as fit in a quarter of the memory: half is for tables of
-        // points.
+        // Valid messages use 17 hashes: 4 digits of the stamp, 3 and 2 texts, and 8 bytes. With a memory limit, each of
+        // the two RA keys caches as many hashes as fit in a quarter of the memory; half is for tables of points.
         for (memory, rows) in [(None, [17, 17]), (Some(8_000), [5, 3]), (Some(0), [0, 0])] {
             let receiver = receiver();
             if let Some(bytes) = memory {
@@ -172,7 +172,7 @@ fn tables_are_made_for_signers_of_valid_messages() {
                     memory.is_none(),
                     "{scheme}, {memory:?}"
                 );
-                // All lengths, valid and forged messages alternating, together with a signer of another scheme.
+                // Batches of up to 8 messages, alternately valid and forged.
                 for length in 0..9 {
                     let mixed: Vec<Checked> = forged
                         .iter()
@@ -189,9 +189,9 @@ fn tables_are_made_for_signers_of_valid_messages() {
     }
 }
 
-/// Tests three signers of a scheme, the first with a table: alternating valid and forged messages of all signers, in
-/// batches of all small sizes, have their own results. Only one table is made per 32 messages, even if several signers
-/// have sent enough messages for one.
+/// Three signers of a scheme, of which the first has a table: in batches of up to 19 messages, each valid or forged
+/// message gets its own result. At most one table is made per 32 messages, even if several signers have sent enough
+/// messages for a table.
 #[test]
 fn signers_with_and_without_tables_have_their_own_results() {
     for (backend, scheme) in Backend::available()
@@ -235,13 +235,13 @@ fn signers_with_and_without_tables_have_their_own_results() {
         for _ in 0..3 {
             assert_valid(&mut new_lane, 1);
         }
-        assert_eq!(tables(), tables_before, "beside 24");
+        assert_eq!(tables(), tables_before, "after 24 messages");
         assert_valid(&mut new_lane, 2);
-        assert!(tables() <= tables_before + 1, "beside 32");
+        assert!(tables() <= tables_before + 1, "after 32 messages");
     }
 }
 
-/// A lane that fails the test if a sample is valid.
+/// A lane that fails the test if a sample is valid, and records the class and the length of each batch.
 struct RejectingLane(SingleLane, Vec<(Class, usize)>);
 
 impl Lane<Checked> for RejectingLane {
@@ -264,15 +264,15 @@ fn samples_measure_every_class_and_are_never_accepted() {
     let samples = Samples::new(&receiver, None, NOW, [5; 32]);
     let classes: Vec<Class> = samples.classes().collect();
     assert_eq!(classes.len(), Scheme::ALL.len(), "{classes:?}");
-    let with_tables = |receiver: &Receiver| receiver.signers().filter(|key| key.has_table()).count();
+    let keys_with_tables = |receiver: &Receiver| receiver.signers().filter(|key| key.has_table()).count();
     assert_eq!(
-        with_tables(&receiver),
+        keys_with_tables(&receiver),
         2 * usize::from(Backend::widest().is_some())
     );
     let without_memory = common::receiver();
     without_memory.set_key_memory(0);
     drop(Samples::new(&without_memory, None, NOW, [5; 32]));
-    assert_eq!(with_tables(&without_memory), 0);
+    assert_eq!(keys_with_tables(&without_memory), 0);
     let guess = CostModel::new(Span::from_millis(1), 1.0);
     let spec = |kind| {
         let spec = LaneSpec::new("lane", kind).with_grain(2);

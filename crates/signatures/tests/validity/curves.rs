@@ -1,4 +1,4 @@
-//! ECDSA over P-256 and Ed25519, as messages of signers with known private numbers.
+//! Vectors for ECDSA over P-256 and for Ed25519, as messages of signers with known private keys.
 
 use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::message::{Draft, PayloadKind};
@@ -12,7 +12,7 @@ use crate::messages::{Vector, Vectors, draft, wrong_lengths};
 use crate::plain::{Group as _, to_be, to_le};
 use crate::{edwards, p256};
 
-/// Valid messages that receivers with `p256_low_s` refuse.
+/// The property of valid messages that a receiver with `p256_low_s` refuses.
 pub const HIGH_S: &str = "s in the upper half";
 
 pub fn vectors() -> [Vectors; 2] {
@@ -47,7 +47,7 @@ fn p256_vectors() -> Vectors {
         PublicKey::plain(scheme, &[&[4][..], &to_be(&x), &to_be(&y)].concat()).expect("a key")
     };
     let (mut signers, mut vectors) = (Vec::new(), Vec::new());
-    // With an arbitrary key, and with the base point, its negative and its double.
+    // The public keys are an arbitrary point, the base point, its negative, and its double.
     for d in [&d, &one, &(n - 1u32), &BigUint::from(2u32)] {
         let signer = public(d);
         let draft = draft(&signer, PayloadKind::Opaque, b"stop");
@@ -61,11 +61,11 @@ fn p256_vectors() -> Vectors {
             let signature = [to_be(r), to_be(s)].concat();
             vectors.push(vector(scheme, property, &draft, &signature, expected));
         };
-        add("right", [&r, &low], Valid(true));
+        add("valid", [&r, &low], Valid(true));
         add(HIGH_S, [&r, &(n - &low)], Valid(true));
         for nonce in [one.clone(), BigUint::from(2u32), n - 1u32] {
             let [r, s] = sign(d, &digest, &nonce);
-            add("a small nonce", [&r, &s], Valid(true));
+            add("a small or negative nonce", [&r, &s], Valid(true));
         }
         let all_ones = (&one << 256u32) - 1u32;
         for out_of_range in [&BigUint::ZERO, n, &(n + 1u32), &all_ones] {
@@ -73,12 +73,8 @@ fn p256_vectors() -> Vectors {
             add("s out of its range", [&r, out_of_range], Refused(OutOfRange));
         }
         add("the greatest r", [&(n - 1u32), &low], Valid(false));
-        add("the greatest s", [&r, &half], Valid(false));
-        add(
-            "beyond the greatest s",
-            [&r, &(half.clone() + 1u32)],
-            Valid(false),
-        );
+        add("the greatest low s", [&r, &half], Valid(false));
+        add("the smallest high s", [&r, &(half.clone() + 1u32)], Valid(false));
         add("s of n - 1", [&r, &(n - 1u32)], Valid(false));
         add("another r", [&(&r ^ &one), &low], Valid(false));
         add("another s", [&r, &(&low ^ &one)], Valid(false));
@@ -97,11 +93,13 @@ fn p256_vectors() -> Vectors {
     (signers, vectors)
 }
 
-/// A signer with a known private number, whose key may have a component of small order.
+/// A signer whose public key can have a component of small order.
 struct Ed25519<'a> {
     curve: &'a edwards::Curve,
+    /// The encoded public key.
     key: [u8; 32],
     public: PublicKey,
+    /// The private number.
     a: BigUint,
 }
 
@@ -116,7 +114,7 @@ impl<'a> Ed25519<'a> {
         }
     }
 
-    /// The first message whose challenge modulo L satisfies `matches`, and that challenge.
+    /// The first message for whose challenge modulo L `matches` returns true, and this challenge.
     fn draft(&self, r: &[u8; 32], matches: impl Fn(&BigUint) -> bool) -> (Draft, BigUint) {
         let candidate = |number: u32| {
             let draft = draft(&self.public, PayloadKind::Opaque, &number.to_le_bytes());
@@ -126,10 +124,10 @@ impl<'a> Ed25519<'a> {
         let mut drafts = (0..1000).map(candidate);
         drafts
             .find(|(_, challenge)| matches(challenge))
-            .expect("one of eight")
+            .expect("about one of eight messages matches")
     }
 
-    /// The response to a challenge.
+    /// The part S of a signature with this nonce and challenge.
     fn response(&self, nonce: &BigUint, challenge: &BigUint) -> BigUint {
         (nonce + challenge * &self.a) % &self.curve.l
     }
@@ -144,8 +142,8 @@ fn ed25519_vectors() -> Vectors {
         .map(|component| Ed25519::new(&curve, &a, component))
         .collect();
     let mut vectors = ordinary_signer(&signers[0]);
-    for (order, (component, signer)) in (0u32..).zip(torsion.iter().zip(&signers)).skip(1) {
-        vectors.extend(small_components(&signers[0], signer, order, component));
+    for (factor, (component, signer)) in (0u32..).zip(torsion.iter().zip(&signers)).skip(1) {
+        vectors.extend(small_components(&signers[0], signer, factor, component));
     }
     vectors.extend(wrong_lengths(Scheme::Ed25519, &vectors[0].bytes));
     let publics = signers.into_iter().map(|signer| signer.public);
@@ -163,7 +161,7 @@ fn ordinary_signer(signer: &Ed25519) -> Vec<Vector> {
         let signature = [*r, to_le(s)].concat();
         vectors.push(vector(Scheme::Ed25519, property, &draft, &signature, expected));
     };
-    add("right", &r, &s, Valid(true));
+    add("valid", &r, &s, Valid(true));
     for times in [1u32, 2, 7, 14] {
         add("S + L", &r, &(&s + l * times), Refused(OutOfRange));
     }
@@ -206,18 +204,19 @@ fn ordinary_signer(signer: &Ed25519) -> Vec<Vector> {
     vectors
 }
 
-/// `S B = R + h A` without a factor of 8: RFC 8032's verification without cofactor.
+/// Vectors that show that lanes check `S B = R + h A`, and not this equation multiplied by the cofactor 8 (RFC 8032).
+/// `component` is the point of order 8 times `factor`.
 fn small_components(
     plain: &Ed25519,
     signer: &Ed25519,
-    order: u32,
+    factor: u32,
     component: &edwards::Point,
 ) -> Vec<Vector> {
     let (curve, [_, nonce]) = (signer.curve, edwards::scalars());
     let point = curve.multiple(&nonce, &curve.b);
     let sum = |component: &edwards::Point| curve.encode(&curve.add(&point, component));
     let modulo_8 = |h: &BigUint, number: u32| h % 8u32 == BigUint::from(number);
-    let divides = |h: &BigUint| modulo_8(&(h * order), 0);
+    let divides = |h: &BigUint| modulo_8(&(h * factor), 0);
     let signed_vector =
         |property: &str, signer: &Ed25519, r: [u8; 32], matches: &dyn Fn(&BigUint) -> bool, is_valid| {
             let (draft, challenge) = signer.draft(&r, matches);
@@ -227,14 +226,14 @@ fn small_components(
     let neutral = curve.neutral();
     vec![
         signed_vector(
-            "a mixed key whose component falls away",
+            "a mixed key whose component vanishes",
             signer,
             sum(&neutral),
             &divides,
             true,
         ),
         signed_vector(
-            "right only times 8, by a mixed key",
+            "valid only after multiplication by 8, by a mixed key",
             signer,
             sum(&neutral),
             &|h| !divides(h),
@@ -254,6 +253,12 @@ fn small_components(
             &|h| modulo_8(h, 1),
             true,
         ),
-        signed_vector("right only times 8", plain, sum(component), &|_| true, false),
+        signed_vector(
+            "valid only after multiplication by 8",
+            plain,
+            sum(component),
+            &|_| true,
+            false,
+        ),
     ]
 }

@@ -1,4 +1,4 @@
-//! Ed25519.
+//! Vectors for Ed25519.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use num_bigint::BigUint;
 use sha2::{Digest as _, Sha512};
 
 use crate::RefusedBy::{self, EveryVerifier, InputCheck, NoVerifier};
-use crate::plain::{Group, inverse, number, subtract, to_le};
+use crate::plain::{Group, from_hex, inverse, subtract, to_le};
 
 /// The special property of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ enum Tag {
     SmallOrderR,
     /// The equation holds only after multiplication by 8.
     CofactorOnly,
-    /// s is L or more, and correct modulo L.
+    /// s is L or more; some of these values are correct modulo L.
     SAboveOrder,
     /// s is L - 1, which no signer makes.
     OrderLess1,
@@ -65,6 +65,7 @@ struct Vector {
     s: [u8; 32],
 }
 
+/// The curve -x^2 + y^2 = 1 + d x^2 y^2 modulo p, with the base point b of order l.
 pub struct Curve {
     pub p: BigUint,
     d: BigUint,
@@ -93,21 +94,21 @@ impl Group for Curve {
 impl Curve {
     pub fn new() -> Self {
         let b = (
-            number("216936d3cd6e53fec0a4e231fdd6dc5c692cc7609525a7b2c9562d608f25d51a"),
-            number("6666666666666666666666666666666666666666666666666666666666666658"),
+            from_hex("216936d3cd6e53fec0a4e231fdd6dc5c692cc7609525a7b2c9562d608f25d51a"),
+            from_hex("6666666666666666666666666666666666666666666666666666666666666658"),
         );
         Self {
             p: (BigUint::from(1u32) << 255u32) - 19u32,
-            d: number("52036cee2b6ffe738cc740797779e89800700a4d4141d8ab75eb4dca135978a3"),
-            l: number("1000000000000000000000000000000014def9dea2f79cd65812631a5cf5d3ed"),
+            d: from_hex("52036cee2b6ffe738cc740797779e89800700a4d4141d8ab75eb4dca135978a3"),
+            l: from_hex("1000000000000000000000000000000014def9dea2f79cd65812631a5cf5d3ed"),
             b,
         }
     }
 
-    /// The multiples of a point of order 8.
+    /// The multiples of a point of order 8 by 0 to 7.
     pub fn torsion(&self) -> Vec<Point> {
-        let y = number("05fc536d880238b13933c6d305acdfd5f098eff289f4c345b027b2c28f95e826");
-        // -x^2 + y^2 = 1 + d x^2 y^2, and 2 P has y = 0: x^2 = -y^2.
+        let y = from_hex("05fc536d880238b13933c6d305acdfd5f098eff289f4c345b027b2c28f95e826");
+        // Twice a point of order 8 has y = 0, so the point has x^2 = -y^2.
         let square = subtract(&BigUint::ZERO, &(&y * &y), &self.p);
         let candidate = square.modpow(&((&self.p + 3u32) / 8u32), &self.p);
         let root_of_minus_1 = BigUint::from(2u32).modpow(&((&self.p - 1u32) / 4u32), &self.p);
@@ -116,11 +117,11 @@ impl Curve {
         } else {
             candidate * root_of_minus_1 % &self.p
         };
-        let first = (x, y);
+        let generator = (x, y);
         let points: Vec<_> = (0..8u32)
-            .map(|factor| self.multiple(&BigUint::from(factor), &first))
+            .map(|factor| self.multiple(&BigUint::from(factor), &generator))
             .collect();
-        assert_eq!(self.add(&points[7], &first), self.neutral());
+        assert_eq!(self.add(&points[7], &generator), self.neutral());
         points
     }
 
@@ -135,7 +136,7 @@ impl Curve {
     }
 }
 
-/// The challenge h, not reduced.
+/// The challenge h, not reduced modulo L.
 pub fn challenge(r: &[u8; 32], key: &[u8; 32], message: &[u8]) -> BigUint {
     BigUint::from_bytes_le(
         &Sha512::new()
@@ -149,13 +150,13 @@ pub fn challenge(r: &[u8; 32], key: &[u8; 32], message: &[u8]) -> BigUint {
 /// Arbitrary numbers, below L.
 pub fn scalars() -> [BigUint; 2] {
     [
-        number("0a1f5e3c7b294d8866f0e1d2c3b4a5968778695a4b3c2d1e0ffeeddccbbaa998"),
-        number("07654321fedcba980123456789abcdef13579bdf2468ace0f0e1d2c3b4a59687"),
+        from_hex("0a1f5e3c7b294d8866f0e1d2c3b4a5968778695a4b3c2d1e0ffeeddccbbaa998"),
+        from_hex("07654321fedcba980123456789abcdef13579bdf2468ace0f0e1d2c3b4a59687"),
     ]
 }
 
-/// A signature by a key and a point with these components of small order, of the first message whose challenge modulo L
-/// and then modulo 8 satisfies `matches`.
+/// A signature with a key and a point R to which these components of small order are added. Signs the first message
+/// for whose challenge, reduced modulo L and then modulo 8, `matches` returns true.
 fn sign_with_torsion(
     curve: &Curve,
     tags: &[Tag],
@@ -168,7 +169,7 @@ fn sign_with_torsion(
     let message = (0..1000u32)
         .map(|number| number.to_le_bytes().to_vec())
         .find(|message| matches(&(challenge(&r, &key, message) % &curve.l % 8u32)))
-        .expect("one of eight");
+        .expect("about one of eight messages matches");
     let s = (nonce + challenge(&r, &key, &message) * a) % &curve.l;
     Vector {
         tags: tags.to_vec(),
@@ -218,7 +219,8 @@ fn components_of_small_order(curve: &Curve) -> Vec<Vector> {
     let neutral = &torsion[0];
     let mut vectors = Vec::new();
     for (index, point) in torsion.iter().enumerate().skip(1) {
-        // s B - h A = R - h T, which is R if the order of T divides h, and R + T if h T = -T.
+        // T is the component of the key: s B - h A = R - h T. This is R if the order of T divides h, and R + T if
+        // h T = -T.
         let divides = |h: &BigUint| h * u32::try_from(index).unwrap() % 8u32 == BigUint::ZERO;
         vectors.push(sign_with_torsion(
             curve,
@@ -254,7 +256,7 @@ fn components_of_small_order(curve: &Curve) -> Vec<Vector> {
     vectors
 }
 
-/// Non-canonical encodings of points of small order, and x = 0 with a sign.
+/// Non-canonical encodings of points of small order, including x = 0 with a sign bit.
 pub fn non_canonical(curve: &Curve) -> Vec<[u8; 32]> {
     let one = BigUint::from(1u32);
     let mut encodings = Vec::new();
@@ -278,7 +280,7 @@ fn small_orders(curve: &Curve) -> Vec<Vector> {
     let r = curve.encode(&curve.multiple(&nonce, &curve.b));
     let mut vectors = Vec::new();
     for (index, point) in torsion.iter().enumerate() {
-        // A key of small order: s B = R + h A whenever h A is neutral.
+        // A key A of small order: s B = R + h A if h A is neutral.
         let key = curve.encode(point);
         let message = (0..1000u32)
             .map(|number| number.to_le_bytes().to_vec())
@@ -286,7 +288,7 @@ fn small_orders(curve: &Curve) -> Vec<Vector> {
                 challenge(&r, &key, message) % &curve.l * u32::try_from(index).unwrap() % 8u32
                     == BigUint::ZERO
             });
-        let message = message.expect("one of eight");
+        let message = message.expect("about one of eight messages matches");
         vectors.push(Vector {
             tags: vec![Tag::SmallOrderKey],
             key,
@@ -295,7 +297,7 @@ fn small_orders(curve: &Curve) -> Vec<Vector> {
             s: to_le(&nonce),
         });
     }
-    // R = 0: s is h a.
+    // R is the neutral point, so s is h a.
     let neutral = curve.encode(&torsion[0]);
     let s = |r: &[u8; 32]| to_le(&(challenge(r, &key, b"") * &a % &curve.l));
     vectors.push(Vector {
@@ -349,7 +351,7 @@ fn invalid_keys(curve: &Curve, ordinary: &Vector) -> Vec<Vector> {
         vectors.push(vector);
     };
     for sign in [0, 0x80] {
-        // All values below 2^255 for y that are not reduced.
+        // All values of y from p to 2^255 - 1, which are not reduced modulo p.
         for above in 0..19u32 {
             add(Tag::NonCanonicalKey, &(&curve.p + above), sign);
         }
@@ -376,7 +378,7 @@ impl Vector {
         self.tags.iter().any(|tag| tag.refused_by() == party)
     }
 
-    fn by_aws_lc(&self) -> bool {
+    fn is_valid_for_aws_lc(&self) -> bool {
         signature::UnparsedPublicKey::new(&signature::ED25519, self.key)
             .verify(&self.message, &[self.r, self.s].concat())
             .is_ok()
@@ -420,7 +422,7 @@ fn batch_results_equal_single_results() {
                 .zip(results.into_iter().zip(&expected))
             {
                 let tags = &vector.tags;
-                assert_eq!(vector.by_aws_lc(), *expected, "{tags:?}, AWS-LC");
+                assert_eq!(vector.is_valid_for_aws_lc(), *expected, "{tags:?}, AWS-LC");
                 assert_eq!(
                     result,
                     *expected,
@@ -434,7 +436,8 @@ fn batch_results_equal_single_results() {
             let reversed_results = edwards::verify(backend, &reversed);
             assert!(
                 reversed_results.iter().eq(expected.iter().skip(1).rev()),
-                "in other lanes"
+                "{}: results differ in other lanes",
+                backend.name()
             );
         }
     }
@@ -449,7 +452,7 @@ fn small_orders_are_refused_before_any_lane() {
         let expected = if tags.contains(&Tag::SmallOrderKey) {
             Some(KeyError::SmallOrder)
         } else if tags.contains(&Tag::NonCanonicalKey) {
-            // x = 0 with a sign is of small order, and its y is canonical.
+            // A key with x = 0 and a sign bit is of small order, and its y is canonical.
             let is_canonical = p > BigUint::from_bytes_le(&without_sign(&vector.key));
             Some(if is_canonical {
                 KeyError::SmallOrder
@@ -463,8 +466,12 @@ fn small_orders_are_refused_before_any_lane() {
         };
         assert_eq!(key.err(), expected, "{tags:?}");
         if key.is_err() {
-            // Of these keys AWS-LC accepts only those of small order.
-            assert_eq!(vector.by_aws_lc(), tags.contains(&Tag::SmallOrderKey), "{tags:?}");
+            // Of the keys that this crate refuses, AWS-LC accepts only the canonical keys of small order.
+            assert_eq!(
+                vector.is_valid_for_aws_lc(),
+                tags.contains(&Tag::SmallOrderKey),
+                "{tags:?}"
+            );
         }
         assert_eq!(
             edwards::is_small_order(&vector.r),
@@ -491,7 +498,7 @@ fn all_encodings_of_points_of_small_order_are_recognized() {
     for bytes in &encodings {
         assert!(edwards::is_small_order(bytes), "{bytes:x?}");
     }
-    // Encodings next to them, and the base point, are not of small order.
+    // Encodings that differ in one bit, and the base point, are not of small order.
     for bytes in encodings {
         for byte in [1, 15, 31] {
             let mut changed = bytes;

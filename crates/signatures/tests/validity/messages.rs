@@ -1,5 +1,5 @@
-//! The table as messages of all schemes, mixed: refusals of a receiver with their reasons, and the results of every
-//! lane for the other messages.
+//! The vectors as messages of all schemes in one batch. A receiver must refuse some messages with the expected reason;
+//! every lane must return the expected result for the other messages.
 
 use std::sync::{Arc, LazyLock};
 
@@ -32,7 +32,7 @@ pub struct Vector {
     pub expected: Expected,
 }
 
-/// Signers, and messages that name them.
+/// Signers, and vectors whose messages name these signers.
 pub type Vectors = (Vec<PublicKey>, Vec<Vector>);
 
 pub fn draft(public: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Draft {
@@ -46,11 +46,11 @@ pub fn draft(public: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Draft {
     unsigned.encode().expect("a short payload")
 }
 
-/// A message that is one byte too short, and one that is one byte too long.
+/// The message without its last byte, and the message with one more byte.
 pub fn wrong_lengths(scheme: Scheme, message: &[u8]) -> [Vector; 2] {
     let longer = [message, &[0]].concat();
     [&message[..message.len() - 1], &longer].map(|bytes| Vector {
-        property: "another length".to_owned(),
+        property: "wrong length".to_owned(),
         scheme,
         bytes: bytes.to_vec(),
         expected: Expected::Refused(Refusal::WrongLength),
@@ -101,7 +101,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     table
 });
 
-/// Compares a lane's results with the table, in both orders.
+/// Compares a lane's results with the table: for all messages in order, and for all but the last in reverse order.
 fn assert_results(lane: &str, mut verify: impl FnMut(&[Checked]) -> Vec<bool>) {
     let Table {
         messages,
@@ -139,15 +139,15 @@ const MEMORY: KeyMemory = KeyMemory {
 #[test]
 fn every_scheme_has_valid_and_invalid_messages() {
     for scheme in Scheme::ALL {
-        let rows = TABLE.descriptions.iter().zip(&TABLE.expected);
-        let results: Vec<bool> = rows
-            .filter_map(|((row_scheme, _), is_valid)| (*row_scheme == scheme).then_some(*is_valid))
+        let cases = TABLE.descriptions.iter().zip(&TABLE.expected);
+        let results: Vec<bool> = cases
+            .filter_map(|((case_scheme, _), is_valid)| (*case_scheme == scheme).then_some(*is_valid))
             .collect();
         assert!(results.contains(&true) && results.contains(&false), "{scheme}");
     }
 }
 
-/// A setting of the receiver, without effect on lanes.
+/// The option for low s applies only to the receiver: lanes accept both values of s.
 #[test]
 fn a_receiver_with_low_s_refuses_the_upper_half() {
     let (receiver, vectors) = vectors();
@@ -178,7 +178,7 @@ fn a_receiver_with_low_s_refuses_the_upper_half() {
 #[test]
 fn each_cpu_lane_has_the_same_results() {
     let mut single_lane = SingleLane::default();
-    assert_results("one at a time", |messages| {
+    assert_results("single lane", |messages| {
         messages
             .iter()
             .map(|message| single_lane.verify_one(message))

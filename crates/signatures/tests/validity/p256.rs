@@ -1,4 +1,4 @@
-//! ECDSA over P-256.
+//! Vectors for ECDSA over P-256.
 
 use std::sync::LazyLock;
 
@@ -10,31 +10,31 @@ use num_bigint::BigUint;
 
 use crate::RefusedBy::{self, EveryVerifier, NoVerifier};
 use crate::devices;
-use crate::plain::{Group, inverse, number, subtract, to_be};
+use crate::plain::{Group, from_hex, inverse, subtract, to_be};
 
 /// The special property of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tag {
     Ordinary,
-    /// `s > n / 2`: as valid as n - s, unless a receiver requires the lower half.
+    /// `s > n / 2`: every verifier accepts s like n - s. Only a receiver that requires low s refuses the message.
     HighS,
-    /// The greatest low s, or the smallest.
+    /// s is next to n / 2, or the smallest or greatest s.
     ExtremeS,
     /// The x coordinate is n or more, so that r is x minus n.
     XAboveOrder,
     /// r is the greatest or the smallest existing x coordinate below n.
     ExtremeR,
-    /// The x coordinate is r + n modulo p, but not r modulo n.
+    /// The x coordinate equals r + n modulo p, but does not equal r modulo n.
     XWrapped,
     /// r or s is 0.
     Zero,
-    /// r or s is n or more; modulo n it would be correct.
+    /// r or s is n or more; one of these numbers is correct modulo n.
     AboveOrder,
     /// r or s is n - 1, which no signer makes.
     OrderLess1,
     /// The digest is 0 modulo n.
     DigestZero,
-    /// The digest is n or more.
+    /// The digest is more than n.
     DigestAboveOrder,
     /// The key is a small multiple of the base point, or of its negative.
     SmallKey,
@@ -114,12 +114,12 @@ impl Group for Curve {
 impl Curve {
     pub fn new() -> Self {
         let g = (
-            number("6b17d1f2e12c4247f8bce6e563a440f277037d812deb33a0f4a13945d898c296"),
-            number("4fe342e2fe1a7f9b8ee7eb4a7c0f9e162bce33576b315ececbb6406837bf51f5"),
+            from_hex("6b17d1f2e12c4247f8bce6e563a440f277037d812deb33a0f4a13945d898c296"),
+            from_hex("4fe342e2fe1a7f9b8ee7eb4a7c0f9e162bce33576b315ececbb6406837bf51f5"),
         );
         Self {
-            p: number("ffffffff00000001000000000000000000000000ffffffffffffffffffffffff"),
-            n: number("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551"),
+            p: from_hex("ffffffff00000001000000000000000000000000ffffffffffffffffffffffff"),
+            n: from_hex("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551"),
             g: Some(g),
         }
     }
@@ -128,15 +128,15 @@ impl Curve {
         point.as_ref().map(|(x, y)| (x.clone(), &self.p - y))
     }
 
-    /// The point with this x.
+    /// A point with this x coordinate; `None` if there is no such point.
     fn with_x(&self, x: &BigUint) -> Point {
-        let b = number("5ac635d8aa3a93e7b3ebbd55769886bc651d06b0cc53b0f63bce3c3e27d2604b");
+        let b = from_hex("5ac635d8aa3a93e7b3ebbd55769886bc651d06b0cc53b0f63bce3c3e27d2604b");
         let square = (subtract(&(x * x * x), &(x * 3u32), &self.p) + b) % &self.p;
         let y = square.modpow(&((&self.p + 1u32) / 4u32), &self.p);
         (&y * &y % &self.p == square).then(|| (x.clone(), y))
     }
 
-    /// The first point with an x from this one on, upwards or downwards.
+    /// The point whose x coordinate is the nearest to `x`: at or above `x` if `up` is true, else at or below `x`.
     fn near_x(&self, mut x: BigUint, up: bool) -> Point {
         loop {
             if let Some(point) = self.with_x(&x) {
@@ -146,7 +146,7 @@ impl Curve {
         }
     }
 
-    /// The key for which `u1 G + u2 Q` is this point: `r^-1 (s R - e G)`.
+    /// The key Q for which `u1 G + u2 Q` is the point R: `r^-1 (s R - e G)`, where e is the digest.
     fn key_for(&self, point: &Point, digest: &BigUint, r: &BigUint, s: &BigUint) -> Point {
         let r_inverse = inverse(r, &self.n);
         let base_factor = subtract(&BigUint::ZERO, &(digest * &r_inverse), &self.n);
@@ -164,6 +164,7 @@ impl Curve {
         [r, s]
     }
 
+    /// The lower of s and n - s.
     pub fn low(&self, s: &BigUint) -> BigUint {
         s.clone().min(&self.n - s)
     }
@@ -188,10 +189,10 @@ impl Curve {
 /// Arbitrary numbers.
 pub fn scalars() -> [BigUint; 4] {
     [
-        number("c9afa9d845ba75166b5c215767b1d6934e50c3db36e89b127b8a622b120f6721"),
-        number("a6e3c57dd01abe90086538398355dd4c3b17aa873382b0f24d6129493d8aad60"),
-        number("af2bdbe1aa9b6ec1e2ade1d694f41fc71a831d0268e9891562113d8a62add1bf"),
-        number("1eb90d9f4b3c2a7786e95d4c3b2a190817f6e5d4c3b2a19081726354453627ab"),
+        from_hex("c9afa9d845ba75166b5c215767b1d6934e50c3db36e89b127b8a622b120f6721"),
+        from_hex("a6e3c57dd01abe90086538398355dd4c3b17aa873382b0f24d6129493d8aad60"),
+        from_hex("af2bdbe1aa9b6ec1e2ade1d694f41fc71a831d0268e9891562113d8a62add1bf"),
+        from_hex("1eb90d9f4b3c2a7786e95d4c3b2a190817f6e5d4c3b2a19081726354453627ab"),
     ]
 }
 
@@ -275,7 +276,7 @@ fn signatures_by_points(curve: &Curve) -> Vec<Vector> {
     let (p, n) = (&curve.p, &curve.n);
     let half = n / 2u32;
     let (one, zero) = (BigUint::from(1u32), BigUint::ZERO);
-    // n - 1, n, p - 1 and 1 are not the x of a point, or else the search ends where it begins.
+    // A search ends immediately if its first number is the x coordinate of a point.
     let below_n = curve.near_x(n - 1u32, false);
     let above_n = curve.near_x(n.clone(), true);
     let below_p = curve.near_x(p - 1u32, false);
@@ -342,7 +343,7 @@ impl Vector {
         self.tags.iter().any(|tag| tag.refused_by() == party)
     }
 
-    fn by_aws_lc(&self) -> bool {
+    fn is_valid_for_aws_lc(&self) -> bool {
         let digest = digest::Digest::import_less_safe(&self.digest, &digest::SHA256).expect("32 bytes");
         signature::UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, self.sec1)
             .verify_digest(&digest, &[self.r, self.s].concat())
@@ -377,7 +378,7 @@ fn check_results(backend: Backend, vectors: &[Vector], requests: Vec<Request<'_>
     for ((vector, request), result) in vectors.iter().zip(&requests).zip(results) {
         let expected = !vector.is_refused_by(EveryVerifier);
         let tags = &vector.tags;
-        assert_eq!(vector.by_aws_lc(), expected, "{tags:?}, AWS-LC");
+        assert_eq!(vector.is_valid_for_aws_lc(), expected, "{tags:?}, AWS-LC");
         assert_eq!(result, expected, "{tags:?}, in a mixed batch, {}", backend.name());
         let single = p256::verify(backend, &[*request]);
         assert_eq!(single, [expected], "{tags:?}, alone, {}", backend.name());
@@ -391,7 +392,12 @@ fn check_results(backend: Backend, vectors: &[Vector], requests: Vec<Request<'_>
         .rev()
         .map(|vector| !vector.is_refused_by(EveryVerifier))
         .collect();
-    assert_eq!(reversed_results, expected, "in other lanes");
+    assert_eq!(
+        reversed_results,
+        expected,
+        "{}: results differ in other lanes",
+        backend.name()
+    );
 }
 
 #[test]
@@ -455,7 +461,7 @@ fn invalid_points_are_refused_as_keys() {
     for (bytes, expected) in cases {
         assert_eq!(PublicPoint::from_sec1(&bytes).map(drop), expected, "{bytes:x?}");
     }
-    // x below 2^256 - p, with p added, is the same number modulo p.
+    // For a small x, x + p fits in 32 bytes and equals x modulo p.
     let small = curve.near_x(BigUint::from(1u32), true);
     let (x, y) = small.expect("a point");
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use num_bigint::BigUint;
 
-pub fn number(hex: &str) -> BigUint {
+pub fn from_hex(hex: &str) -> BigUint {
     BigUint::parse_bytes(hex.as_bytes(), 16).expect("hexadecimal")
 }
 
@@ -11,7 +11,7 @@ pub fn inverse(number: &BigUint, prime: &BigUint) -> BigUint {
     number.modinv(prime).expect("a number other than 0")
 }
 
-/// `a - b` modulo a number that b is below.
+/// `a - b` modulo `modulus`.
 pub fn subtract(a: &BigUint, b: &BigUint, modulus: &BigUint) -> BigUint {
     (a + modulus - b % modulus) % modulus
 }

@@ -1,4 +1,4 @@
-//! Prime factors of moduli: of two keys of 2,048 bits, and of two of 3,072.
+//! The prime factors of the moduli of two keys with 2,048 bits, and of two keys with 3,072 bits.
 
 pub const PRIMES_2048: [[&str; 2]; 2] = [
     [

@@ -1,4 +1,4 @@
-//! RSA-PSS and Rapid Authentication, as messages.
+//! Vectors for RSA-PSS and Rapid Authentication (RA), as messages.
 
 use linewarden_arithmetic::rsa::RsaPublic;
 use linewarden_signatures::key::PublicKey;
@@ -21,9 +21,9 @@ enum Tag {
     /// The signature begins with a zero byte.
     SmallSignature,
     /// The number to sign begins with a zero byte.
-    SmallRoot,
-    /// A salt or mask name of only zeros or only ones.
-    Plain,
+    SmallNumberToSign,
+    /// All bits of the salt or of the mask name are equal.
+    EqualBits,
     /// PSS: the salt has another length.
     Salt,
     /// PSS: the last byte is not bc.
@@ -38,23 +38,25 @@ enum Tag {
     Combined,
     /// The signature is of another message or key, or has another mask name.
     Other,
-    /// `n - s`, or the inverse.
+    /// `n - s` or the inverse of s modulo n, where s is a valid signature.
     Related,
     /// Numbers that make carries propagate.
     Ripple,
-    /// 0, 1 or n - 1, which equal their own powers.
-    Fixed,
-    /// n or more, correct modulo n.
+    /// 0, 1 or n - 1, each of which equals its own e-th power.
+    FixedPoint,
+    /// n or more; one of these numbers is correct modulo n.
     AboveModulus,
-    /// A message of another kind, or with a number out of a component's range.
+    /// A message of another kind, with a wrong number of components, or with a value out of a component's range.
     Layout,
 }
 
 impl Tag {
     fn expected(self) -> Expected {
         match self {
-            Self::Ordinary | Self::SmallSignature | Self::SmallRoot | Self::Plain => Expected::Valid(true),
-            Self::Fixed | Self::AboveModulus => Expected::Refused(Refusal::OutOfRange),
+            Self::Ordinary | Self::SmallSignature | Self::SmallNumberToSign | Self::EqualBits => {
+                Expected::Valid(true)
+            }
+            Self::FixedPoint | Self::AboveModulus => Expected::Refused(Refusal::OutOfRange),
             Self::Layout => Expected::Refused(Refusal::WrongLayout),
             Self::Salt
             | Self::Trailer
@@ -88,7 +90,7 @@ struct Key {
 
 impl Key {
     fn new(primes: [&str; 2]) -> Self {
-        let [p, q] = primes.map(crate::plain::number);
+        let [p, q] = primes.map(crate::plain::from_hex);
         let n = &p * &q;
         let bytes = n.to_bytes_be().len();
         Self { n, p, q, bytes }
@@ -114,24 +116,24 @@ impl Key {
         [vec![0; self.bytes - bytes.len()], bytes].concat()
     }
 
-    /// Numbers that every scheme refuses for any message; `right` is a valid signature.
-    fn numbers(&self, right: &BigUint) -> Vec<(Tag, BigUint)> {
+    /// Numbers that are invalid signatures of a message in every scheme; `valid_signature` is the valid signature.
+    fn numbers(&self, valid_signature: &BigUint) -> Vec<(Tag, BigUint)> {
         let (n, one) = (&self.n, BigUint::from(1u32));
         let top = &one << (8 * self.bytes);
         let mut numbers = vec![
-            (Tag::Related, n - right),
-            (Tag::Related, inverse(right, n)),
-            (Tag::Fixed, BigUint::ZERO),
-            (Tag::Fixed, one.clone()),
-            (Tag::Fixed, n - 1u32),
+            (Tag::Related, n - valid_signature),
+            (Tag::Related, inverse(valid_signature, n)),
+            (Tag::FixedPoint, BigUint::ZERO),
+            (Tag::FixedPoint, one.clone()),
+            (Tag::FixedPoint, n - 1u32),
             (Tag::AboveModulus, n.clone()),
             (Tag::AboveModulus, n + 1u32),
             (Tag::AboveModulus, &top - 1u32),
             (Tag::Ripple, n - 2u32),
             (Tag::Ripple, BigUint::from(2u32)),
         ];
-        if n + right < top {
-            numbers.push((Tag::AboveModulus, n + right));
+        if n + valid_signature < top {
+            numbers.push((Tag::AboveModulus, n + valid_signature));
         }
         for bits in [32, 52, 64, 260, 1024, 8 * self.bytes - 1] {
             let power = &one << bits;
@@ -153,12 +155,14 @@ fn mgf1(input: &[u8], length: usize) -> Vec<u8> {
     (0u32..).flat_map(block).take(length).collect()
 }
 
-/// EMSA-PSS (RFC 8017, 9.1.1), with parts that a test may change.
+/// EMSA-PSS (RFC 8017, 9.1.1), with parts that a test can change.
 struct Encoding {
     salt: Vec<u8>,
+    /// The last byte of the padding, and the separator.
     before_salt: [u8; 2],
     trailer: u8,
-    top: u8,
+    /// The topmost bit of the first byte: 0 or 0x80.
+    top_bit: u8,
 }
 
 impl Encoding {
@@ -167,7 +171,7 @@ impl Encoding {
             salt: salt.to_vec(),
             before_salt: [0, 1],
             trailer: 0xbc,
-            top: 0,
+            top_bit: 0,
         }
     }
 
@@ -184,7 +188,7 @@ impl Encoding {
             .zip(mgf1(&hash, block.len()))
             .map(|(a, b)| a ^ b)
             .collect();
-        masked[0] = masked[0] & 0x7f | self.top;
+        masked[0] = masked[0] & 0x7f | self.top_bit;
         BigUint::from_bytes_be(&[&masked[..], &hash, &[self.trailer]].concat())
     }
 }
@@ -201,20 +205,24 @@ fn pss_vectors(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     let salt: [u8; 32] = Sha256::digest(b"salt").into();
     let encode = |encoding: &Encoding| encoding.encode(&signed, key.bytes);
     let mut numbers = vec![(Tag::Ordinary, key.root(&encode(&Encoding::new(&salt))))];
-    let [(_, right)] = &numbers[..] else { panic!("one") };
-    numbers.extend(key.numbers(&right.clone()));
+    let [(_, valid_signature)] = &numbers[..] else {
+        panic!("not one vector")
+    };
+    numbers.extend(key.numbers(&valid_signature.clone()));
     let limit = &BigUint::from(1u32) << (8 * key.bytes - 8);
     let encodings = || seeds().map(|salt| encode(&Encoding::new(&salt)));
-    let small = encodings().find(|encoded| *encoded < limit).expect("endless");
-    numbers.push((Tag::SmallRoot, key.root(&small)));
+    let small = encodings()
+        .find(|encoded| *encoded < limit)
+        .expect("the iterator is endless");
+    numbers.push((Tag::SmallNumberToSign, key.root(&small)));
     let small = encodings()
         .map(|encoded| key.root(&encoded))
         .find(|root| *root < limit)
-        .expect("endless");
+        .expect("the iterator is endless");
     numbers.push((Tag::SmallSignature, small));
     let mut add_encoding = |tag, encoding: &Encoding| numbers.push((tag, key.root(&encode(encoding))));
-    add_encoding(Tag::Plain, &Encoding::new(&[0; 32]));
-    add_encoding(Tag::Plain, &Encoding::new(&[0xff; 32]));
+    add_encoding(Tag::EqualBits, &Encoding::new(&[0; 32]));
+    add_encoding(Tag::EqualBits, &Encoding::new(&[0xff; 32]));
     for length in [0, 1, 20, 31, 33, 64, key.bytes - 35] {
         add_encoding(Tag::Salt, &Encoding::new(&vec![7; length]));
     }
@@ -230,7 +238,7 @@ fn pss_vectors(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     add_encoding(
         Tag::TopBit,
         &Encoding {
-            top: 0x80,
+            top_bit: 0x80,
             ..Encoding::new(&salt)
         },
     );
@@ -265,14 +273,14 @@ fn pss_vectors(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     (vec![public], vectors)
 }
 
-/// RA's equation, from its definition.
+/// The verification equation of RA, computed from its definition.
 struct Equation<'a> {
     key: &'a Key,
     public: &'a RaPublic,
 }
 
 impl Equation<'_> {
-    /// H of the parts, each preceded by its length.
+    /// H of `purpose`, the pad and the parts. The length of the pad and of each part precedes it.
     fn hash(&self, purpose: u8, parts: &[&[u8]]) -> BigUint {
         let mut input = vec![purpose];
         for part in [&self.public.pad()[..]].iter().chain(parts) {
@@ -319,33 +327,35 @@ fn ra_vectors(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
     };
     let mut vectors = Vec::new();
     let mut add = |tag, bytes| vectors.push(vector(tag, scheme, bytes));
-    let right = equation.sign(&name, &payload);
+    let valid_signature = equation.sign(&name, &payload);
     for payload in [[0, 0, 0], [2, 1, 255], payload] {
         add(
             Tag::Ordinary,
             message(&payload, &name, &equation.sign(&name, &payload)),
         );
     }
-    for (tag, number) in key.numbers(&right) {
+    for (tag, number) in key.numbers(&valid_signature) {
         add(tag, message(&payload, &name, &number));
     }
     for name in [[0; 32], [0xff; 32]] {
         add(
-            Tag::Plain,
+            Tag::EqualBits,
             message(&payload, &name, &equation.sign(&name, &payload)),
         );
     }
     let limit = &BigUint::from(1u32) << (8 * key.bytes - 8);
     let components = equation.components(&payload);
     let product = |name: &[u8; 32]| equation.mask(name) * &components % n;
-    let small = seeds().find(|name| product(name) < limit).expect("endless");
+    let small = seeds()
+        .find(|name| product(name) < limit)
+        .expect("the iterator is endless");
     add(
-        Tag::SmallRoot,
+        Tag::SmallNumberToSign,
         message(&payload, &small, &equation.sign(&small, &payload)),
     );
     let small = seeds()
         .find(|name| key.root(&product(name)) < limit)
-        .expect("endless");
+        .expect("the iterator is endless");
     add(
         Tag::SmallSignature,
         message(&payload, &small, &equation.sign(&small, &payload)),
@@ -368,8 +378,8 @@ fn ra_vectors(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
         Tag::Combined,
         message(&payload, &names[0], &(a * b % n * inverse(&c, n) % n)),
     );
-    add(Tag::Other, message(&[1, 1, 201], &name, &right));
-    add(Tag::Other, message(&payload, &names[0], &right));
+    add(Tag::Other, message(&[1, 1, 201], &name, &valid_signature));
+    add(Tag::Other, message(&payload, &names[0], &valid_signature));
     let foreign = Equation {
         key: other,
         public: &other_public,
@@ -379,9 +389,10 @@ fn ra_vectors(scheme: Scheme, [key, other]: [&Key; 2]) -> Vectors {
         message(&payload, &name, &(foreign.sign(&name, &payload) % n)),
     );
     for payload in [&[3, 1, 200][..], &[1, 2, 200], &[1, 1], &[1, 1, 200, 0]] {
-        add(Tag::Layout, message(payload, &name, &right));
+        add(Tag::Layout, message(payload, &name, &valid_signature));
     }
-    let opaque = draft(&public, PayloadKind::Opaque, &payload).with_mask(&name, &key.to_bytes(&right));
+    let opaque =
+        draft(&public, PayloadKind::Opaque, &payload).with_mask(&name, &key.to_bytes(&valid_signature));
     add(Tag::Layout, opaque);
     let genuine = vectors[2].bytes.clone();
     vectors.extend(wrong_lengths(scheme, &genuine));

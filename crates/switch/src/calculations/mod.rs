@@ -47,7 +47,7 @@ pub enum Algorithm {
     Crc16,
     /// `crc32`: CRC-32 of Ethernet (ISO-HDLC).
     Crc32,
-    /// `crcCCITT`: CRC-16 of polynomial 0x1021 from 0xffff, not reflected.
+    /// `crcCCITT`: CRC-16 of polynomial 0x1021 with initial remainder 0xffff, not reflected.
     CrcCcitt,
     /// `cksum16` and `csum16`: the Internet checksum (RFC 1071), complemented.
     Checksum16,
@@ -268,8 +268,7 @@ pub fn checksum16(input: &[u8]) -> u16 {
 
 /// Incremental Internet checksum.
 ///
-/// The sum uses the machine's byte order and wide words (RFC 1071, section 2 B and C); only the result is
-/// byte-swapped.
+/// The sum uses little-endian words wider than 16 bits (RFC 1071, section 2 B and C); only the result is byte-swapped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InternetSum(u64);
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use linewarden_p4runtime::entity::Action;
 use linewarden_p4runtime::error::EntityError;
-use linewarden_p4runtime::ids as named;
+use linewarden_p4runtime::ids as p4rt_ids;
 use num_bigint::BigUint;
 
 use super::binding::Binding;
@@ -20,7 +20,7 @@ use crate::tables::ActionCall;
 /// Converts a P4Runtime action, which must be in `allowed`, to an action call of the switch.
 pub(super) fn to_action_call(
     program: &Program,
-    allowed: &BTreeMap<named::ActionId, ActionId>,
+    allowed: &BTreeMap<p4rt_ids::ActionId, ActionId>,
     action: &Action,
 ) -> Result<ActionCall, EntityError> {
     let entry = ActionEntry {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use linewarden_p4runtime::error::EntityError;
-use linewarden_p4runtime::ids as named;
-use linewarden_p4runtime::p4info::{self, Format, MatchKind as NamedKind, P4Info};
+use linewarden_p4runtime::ids as p4rt_ids;
+use linewarden_p4runtime::p4info::{self, Format, MatchKind as P4InfoMatchKind, P4Info};
 
 use super::controller_channel::PacketIoHeader;
 use super::values::ValueLayout;
@@ -18,10 +18,10 @@ use crate::program::pipeline::{KeyField, MatchKind, Table, TableKind};
 #[derive(Debug)]
 pub(super) struct TableBinding {
     pub(super) id: TableId,
-    /// Position in the P4Info of each key field of the program.
+    /// For each key field of the program, its position among the P4Info's match fields.
     pub(super) field_positions: Vec<usize>,
     /// Actions of the table.
-    pub(super) actions: BTreeMap<named::ActionId, ActionId>,
+    pub(super) actions: BTreeMap<p4rt_ids::ActionId, ActionId>,
     pub(super) profile: Option<ProfileId>,
     /// Direct meter.
     pub(super) meter: Option<MeterId>,
@@ -32,7 +32,7 @@ pub(super) struct TableBinding {
 pub(super) struct ProfileBinding {
     pub(super) id: ProfileId,
     /// Actions of the tables that use the profile.
-    pub(super) actions: BTreeMap<named::ActionId, ActionId>,
+    pub(super) actions: BTreeMap<p4rt_ids::ActionId, ActionId>,
 }
 
 /// Mapping of a value set.
@@ -47,16 +47,16 @@ pub(super) struct ValueSetBinding {
 #[derive(Debug)]
 pub(super) struct Binding {
     pub(super) info: Arc<P4Info>,
-    pub(super) tables: BTreeMap<named::TableId, TableBinding>,
-    pub(super) profiles: BTreeMap<named::ProfileId, ProfileBinding>,
-    pub(super) counters: BTreeMap<named::CounterId, CounterId>,
-    pub(super) meters: BTreeMap<named::MeterId, MeterId>,
-    pub(super) registers: BTreeMap<named::RegisterId, (RegisterId, ValueLayout)>,
-    pub(super) value_sets: BTreeMap<named::ValueSetId, ValueSetBinding>,
+    pub(super) tables: BTreeMap<p4rt_ids::TableId, TableBinding>,
+    pub(super) profiles: BTreeMap<p4rt_ids::ProfileId, ProfileBinding>,
+    pub(super) counters: BTreeMap<p4rt_ids::CounterId, CounterId>,
+    pub(super) meters: BTreeMap<p4rt_ids::MeterId, MeterId>,
+    pub(super) registers: BTreeMap<p4rt_ids::RegisterId, (RegisterId, ValueLayout)>,
+    pub(super) value_sets: BTreeMap<p4rt_ids::ValueSetId, ValueSetBinding>,
     /// Digests by their id in the program.
-    pub(super) digests: BTreeMap<u32, (named::DigestId, ValueLayout)>,
-    /// P4Info id of each action of the program.
-    pub(super) action_ids: Vec<Option<named::ActionId>>,
+    pub(super) digests: BTreeMap<u32, (p4rt_ids::DigestId, ValueLayout)>,
+    /// P4Info id of each action of the program, indexed by action id; `None` if the P4Info has no such action.
+    pub(super) action_ids: Vec<Option<p4rt_ids::ActionId>>,
     pub(super) packet_in: PacketIoHeader,
     pub(super) packet_out: PacketIoHeader,
 }
@@ -132,7 +132,7 @@ fn bind_table(info: &P4Info, program: &Program, table: &p4info::Table) -> Result
         TableKind::Simple => None,
         TableKind::Indirect(id) | TableKind::Selector(id) => Some(id),
     };
-    let profile_name = |id: named::ProfileId| info.profiles().get(id).map(|profile| profile.name.as_str());
+    let profile_name = |id: p4rt_ids::ProfileId| info.profiles().get(id).map(|profile| profile.name.as_str());
     let program_profile_name = |id: ProfileId| {
         program
             .profiles
@@ -177,7 +177,7 @@ fn bind_table(info: &P4Info, program: &Program, table: &p4info::Table) -> Result
     })
 }
 
-/// Returns the position in the P4Info of each key field of the program.
+/// Returns, for each key field of the program, its position among the P4Info's match fields.
 fn field_positions(table: &p4info::Table, program_table: &Table) -> Result<Vec<usize>, String> {
     if table.fields.len() != program_table.key.len() {
         return Err(format!(
@@ -191,26 +191,32 @@ fn field_positions(table: &p4info::Table, program_table: &Table) -> Result<Vec<u
         return Err("only one of P4Info and program has priorities".to_owned());
     }
     let position_of = |field: &KeyField| {
-        let position = table.fields.iter().position(|named| named.name == field.name);
-        let (position, named) = position
+        let position = table
+            .fields
+            .iter()
+            .position(|info_field| info_field.name == field.name);
+        let (position, info_field) = position
             .and_then(|position| Some((position, table.fields.get(position)?)))
             .ok_or_else(|| format!("match field \"{}\" is missing", field.name))?;
         let kinds_fit = matches!(
-            (named.kind, field.kind),
-            (NamedKind::Exact, MatchKind::Exact | MatchKind::Valid)
-                | (NamedKind::Lpm, MatchKind::Lpm)
-                | (NamedKind::Ternary | NamedKind::Optional, MatchKind::Ternary)
-                | (NamedKind::Range, MatchKind::Range)
+            (info_field.kind, field.kind),
+            (P4InfoMatchKind::Exact, MatchKind::Exact | MatchKind::Valid)
+                | (P4InfoMatchKind::Lpm, MatchKind::Lpm)
+                | (
+                    P4InfoMatchKind::Ternary | P4InfoMatchKind::Optional,
+                    MatchKind::Ternary
+                )
+                | (P4InfoMatchKind::Range, MatchKind::Range)
         );
         let bits = if field.kind == MatchKind::Valid {
             1
         } else {
             field.bits
         };
-        match named.format {
+        match info_field.format {
             _ if !kinds_fit => Err(format!(
                 "match field \"{}\" is {:?}, in the program {:?}",
-                field.name, named.kind, field.kind
+                field.name, info_field.kind, field.kind
             )),
             Format::Bits(width) if width != bits => Err(format!(
                 "match field \"{}\" has {width} bits, in the program {bits}",
@@ -262,7 +268,7 @@ fn parameters_match(action: &p4info::Action, program_action: &Action) -> bool {
 fn bind_profile(
     program: &Program,
     profile: &p4info::Profile,
-    tables: &BTreeMap<named::TableId, TableBinding>,
+    tables: &BTreeMap<p4rt_ids::TableId, TableBinding>,
 ) -> Result<ProfileBinding, EntityError> {
     let names = program.profiles.iter().map(|profile| profile.name.as_str());
     let id = ProfileId(element_position("action profile", &profile.name, names)?);
@@ -297,7 +303,10 @@ fn check_size(kind: &str, name: &str, size: u64, program_size: u32) -> Result<()
     ))
 }
 
-fn counters(info: &P4Info, program: &Program) -> Result<BTreeMap<named::CounterId, CounterId>, EntityError> {
+fn counters(
+    info: &P4Info,
+    program: &Program,
+) -> Result<BTreeMap<p4rt_ids::CounterId, CounterId>, EntityError> {
     let mut bindings = BTreeMap::new();
     for counter in info.counters().iter() {
         let names = program.counters.iter().map(|array| array.name.as_str());
@@ -309,7 +318,7 @@ fn counters(info: &P4Info, program: &Program) -> Result<BTreeMap<named::CounterI
     Ok(bindings)
 }
 
-fn meters(info: &P4Info, program: &Program) -> Result<BTreeMap<named::MeterId, MeterId>, EntityError> {
+fn meters(info: &P4Info, program: &Program) -> Result<BTreeMap<p4rt_ids::MeterId, MeterId>, EntityError> {
     let mut bindings = BTreeMap::new();
     for meter in info.meters().iter() {
         let names = program.meters.iter().map(|array| array.name.as_str());
@@ -324,7 +333,7 @@ fn meters(info: &P4Info, program: &Program) -> Result<BTreeMap<named::MeterId, M
 fn registers(
     info: &P4Info,
     program: &Program,
-) -> Result<BTreeMap<named::RegisterId, (RegisterId, ValueLayout)>, EntityError> {
+) -> Result<BTreeMap<p4rt_ids::RegisterId, (RegisterId, ValueLayout)>, EntityError> {
     let mut bindings = BTreeMap::new();
     for register in info.registers().iter() {
         let names = program.registers.iter().map(|array| array.name.as_str());
@@ -344,7 +353,7 @@ fn registers(
 fn value_sets(
     info: &P4Info,
     program: &Program,
-) -> Result<BTreeMap<named::ValueSetId, ValueSetBinding>, EntityError> {
+) -> Result<BTreeMap<p4rt_ids::ValueSetId, ValueSetBinding>, EntityError> {
     let mut bindings = BTreeMap::new();
     for set in info.value_sets().iter() {
         let names = program.value_sets.iter().map(|value_set| value_set.name.as_str());
@@ -375,7 +384,7 @@ fn value_sets(
 fn digests(
     info: &P4Info,
     program: &Program,
-) -> Result<BTreeMap<u32, (named::DigestId, ValueLayout)>, EntityError> {
+) -> Result<BTreeMap<u32, (p4rt_ids::DigestId, ValueLayout)>, EntityError> {
     let mut bindings = BTreeMap::new();
     for digest in info.digests().iter() {
         let names = program.digests.iter().map(|digest| digest.name.as_str());

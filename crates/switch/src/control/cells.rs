@@ -5,7 +5,7 @@ use std::ops::Range;
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::entity::{CounterData, Entity, MeterConfig};
 use linewarden_p4runtime::error::EntityError;
-use linewarden_p4runtime::ids as named;
+use linewarden_p4runtime::ids as p4rt_ids;
 
 use super::read::StateReader;
 use super::write::{BatchWriter, CellWrite, UpdateResult, require_bound};
@@ -64,12 +64,12 @@ fn cell_range(index: Option<u64>, size: usize) -> Result<Range<u64>, EntityError
 impl BatchWriter<'_, '_> {
     pub(super) fn counter(
         &mut self,
-        id: named::CounterId,
+        id: p4rt_ids::CounterId,
         index: Option<u64>,
         data: Option<CounterData>,
     ) -> UpdateResult {
         let id = require_bound(self.binding.counters.get(&id).copied())?;
-        let cells = cell_range(index, self.externs.counters(id))?;
+        let cells = cell_range(index, self.externs.counter_count(id))?;
         if let Some(data) = data {
             self.cell_writes
                 .extend(cells.map(|index| CellWrite::Counter(id, index, (data.packets, data.bytes))));
@@ -79,7 +79,7 @@ impl BatchWriter<'_, '_> {
 
     pub(super) fn meter(
         &mut self,
-        id: named::MeterId,
+        id: p4rt_ids::MeterId,
         index: Option<u64>,
         config: Option<MeterConfig>,
         reset_counters: bool,
@@ -89,7 +89,7 @@ impl BatchWriter<'_, '_> {
         }
         let id = require_bound(self.binding.meters.get(&id).copied())?;
         let meter = self.configured_meter(id, config.as_ref())?;
-        let cells = cell_range(index, self.externs.meters(id))?;
+        let cells = cell_range(index, self.externs.meter_count(id))?;
         self.cell_writes
             .extend(cells.map(|index| CellWrite::Meter(id, index, meter)));
         Ok(())
@@ -97,7 +97,7 @@ impl BatchWriter<'_, '_> {
 
     pub(super) fn register(
         &mut self,
-        id: named::RegisterId,
+        id: p4rt_ids::RegisterId,
         index: Option<u64>,
         data: &Data,
     ) -> UpdateResult {
@@ -118,12 +118,12 @@ fn meter_counters_unsupported() -> EntityError {
 impl StateReader<'_> {
     pub(super) fn counters(
         &self,
-        id: named::CounterId,
+        id: p4rt_ids::CounterId,
         index: Option<u64>,
         emit: &mut dyn FnMut(Entity),
     ) -> UpdateResult {
         let program_id = require_bound(self.binding.counters.get(&id).copied())?;
-        for index in cell_range(index, self.externs.counters(program_id))? {
+        for index in cell_range(index, self.externs.counter_count(program_id))? {
             let (packets, bytes) = self
                 .externs
                 .counter(program_id, index)
@@ -139,7 +139,7 @@ impl StateReader<'_> {
 
     pub(super) fn meters(
         &self,
-        id: named::MeterId,
+        id: p4rt_ids::MeterId,
         index: Option<u64>,
         with_counters: bool,
         emit: &mut dyn FnMut(Entity),
@@ -148,7 +148,7 @@ impl StateReader<'_> {
             return Err(meter_counters_unsupported());
         }
         let program_id = require_bound(self.binding.meters.get(&id).copied())?;
-        for index in cell_range(index, self.externs.meters(program_id))? {
+        for index in cell_range(index, self.externs.meter_count(program_id))? {
             let config = self
                 .externs
                 .meter(program_id, index)
@@ -165,7 +165,7 @@ impl StateReader<'_> {
 
     pub(super) fn registers(
         &self,
-        id: named::RegisterId,
+        id: p4rt_ids::RegisterId,
         index: Option<u64>,
         emit: &mut dyn FnMut(Entity),
     ) -> UpdateResult {

@@ -1,4 +1,4 @@
-//! Channel from the packet path to the controllers: packet-in and packet-out headers, and digests.
+//! Channel from the packet path to the controllers: packet-ins and digests. Also the headers of packet-ins and packet-outs.
 //!
 //! The packet path reads the view of the current program from the channel; a program change replaces the view in one
 //! atomic store.

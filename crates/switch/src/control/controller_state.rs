@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 
 use linewarden_p4runtime::entity::{ActionSet, CloneSession, Digest, Group, MulticastGroup};
-use linewarden_p4runtime::ids as named;
+use linewarden_p4runtime::ids as p4rt_ids;
 
 use crate::tables::{EntryHandle, GroupHandle, MemberHandle, ProfileId, TableId};
 
@@ -138,26 +138,26 @@ controller_state! {
     /// One-shot entries by the group that was created for the entry.
     one_shots: (ProfileId, GroupHandle) => OneShot,
     /// Members by controller id.
-    members: (ProfileId, named::MemberId) => MemberHandle,
+    members: (ProfileId, p4rt_ids::MemberId) => MemberHandle,
     /// Controller ids of members by handle.
-    member_ids: (ProfileId, MemberHandle) => named::MemberId,
+    member_ids: (ProfileId, MemberHandle) => p4rt_ids::MemberId,
     /// Groups by controller id, as written.
-    groups: (ProfileId, named::GroupId) => (GroupHandle, Group),
+    groups: (ProfileId, p4rt_ids::GroupId) => (GroupHandle, Group),
     /// Controller ids of groups by handle.
-    group_ids: (ProfileId, GroupHandle) => named::GroupId,
+    group_ids: (ProfileId, GroupHandle) => p4rt_ids::GroupId,
     /// Multicast groups as written.
-    multicast_groups: named::MulticastGroupId => MulticastGroup,
+    multicast_groups: p4rt_ids::MulticastGroupId => MulticastGroup,
     /// Clone sessions as written.
-    clone_sessions: named::CloneSessionId => CloneSession,
+    clone_sessions: p4rt_ids::CloneSessionId => CloneSession,
     /// Enabled digests.
-    digest_configs: named::DigestId => Digest,
+    digest_configs: p4rt_ids::DigestId => Digest,
 }
 
 impl ControllerState {
     /// Whether a selector has members other than those of one-shot entries.
     pub(super) fn has_members(&self, profile: ProfileId) -> bool {
         self.members
-            .contains_any((profile, named::MemberId(0))..=(profile, named::MemberId(u32::MAX)))
+            .contains_any((profile, p4rt_ids::MemberId(0))..=(profile, p4rt_ids::MemberId(u32::MAX)))
     }
 
     /// Whether one-shot entries use the selector.

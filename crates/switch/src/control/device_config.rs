@@ -23,17 +23,17 @@ pub(super) fn json(config: &[u8]) -> Result<&[u8], EntityError> {
 }
 
 /// Extracts the JSON from a protobuf message; `None` if the data are not a message with the field [`DEVICE_DATA`].
-fn unwrap_message(mut rest: &[u8]) -> Option<&[u8]> {
+fn unwrap_message(mut remaining: &[u8]) -> Option<&[u8]> {
     let mut json = None;
-    while !rest.is_empty() {
-        let (key, tail) = varint(rest)?;
-        rest = tail;
+    while !remaining.is_empty() {
+        let (key, tail) = varint(remaining)?;
+        remaining = tail;
         match key & 7 {
-            0 => rest = varint(rest)?.1,
+            0 => remaining = varint(remaining)?.1,
             2 => {
-                let (length, tail) = varint(rest)?;
+                let (length, tail) = varint(remaining)?;
                 let (value, tail) = tail.split_at_checked(usize::try_from(length).ok()?)?;
-                rest = tail;
+                remaining = tail;
                 if key >> 3 == DEVICE_DATA {
                     json = Some(value);
                 }

@@ -7,7 +7,7 @@ use linewarden_p4runtime::entity::{
     MeterConfig, SelectionMode, TableEntry,
 };
 use linewarden_p4runtime::error::EntityError;
-use linewarden_p4runtime::ids as named;
+use linewarden_p4runtime::ids as p4rt_ids;
 
 use super::actions;
 use super::binding::TableBinding;
@@ -52,7 +52,7 @@ impl<'a> BatchWriter<'a, '_> {
         }
     }
 
-    fn table(&self, id: named::TableId) -> Result<&'a TableBinding, EntityError> {
+    fn table(&self, id: p4rt_ids::TableId) -> Result<&'a TableBinding, EntityError> {
         require_bound(self.binding.tables.get(&id))
     }
 
@@ -70,7 +70,7 @@ impl<'a> BatchWriter<'a, '_> {
         }
     }
 
-    pub(super) fn profile_change(
+    pub(super) fn apply_profile_op(
         &mut self,
         id: ProfileId,
         op: ProfileOp,
@@ -296,7 +296,7 @@ impl<'a> BatchWriter<'a, '_> {
         for action in &set.actions {
             reject_watch_port(action.watch_port)?;
             let call = actions::to_action_call(self.program, &binding.actions, &action.action)?;
-            match self.profile_change(profile, ProfileOp::AddMember(call))? {
+            match self.apply_profile_op(profile, ProfileOp::AddMember(call))? {
                 ProfileChange::Member { member, .. } => weighted.push((member, action.weight.max(1))),
                 ProfileChange::Group { .. } => {
                     return Err(EntityError::invalid("internal error: no member was created"));
@@ -304,7 +304,7 @@ impl<'a> BatchWriter<'a, '_> {
             }
         }
         let members: Vec<MemberHandle> = weighted.iter().map(|(member, _)| *member).collect();
-        match self.profile_change(profile, ProfileOp::AddGroup(weighted))? {
+        match self.apply_profile_op(profile, ProfileOp::AddGroup(weighted))? {
             ProfileChange::Group { group, .. } => Ok((
                 group,
                 OneShot {
@@ -324,9 +324,9 @@ impl<'a> BatchWriter<'a, '_> {
         let Some(one_shot) = self.controller_state.one_shots.get(&(profile, *group)).cloned() else {
             return Ok(());
         };
-        self.profile_change(profile, ProfileOp::DeleteGroup(*group))?;
+        self.apply_profile_op(profile, ProfileOp::DeleteGroup(*group))?;
         for member in one_shot.members {
-            self.profile_change(profile, ProfileOp::DeleteMember(member))?;
+            self.apply_profile_op(profile, ProfileOp::DeleteMember(member))?;
         }
         self.controller_state.one_shots.set((profile, *group), None);
         Ok(())

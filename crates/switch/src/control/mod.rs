@@ -45,7 +45,7 @@ use crate::tables::HashSeed;
 /// Clock of the switch, shared with the workers: microseconds since the start of the switch.
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// Program with the pipeline configuration that installed it.
+/// Loaded program with its pipeline configuration.
 #[derive(Debug)]
 struct InstalledPipeline {
     pipeline: Pipeline,
@@ -200,6 +200,7 @@ impl Control {
         self.programs.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Loads and checks a pipeline without running it.
     fn install(&self, pipeline: &Pipeline) -> Result<InstalledPipeline, EntityError> {
         let json = device_config::json(&pipeline.device_config)?;
         let switch = Switch::new(json, self.settings, &HashSeed::random())

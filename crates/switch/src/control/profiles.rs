@@ -2,7 +2,7 @@
 
 use linewarden_p4runtime::entity::{Change, Group, Member};
 use linewarden_p4runtime::error::{Code, EntityError};
-use linewarden_p4runtime::ids as named;
+use linewarden_p4runtime::ids as p4rt_ids;
 
 use super::actions;
 use super::binding::ProfileBinding;
@@ -22,14 +22,14 @@ fn map_in_use_error(object: &'static str, id: u32) -> impl Fn(EntityError) -> En
 }
 
 impl<'a> BatchWriter<'a, '_> {
-    fn profile(&self, id: named::ProfileId) -> Result<&'a ProfileBinding, EntityError> {
+    fn profile(&self, id: p4rt_ids::ProfileId) -> Result<&'a ProfileBinding, EntityError> {
         require_bound(self.binding.profiles.get(&id))
     }
 
     pub(super) fn member_handle(
         &self,
         profile: ProfileId,
-        id: named::MemberId,
+        id: p4rt_ids::MemberId,
     ) -> Result<MemberHandle, EntityError> {
         let handle = self.controller_state.members.get(&(profile, id)).copied();
         handle.ok_or_else(|| EntityError::not_found(format!("member {id} not found")))
@@ -38,7 +38,7 @@ impl<'a> BatchWriter<'a, '_> {
     pub(super) fn group_handle(
         &self,
         profile: ProfileId,
-        id: named::GroupId,
+        id: p4rt_ids::GroupId,
     ) -> Result<GroupHandle, EntityError> {
         let handle = self
             .controller_state
@@ -50,7 +50,7 @@ impl<'a> BatchWriter<'a, '_> {
 
     pub(super) fn member(
         &mut self,
-        change: &Change<Member, (named::ProfileId, named::MemberId)>,
+        change: &Change<Member, (p4rt_ids::ProfileId, p4rt_ids::MemberId)>,
     ) -> UpdateResult {
         match change {
             Change::Insert(member) => {
@@ -63,7 +63,7 @@ impl<'a> BatchWriter<'a, '_> {
                     )));
                 }
                 let call = actions::to_action_call(self.program, &binding.actions, &member.action)?;
-                let change = self.profile_change(profile, ProfileOp::AddMember(call))?;
+                let change = self.apply_profile_op(profile, ProfileOp::AddMember(call))?;
                 let ProfileChange::Member { member: handle, .. } = change else {
                     return Err(EntityError::invalid("internal error: no member was created"));
                 };
@@ -78,12 +78,12 @@ impl<'a> BatchWriter<'a, '_> {
                 let binding = self.profile(member.profile)?;
                 let handle = self.member_handle(binding.id, member.id)?;
                 let call = actions::to_action_call(self.program, &binding.actions, &member.action)?;
-                self.profile_change(binding.id, ProfileOp::ModifyMember(handle, call))?;
+                self.apply_profile_op(binding.id, ProfileOp::ModifyMember(handle, call))?;
             }
             Change::Delete((profile, id)) => {
                 let profile = self.profile(*profile)?.id;
                 let handle = self.member_handle(profile, *id)?;
-                self.profile_change(profile, ProfileOp::DeleteMember(handle))
+                self.apply_profile_op(profile, ProfileOp::DeleteMember(handle))
                     .map_err(map_in_use_error("member", id.0))?;
                 self.controller_state.members.set((profile, *id), None);
                 self.controller_state.member_ids.set((profile, handle), None);
@@ -94,7 +94,7 @@ impl<'a> BatchWriter<'a, '_> {
 
     pub(super) fn group(
         &mut self,
-        change: &Change<Group, (named::ProfileId, named::GroupId)>,
+        change: &Change<Group, (p4rt_ids::ProfileId, p4rt_ids::GroupId)>,
     ) -> UpdateResult {
         match change {
             Change::Insert(group) => {
@@ -103,7 +103,7 @@ impl<'a> BatchWriter<'a, '_> {
                     return Err(EntityError::already_exists(format!("group {} exists", group.id)));
                 }
                 let members = self.weighted_members(profile, group)?;
-                let change = self.profile_change(profile, ProfileOp::AddGroup(members))?;
+                let change = self.apply_profile_op(profile, ProfileOp::AddGroup(members))?;
                 let ProfileChange::Group { group: handle, .. } = change else {
                     return Err(EntityError::invalid("internal error: no group was created"));
                 };
@@ -121,14 +121,14 @@ impl<'a> BatchWriter<'a, '_> {
                     return Err(EntityError::invalid("max_size of a group cannot be modified"));
                 }
                 let members = self.weighted_members(profile, group)?;
-                self.profile_change(profile, ProfileOp::SetGroup(handle, members))?;
+                self.apply_profile_op(profile, ProfileOp::SetGroup(handle, members))?;
                 let value = (handle, group.clone());
                 self.controller_state.groups.set((profile, group.id), Some(value));
             }
             Change::Delete((profile, id)) => {
                 let profile = self.profile(*profile)?.id;
                 let handle = self.group_handle(profile, *id)?;
-                self.profile_change(profile, ProfileOp::DeleteGroup(handle))
+                self.apply_profile_op(profile, ProfileOp::DeleteGroup(handle))
                     .map_err(map_in_use_error("group", id.0))?;
                 self.controller_state.groups.set((profile, *id), None);
                 self.controller_state.group_ids.set((profile, handle), None);

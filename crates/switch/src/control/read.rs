@@ -5,7 +5,7 @@ use linewarden_p4runtime::entity::{
     Query, ReadOptions, TableEntry,
 };
 use linewarden_p4runtime::error::EntityError;
-use linewarden_p4runtime::ids as named;
+use linewarden_p4runtime::ids as p4rt_ids;
 use linewarden_p4runtime::p4info;
 
 use super::actions;
@@ -84,7 +84,7 @@ impl<'a> StateReader<'a> {
         }
     }
 
-    fn table(&self, id: named::TableId) -> Result<BoundTable<'a>, EntityError> {
+    fn table(&self, id: p4rt_ids::TableId) -> Result<BoundTable<'a>, EntityError> {
         let binding = require_bound(self.binding.tables.get(&id))?;
         let table = require_bound(self.forwarding.tables().table(binding.id))?;
         Ok(BoundTable {
@@ -96,7 +96,7 @@ impl<'a> StateReader<'a> {
 
     fn entries(
         &self,
-        id: named::TableId,
+        id: p4rt_ids::TableId,
         key: Option<&EntryKey>,
         options: &ReadOptions,
         emit: &mut dyn FnMut(Entity),
@@ -198,7 +198,7 @@ impl<'a> StateReader<'a> {
         }
     }
 
-    fn default_entry(&self, id: named::TableId, emit: &mut dyn FnMut(Entity)) -> UpdateResult {
+    fn default_entry(&self, id: p4rt_ids::TableId, emit: &mut dyn FnMut(Entity)) -> UpdateResult {
         let bound_table = self.table(id)?;
         let table = require_bound(self.forwarding.tables().table(bound_table.binding.id))?;
         let action = match table.default_target() {
@@ -228,8 +228,8 @@ impl<'a> StateReader<'a> {
 
     fn members(
         &self,
-        profile: named::ProfileId,
-        member: Option<named::MemberId>,
+        profile: p4rt_ids::ProfileId,
+        member: Option<p4rt_ids::MemberId>,
         emit: &mut dyn FnMut(Entity),
     ) -> UpdateResult {
         let binding = require_bound(self.binding.profiles.get(&profile))?;
@@ -254,8 +254,8 @@ impl<'a> StateReader<'a> {
 
     fn groups(
         &self,
-        profile: named::ProfileId,
-        group: Option<named::GroupId>,
+        profile: p4rt_ids::ProfileId,
+        group: Option<p4rt_ids::GroupId>,
         emit: &mut dyn FnMut(Entity),
     ) -> UpdateResult {
         let binding = require_bound(self.binding.profiles.get(&profile))?;
@@ -267,7 +267,7 @@ impl<'a> StateReader<'a> {
         Ok(())
     }
 
-    fn value_set(&self, id: named::ValueSetId, emit: &mut dyn FnMut(Entity)) -> UpdateResult {
+    fn value_set(&self, id: p4rt_ids::ValueSetId, emit: &mut dyn FnMut(Entity)) -> UpdateResult {
         let binding = require_bound(self.binding.value_sets.get(&id))?;
         let members = require_bound(self.forwarding.value_set(binding.id))?;
         let member = |bytes: &Vec<u8>| {

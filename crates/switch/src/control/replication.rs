@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use linewarden_p4runtime::entity::{
-    Change, CloneSession as NamedSession, Digest, FieldMatch, MulticastGroup, Replica as NamedReplica,
+    Change, CloneSession as P4rtSession, Digest, FieldMatch, MulticastGroup, Replica as P4rtReplica,
 };
 use linewarden_p4runtime::error::EntityError;
-use linewarden_p4runtime::ids as named;
+use linewarden_p4runtime::ids as p4rt_ids;
 use num_bigint::BigUint;
 
 use super::controller_state::UndoMap;
@@ -31,8 +31,8 @@ fn check_id(id: u32, object: &str) -> UpdateResult {
     )))
 }
 
-fn to_replicas(replicas: &[NamedReplica]) -> Result<Vec<Replica>, EntityError> {
-    let to_replica = |replica: &NamedReplica| {
+fn to_replicas(replicas: &[P4rtReplica]) -> Result<Vec<Replica>, EntityError> {
+    let to_replica = |replica: &P4rtReplica| {
         if !replica.backups.is_empty() {
             return Err(EntityError::unimplemented(
                 "backup replicas are not supported: omit backup_replicas",
@@ -76,7 +76,7 @@ fn check_presence<K: Ord + Clone, V>(
 impl BatchWriter<'_, '_> {
     pub(super) fn multicast_group(
         &mut self,
-        change: &Change<MulticastGroup, named::MulticastGroupId>,
+        change: &Change<MulticastGroup, p4rt_ids::MulticastGroupId>,
     ) -> UpdateResult {
         let (id, group) = match change {
             Change::Insert(group) | Change::Modify(group) => (group.id, Some(group)),
@@ -97,10 +97,10 @@ impl BatchWriter<'_, '_> {
     }
 
     /// Sets or deletes a clone session. A single replica with instance 0 needs no group. The class of service is ignored:
-    /// the switch has no queues for it.
+    /// the switch has no queues for classes.
     pub(super) fn clone_session(
         &mut self,
-        change: &Change<NamedSession, named::CloneSessionId>,
+        change: &Change<P4rtSession, p4rt_ids::CloneSessionId>,
     ) -> UpdateResult {
         let (id, session) = match change {
             Change::Insert(session) | Change::Modify(session) => (session.id, Some(session)),
@@ -139,7 +139,11 @@ impl BatchWriter<'_, '_> {
         Ok(())
     }
 
-    pub(super) fn value_set(&mut self, id: named::ValueSetId, members: &[Vec<FieldMatch>]) -> UpdateResult {
+    pub(super) fn value_set(
+        &mut self,
+        id: p4rt_ids::ValueSetId,
+        members: &[Vec<FieldMatch>],
+    ) -> UpdateResult {
         let bound_set = require_bound(self.binding.value_sets.get(&id))?;
         let size = self.binding.info.value_sets().get(id).map_or(0, |set| set.size);
         if members.len() as u64 > size {
@@ -164,7 +168,7 @@ impl BatchWriter<'_, '_> {
     }
 
     /// Sets or deletes the configuration of a digest. Programs always emit digests; the server applies the configuration.
-    pub(super) fn digest(&mut self, change: &Change<Digest, named::DigestId>) -> UpdateResult {
+    pub(super) fn digest(&mut self, change: &Change<Digest, p4rt_ids::DigestId>) -> UpdateResult {
         let (id, digest) = match change {
             Change::Insert(digest) | Change::Modify(digest) => (digest.id, Some(digest)),
             Change::Delete(id) => (*id, None),

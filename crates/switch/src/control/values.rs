@@ -12,7 +12,7 @@ pub(super) fn number(bits: &Bits) -> BigUint {
     BigUint::from_bytes_be(bits.as_bytes())
 }
 
-/// Converts the low `width` bits of a number.
+/// Converts the low `width` bits of a number to P4Runtime bits.
 pub(super) fn bits(width: u32, number: &BigUint) -> Bits {
     let low = number & ((BigUint::from(1u8) << width) - 1u8);
     Bits::parse(width, &low.to_bytes_be()).unwrap_or_else(|_| Bits::zero(width))

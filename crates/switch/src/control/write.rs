@@ -12,14 +12,14 @@ use linewarden_p4runtime::target::Atomicity;
 use num_bigint::BigUint;
 
 use super::binding::Binding;
-use super::controller_state::ControllerState;
+use super::controller_state::{ControllerState, EntryId};
 use crate::externs::Externs;
 use crate::forwarding::{Forwarding, ForwardingChange, ForwardingError, ForwardingOp};
 use crate::meter::Meter;
 use crate::program::Program;
-use crate::program::ids::{CounterId, MeterId, RegisterId, TableId};
+use crate::program::ids::{CounterId, MeterId, RegisterId};
 use crate::switch::{ConfiguredItem, Switch};
-use crate::tables::{Batch, EntryHandle, EntryState, ProfileError, TableError, TableSetError};
+use crate::tables::{Batch, EntryState, ProfileError, TableError, TableSetError};
 
 /// Result of one update.
 pub(super) type UpdateResult = Result<(), EntityError>;
@@ -32,19 +32,20 @@ pub(super) struct ControlledProgram {
     pub(super) controller_state: ControllerState,
 }
 
-/// Table and handle of an entry.
-type EntryPosition = (TableId, EntryHandle);
-
 /// Deferred write of a cell.
 #[derive(Debug)]
 pub(super) enum CellWrite {
+    /// Index of the cell, then packets and bytes.
     Counter(CounterId, u64, (u64, u64)),
+    /// Index of the cell, then the new meter.
     Meter(MeterId, u64, Meter),
+    /// Index of the cell, then the new value.
     Register(RegisterId, u64, BigUint),
+    /// Packets and bytes.
     EntryCounts(Arc<EntryState>, (u64, u64)),
-    EntryMeter(EntryPosition, Arc<EntryState>, Meter),
+    EntryMeter(EntryId, Arc<EntryState>, Meter),
     /// Current time and idle timeout, ms.
-    EntryTimeout(EntryPosition, Arc<EntryState>, (u64, u64)),
+    EntryTimeout(EntryId, Arc<EntryState>, (u64, u64)),
 }
 
 impl CellWrite {
@@ -199,8 +200,8 @@ impl ControlledProgram {
                 now_ms,
             };
             let result = work(&mut writer)?;
-            let cell_writes = last_write_per_cell(writer.cell_writes);
-            let configured = cell_writes
+            let cell_writes = last_write_per_property(writer.cell_writes);
+            let configured_items = cell_writes
                 .iter()
                 .filter_map(CellWrite::configured_item)
                 .collect();
@@ -209,13 +210,13 @@ impl ControlledProgram {
                     .into_iter()
                     .for_each(|cell_write| cell_write.apply(&externs))
             };
-            Ok((result, configured, apply_cell_writes))
+            Ok((result, configured_items, apply_cell_writes))
         })
     }
 }
 
 /// Keeps only the last write of each configured property: earlier values do not become active.
-fn last_write_per_cell(mut cell_writes: Vec<CellWrite>) -> Vec<CellWrite> {
+fn last_write_per_property(mut cell_writes: Vec<CellWrite>) -> Vec<CellWrite> {
     // Controllers set meter arrays cell by cell in ascending order, about 100,000 cells in one batch. A tree is fast for
     // ascending keys.
     let mut seen = BTreeSet::new();

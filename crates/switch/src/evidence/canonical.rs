@@ -1,7 +1,7 @@
 //! Digest of the running program.
 //!
-//! The digest covers the executable form with all referenced tables as CBOR (RFC 8949): structures are maps in field
-//! order and lists have a length prefix, so different forms have different encodings. The form depends on the version
+//! The digest covers the executable form with its side tables as CBOR (RFC 8949): structures are maps in field order and
+//! lists have a length prefix, so different forms have different encodings. The form depends on the version
 //! of this software; statements contain the version next to the digest.
 
 use linewarden_evidence::Digest;

@@ -108,7 +108,7 @@ impl<'a> Describer<'a> {
         .into())
     }
 
-    fn default(self, id: TableId, target: Option<&Target>) -> Result<Entry, DescribeError> {
+    fn default_action(self, id: TableId, target: Option<&Target>) -> Result<Entry, DescribeError> {
         let table = self.table(id)?;
         Ok(DefaultAction {
             table: table.name.clone(),
@@ -204,7 +204,7 @@ impl<'a> Describer<'a> {
     }
 
     /// Returns the steps for an item that is configured outside of the forwarding state.
-    pub fn configured(
+    pub fn configuration_steps(
         self,
         item: ConfiguredItem,
         forwarding: &Forwarding,
@@ -245,7 +245,7 @@ impl<'a> Describer<'a> {
     fn meters(self, externs: &Externs) -> Result<Vec<Entry>, DescribeError> {
         let mut entries = Vec::new();
         for id in (0u32..).map(MeterId).take(self.program.meters.len()) {
-            for index in 0..externs.meters(id) as u64 {
+            for index in 0..externs.meter_count(id) as u64 {
                 let rates = externs
                     .meter(id, index)
                     .map(|meter| meter.rates().collect::<Vec<_>>());
@@ -258,7 +258,7 @@ impl<'a> Describer<'a> {
     }
 
     /// Entries that are constant while a program runs: counter declarations, calculations, settings.
-    fn fixed(self, settings: &Settings) -> Vec<Entry> {
+    fn fixed_entries(self, settings: &Settings) -> Vec<Entry> {
         let counters = self.program.counters.iter().map(|counter| {
             CounterConfig {
                 counter: counter.name.clone(),
@@ -292,16 +292,16 @@ impl<'a> Describer<'a> {
     }
 
     /// All measured entries in memory, except register arrays.
-    pub fn all(
+    pub fn all_entries(
         self,
         forwarding: &Forwarding,
         externs: &Externs,
         settings: &Settings,
     ) -> Result<Vec<Entry>, DescribeError> {
-        let mut entries = self.fixed(settings);
+        let mut entries = self.fixed_entries(settings);
         entries.extend(self.meters(externs)?);
         for (id, table) in forwarding.tables().tables() {
-            entries.push(self.default(id, table.default_target())?);
+            entries.push(self.default_action(id, table.default_target())?);
             let spec = &table.spec().key;
             for entry in table.iter() {
                 for step in self.entry_steps(id, spec, entry)? {
@@ -381,7 +381,7 @@ impl<'a> Describer<'a> {
                 };
                 steps.into_iter().map(removed_entry).collect()
             }
-            TableChange::Default(_, target) => vec![Step::Put(self.default(id, target.as_ref())?)],
+            TableChange::Default(_, target) => vec![Step::Put(self.default_action(id, target.as_ref())?)],
             TableChange::Sealed(_) => Vec::new(),
         })
     }

@@ -122,7 +122,7 @@ pub struct InBand {
     /// Carrier.
     pub carrier: Carrier,
     /// Format of the content.
-    pub form: ContentFormat,
+    pub format: ContentFormat,
     /// Key for the tags of the default content.
     pub key: EvidenceKey,
 }
@@ -138,7 +138,7 @@ pub struct EvidenceSettings {
     pub cpu_port: Option<u32>,
     /// Register arrays whose values are not relevant for attestation: statements contain separate digests of them, and
     /// no other digest includes them.
-    pub volatile: BTreeSet<String>,
+    pub volatile_registers: BTreeSet<String>,
 }
 
 /// Attester: measures one program with its active state and creates evidence.
@@ -187,7 +187,7 @@ impl Attester {
     ) -> Result<Self, EvidenceError> {
         let program = &executable.program;
         let exists = |name: &String| program.registers.iter().any(|array| array.name == *name);
-        if let Some(name) = settings.volatile.iter().find(|name| !exists(name)) {
+        if let Some(name) = settings.volatile_registers.iter().find(|name| !exists(name)) {
             return Err(EvidenceError::UnknownRegister(name.clone()));
         }
         let digest = digest(executable)?;
@@ -196,7 +196,7 @@ impl Attester {
             None => MeasuredState::new(settings.identity.switch, settings.identity.boot_count, digest),
         };
         let describer = Describer { program };
-        for entry in describer.all(forwarding, externs, switch)? {
+        for entry in describer.all_entries(forwarding, externs, switch)? {
             measured.put(&entry)?;
         }
         let changed_arrays = Arc::new(ChangedArrays::new(program.registers.len()));
@@ -206,7 +206,7 @@ impl Attester {
                 arrays.push(None);
                 continue;
             }
-            let stability = match settings.volatile.contains(&registers.name) {
+            let stability = match settings.volatile_registers.contains(&registers.name) {
                 true => Stability::Volatile,
                 false => Stability::Static,
             };
@@ -257,7 +257,7 @@ impl Attester {
     pub(crate) fn commit(
         &self,
         batch: Batch<'_, Forwarding>,
-        configured: &[ConfiguredItem],
+        configured_items: &[ConfiguredItem],
         write_cells: impl FnOnce(),
     ) {
         let describer = self.describer();
@@ -267,9 +267,9 @@ impl Attester {
             .changes()
             .iter()
             .map(|change| describer.steps(change, batch.state()));
-        let configuration_steps = configured
+        let configuration_steps = configured_items
             .iter()
-            .map(|item| describer.configured(*item, batch.state(), &self.externs));
+            .map(|item| describer.configuration_steps(*item, batch.state(), &self.externs));
         let steps: Result<Vec<Vec<Step>>, DescribeError> = change_steps.chain(configuration_steps).collect();
         match steps {
             Ok(steps) => state.apply_steps(steps.into_iter().flatten()),
@@ -311,7 +311,8 @@ impl Attester {
         (reader.snapshot(), state.snapshot().ok())
     }
 
-    /// Snapshot for packets of a batch that runs with this version of the forwarding state, whose digest is `tables`.
+    /// Snapshot for packets of a batch that runs with this version of the forwarding state. `tables` is the digest of the
+    /// tables of this version. `None` after the measurement has failed.
     fn snapshot_for_batch(&self, version: u64, tables: Digest) -> Option<Snapshot> {
         let mut state = self.state();
         self.fold(&mut state);

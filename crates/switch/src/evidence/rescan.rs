@@ -65,7 +65,7 @@ impl Attester {
             let mut state = self.state();
             let copies = self.fold_and_copy(&mut state, &|_| true)?;
             let forwarding = reader.snapshot();
-            let in_memory = describer.all(&forwarding, &self.externs, settings)?;
+            let in_memory = describer.all_entries(&forwarding, &self.externs, settings)?;
             let entries = compare(&state.measured, in_memory);
             (entries, state.measured.rescan_hashes(), copies)
         };

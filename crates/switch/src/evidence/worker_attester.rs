@@ -28,7 +28,9 @@ pub struct WorkerAttester {
     /// `None` after the measurement has failed.
     snapshot: Option<Snapshot>,
     stamper: Option<Stamper>,
+    /// Buffer for the packet to stamp.
     frame: Vec<u8>,
+    /// Buffer for the stamped bytes or the clone frame.
     out: Vec<u8>,
 }
 
@@ -43,7 +45,7 @@ impl WorkerAttester {
         let in_band = attester.settings.in_band.as_ref();
         let stamper = in_band
             .zip(snapshot.as_ref())
-            .map(|(in_band, snapshot)| Stamper::new(in_band.key.clone(), in_band.form, snapshot));
+            .map(|(in_band, snapshot)| Stamper::new(in_band.key.clone(), in_band.format, snapshot));
         let worker = Self {
             attester: Arc::clone(attester),
             version: forwarding.version(),
@@ -127,7 +129,7 @@ impl WorkerAttester {
         sink: &'a mut dyn Sink,
     ) -> AttestingSink<'a> {
         AttestingSink {
-            attester: self,
+            worker_attester: self,
             received,
             route: None,
             sink,
@@ -205,14 +207,14 @@ impl WorkerAttester {
     fn is_classic(&self) -> bool {
         let in_band = self.attester.settings.in_band.as_ref();
         in_band.is_some_and(|in_band| {
-            in_band.form == ContentFormat::Classic && in_band.carrier == Carrier::Option
+            in_band.format == ContentFormat::Classic && in_band.carrier == Carrier::Option
         })
     }
 }
 
 /// Sink between a program and the ports that stamps packets.
 pub(crate) struct AttestingSink<'a> {
-    attester: &'a mut WorkerAttester,
+    worker_attester: &'a mut WorkerAttester,
     received: &'a [u8],
     /// Evidence of previous switches on the path, parsed on first use.
     route: Option<Option<Route>>,
@@ -222,14 +224,14 @@ pub(crate) struct AttestingSink<'a> {
 impl Sink for AttestingSink<'_> {
     fn send(&mut self, port: u32, headers: &[u8], payload: &[u8]) {
         // Without evidence in packets the worker need not wait for the measurement.
-        if self.attester.attester.settings.in_band.is_some() {
-            self.attester.refresh();
+        if self.worker_attester.attester.settings.in_band.is_some() {
+            self.worker_attester.refresh();
         }
-        if self.attester.is_classic() && self.route.is_none() {
+        if self.worker_attester.is_classic() && self.route.is_none() {
             self.route = Some(route(self.received));
         }
         let route = self.route.as_ref().and_then(Option::as_ref);
-        self.attester
+        self.worker_attester
             .send(port, [headers, payload], self.received, route, self.sink);
     }
 

@@ -1,4 +1,5 @@
-//! Loads, stores and copies of bits. Positions outside the bytes read as 0 and ignore writes.
+//! Loads, stores and copies of bits. Bit positions count from the most significant bit of the first byte. Positions outside
+//! the bytes read as 0 and ignore writes.
 
 use std::ops::Range;
 
@@ -18,7 +19,7 @@ pub fn mask128(bits: u8) -> u128 {
 
 macro_rules! access {
     ($load:ident, $store:ident, $type:ty, $bytes:literal) => {
-        /// Loads most significant byte first.
+        /// Loads an integer from big-endian bytes at byte offset `at`.
         #[inline(always)]
         pub fn $load(bytes: &[u8], at: u32) -> $type {
             let chunk = bytes
@@ -27,7 +28,7 @@ macro_rules! access {
             chunk.map_or(0, |chunk| <$type>::from_be_bytes(*chunk))
         }
 
-        /// Stores most significant byte first.
+        /// Stores an integer as big-endian bytes at byte offset `at`.
         #[inline(always)]
         pub fn $store(bytes: &mut [u8], at: u32, value: $type) {
             if let Some(chunk) = bytes
@@ -60,35 +61,36 @@ pub fn sign_extend128(value: u128, bits: u8) -> u128 {
     (((value << shift) as i128) >> shift) as u128
 }
 
-/// Bit at this position, counted from the most significant bit of the first byte.
-fn bit(bytes: &[u8], at: usize) -> u8 {
-    bytes.get(at / 8).map_or(0, |byte| (byte >> (7 - at % 8)) & 1)
+fn bit(bytes: &[u8], position: usize) -> u8 {
+    bytes
+        .get(position / 8)
+        .map_or(0, |byte| (byte >> (7 - position % 8)) & 1)
 }
 
-/// Reads up to 64 bits from any position.
-pub fn read64(bytes: &[u8], at: usize, bits: usize) -> u64 {
-    let first = at / 8;
+/// Reads up to 64 bits.
+pub fn read64(bytes: &[u8], first_bit: usize, bits: usize) -> u64 {
+    let first_byte = first_bit / 8;
     let mut value: u128 = 0;
     for index in 0..9 {
-        value = (value << 8) | u128::from(bytes.get(first + index).copied().unwrap_or(0));
+        value = (value << 8) | u128::from(bytes.get(first_byte + index).copied().unwrap_or(0));
     }
-    let shift = 72 - at % 8 - bits.min(64);
+    let shift = 72 - first_bit % 8 - bits.min(64);
     ((value >> shift) as u64) & (((1u128 << bits.min(64)) - 1) as u64)
 }
 
-/// Returns the byte range of bits that are whole bytes; `None` for other bits.
-fn aligned_bytes(at: usize, bits: usize) -> Option<Range<usize>> {
-    (at.is_multiple_of(8) && bits.is_multiple_of(8)).then(|| at / 8..(at + bits) / 8)
+/// Returns the byte range of the bits; `None` if start or length is not a multiple of 8.
+fn aligned_bytes(first_bit: usize, bits: usize) -> Option<Range<usize>> {
+    (first_bit.is_multiple_of(8) && bits.is_multiple_of(8)).then(|| first_bit / 8..(first_bit + bits) / 8)
 }
 
 /// Reads bits as bytes, padded in front.
-pub fn read(bytes: &[u8], at: usize, bits: usize) -> Vec<u8> {
-    if let Some(aligned) = aligned_bytes(at, bits).and_then(|range| bytes.get(range)) {
+pub fn read(bytes: &[u8], first_bit: usize, bits: usize) -> Vec<u8> {
+    if let Some(aligned) = aligned_bytes(first_bit, bits).and_then(|range| bytes.get(range)) {
         return aligned.to_vec();
     }
     let mut out = Vec::with_capacity(bits.div_ceil(8));
     let head = bits % 8;
-    let mut position = at;
+    let mut position = first_bit;
     if head != 0 {
         out.push(read64(bytes, position, head) as u8);
         position += head;
@@ -101,8 +103,8 @@ pub fn read(bytes: &[u8], at: usize, bits: usize) -> Vec<u8> {
 }
 
 /// Stores the last `bits` bits of a big-endian value; missing bits are 0.
-pub fn write(bytes: &mut [u8], at: usize, bits: usize, value: &[u8]) {
-    if let Some(aligned) = aligned_bytes(at, bits).and_then(|range| bytes.get_mut(range)) {
+pub fn write(bytes: &mut [u8], first_bit: usize, bits: usize, value: &[u8]) {
+    if let Some(aligned) = aligned_bytes(first_bit, bits).and_then(|range| bytes.get_mut(range)) {
         let (padding, target) = aligned.split_at_mut(aligned.len().saturating_sub(value.len()));
         padding.fill(0);
         target.copy_from_slice(value.split_at(value.len() - target.len()).1);
@@ -112,17 +114,17 @@ pub fn write(bytes: &mut [u8], at: usize, bits: usize, value: &[u8]) {
         // Distance to the last bit.
         let distance = bits - 1 - index;
         let set = value.len() * 8 > distance && bit(value, value.len() * 8 - 1 - distance) == 1;
-        if let Some(byte) = bytes.get_mut((at + index) / 8) {
-            let position = 7 - (at + index) % 8;
+        if let Some(byte) = bytes.get_mut((first_bit + index) / 8) {
+            let position = 7 - (first_bit + index) % 8;
             *byte = (*byte & !(1 << position)) | (u8::from(set) << position);
         }
     }
 }
 
 /// Stores the low bits of a number.
-pub fn write_number(bytes: &mut [u8], at: usize, bits: usize, value: &BigUint) {
-    let Some(aligned) = aligned_bytes(at, bits).and_then(|range| bytes.get_mut(range)) else {
-        return write(bytes, at, bits, &value.to_bytes_be());
+pub fn write_number(bytes: &mut [u8], first_bit: usize, bits: usize, value: &BigUint) {
+    let Some(aligned) = aligned_bytes(first_bit, bits).and_then(|range| bytes.get_mut(range)) else {
+        return write(bytes, first_bit, bits, &value.to_bytes_be());
     };
     let mut remaining = aligned;
     for digit in value.iter_u64_digits() {
@@ -154,24 +156,24 @@ impl BitVec {
     }
 
     /// Appends bits of other bytes.
-    pub fn append(&mut self, source: &[u8], at: usize, bits: usize) {
-        if self.bits.is_multiple_of(8) && at.is_multiple_of(8) {
+    pub fn append(&mut self, source: &[u8], first_bit: usize, bits: usize) {
+        if self.bits.is_multiple_of(8) && first_bit.is_multiple_of(8) {
             let full_bytes = bits / 8;
-            let first = at / 8;
-            match source.get(first..first + full_bytes) {
+            let first_byte = first_bit / 8;
+            match source.get(first_byte..first_byte + full_bytes) {
                 Some(part) => self.bytes.extend_from_slice(part),
                 None => self
                     .bytes
-                    .extend((0..full_bytes).map(|i| source.get(first + i).copied().unwrap_or(0))),
+                    .extend((0..full_bytes).map(|i| source.get(first_byte + i).copied().unwrap_or(0))),
             }
             if !bits.is_multiple_of(8) {
-                let last = read64(source, at + full_bytes * 8, bits % 8) as u8;
+                let last = read64(source, first_bit + full_bytes * 8, bits % 8) as u8;
                 self.bytes.push(last << (8 - bits % 8));
             }
             self.bits += bits;
             return;
         }
-        let (mut position, mut remaining) = (at, bits);
+        let (mut position, mut remaining) = (first_bit, bits);
         while remaining > 0 {
             let free_bits = 8 - self.bits % 8;
             let count = free_bits.min(remaining);

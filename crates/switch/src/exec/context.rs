@@ -19,7 +19,8 @@ pub enum Fault {
     QueueFull,
 }
 
-/// Requests of the program for this packet. As in simple_switch, a number of 0 is no request.
+/// Requests of the program for this packet. As in simple_switch, a value of 0 for resubmit, recirculate or digest is no
+/// request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     /// Clone: session and field list.
@@ -122,7 +123,7 @@ impl Scratch {
         // A remainder is always a valid index.
         #[allow(clippy::indexing_slicing)]
         let previous = &mut self.predictions[table as usize % PREDICTIONS];
-        // `black_box` hides the values from the compiler, which would otherwise replace one value by the other.
+        // Without `black_box`, the compiler would return `actual` in both cases.
         let guess = black_box(*previous);
         if *previous == actual {
             return guess;

@@ -17,11 +17,11 @@ impl Machine<'_> {
         if let Some(Some(ranges)) = self.environment.executable.sums.get(calculation) {
             return u64::from(self.sum(ranges));
         }
-        let Some(engine) = self.environment.calculations.get(calculation) else {
+        let Some(algorithm) = self.environment.calculations.get(calculation) else {
             return 0;
         };
         self.gather_input(calculation);
-        engine.compute(self.scratch.input.bytes())
+        algorithm.compute(self.scratch.input.bytes())
     }
 
     /// Computes the Internet checksum over ranges of whole words, without a copy of the words.
@@ -60,7 +60,7 @@ impl Machine<'_> {
                 }
                 InputStep::Header(header) => self.append_header(*header),
                 InputStep::Payload => {
-                    // In BMv2 a truncation takes effect immediately for the payload.
+                    // As in BMv2, a truncation takes effect immediately for the payload.
                     let payload = self.payload();
                     let length = payload.len().min(self.context.bytes_max);
                     self.scratch
@@ -86,7 +86,7 @@ impl Machine<'_> {
             if !layout.metadata {
                 return self.scratch.input.append(arena, start, header_bits);
             }
-            // Metadata fields have separate bytes; the hidden validity field is not emitted.
+            // Metadata fields have bytes of their own; the hidden validity field is not emitted.
             for field in layout.fields.iter().rev().skip(1).rev() {
                 let bit = field.end as usize * 8 - usize::from(field.shift) - field.bits as usize;
                 self.scratch.input.append(arena, bit, field.bits as usize);

@@ -1,4 +1,4 @@
-//! Access to fields, cells and arguments in the arena.
+//! Access to fields of the arena; copies of register cells and action arguments into the arena.
 
 use super::bits::{
     self, load1, load2, load4, load8, mask64, read64, store1, store2, store4, store8, write_number,
@@ -43,7 +43,8 @@ pub fn get(arena: &[u8], field: FieldLayout) -> u64 {
     read64(arena, bit, bits as usize)
 }
 
-/// Copies a cell of more than 64 bits to bits of the arena; returns whether the cell exists.
+/// Copies a cell of more than 64 bits to bits of the arena. Returns false if the cell does not exist or if the array has
+/// narrow cells.
 pub(super) fn read_wide(array: &Registers, index: u64, arena: &mut [u8], bit: usize, bits: usize) -> bool {
     let cell = array.wide(index);
     if let Some(cell) = cell {
@@ -52,8 +53,8 @@ pub(super) fn read_wide(array: &Registers, index: u64, arena: &mut [u8], bit: us
     cell.is_some()
 }
 
-/// Copies the low bytes of an argument. The sizes of addresses are special cases because a copy of variable length is a
-/// function call.
+/// Copies the low `bytes` bytes of an argument. The usual lengths are special cases, because a copy of variable length
+/// would be a function call.
 #[inline]
 pub(super) fn copy_arg(args: &[u8], arg: u32, arena: &mut [u8], at: u32, bytes: u8) {
     match bytes {

@@ -1,4 +1,4 @@
-//! Table lookups and parser transitions.
+//! Table lookups, parser transitions, and parser operations that are executed as trees.
 
 use super::bits::{self, load1};
 use super::context::TableContinuation;
@@ -62,7 +62,8 @@ impl<'a> Machine<'a> {
         action_start
     }
 
-    /// Returns the key of a table: a slice of the arena if the key is one contiguous byte range, else a copy of the parts.
+    /// Returns the key of a table: a slice of the arena if the key is one byte range without a mask, of a valid header. In other
+    /// cases the slice is a copy of the parts.
     fn key(&mut self, plan: &KeyPlan) -> &[u8] {
         let contiguous = match (plan.steps.as_slice(), &plan.mask) {
             ([KeyStep::Copy { valid, at, bytes }], None) => {
@@ -151,9 +152,9 @@ impl<'a> Machine<'a> {
         selector.map_or(0, |calculation| self.hash(calculation.index()) as u32)
     }
 
-    /// Selects a transition by a key of any size.
-    pub(super) fn select(&mut self, state: u32) -> Pc {
-        let Some(choice) = self.environment.executable.parser_selects.get(state as usize) else {
+    /// Evaluates a select expression with a key of any size; returns the next operation.
+    pub(super) fn select(&mut self, index: u32) -> Pc {
+        let Some(choice) = self.environment.executable.parser_selects.get(index as usize) else {
             return Pc::MAX;
         };
         let mut key = Vec::new();
@@ -233,7 +234,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Field of a stack element; zeros of the same width if the element does not exist.
+    /// Returns a field of the stack element `header`, and its width in bits. If the element does not exist, the bytes are zeros,
+    /// and another element `sample` defines the width.
     fn element_bytes(
         &self,
         header: Option<HeaderId>,
@@ -281,7 +283,7 @@ impl<'a> Machine<'a> {
             .copied()
     }
 
-    /// Executes a parser operation as an expression tree.
+    /// Executes a parser operation as a tree; returns the parser error code as the error.
     pub(super) fn parser_op(&mut self, op: &ParserOp) -> Result<(), u32> {
         let errors = self.environment.errors;
         match op {
@@ -319,7 +321,7 @@ impl<'a> Machine<'a> {
                 if self.condition(condition) {
                     return Ok(());
                 }
-                // BMv2 uses the low 32 bits.
+                // BMv2 uses the low 32 bits of the error code.
                 Err(super::tree::low64(&self.data(error)) as u32)
             }
             ParserOp::Shift(bytes) => self.advance(u64::from(*bytes)),

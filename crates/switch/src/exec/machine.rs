@@ -21,7 +21,8 @@ use crate::meter::MeterKind;
 use crate::program::MeterUnit;
 use crate::program::ids::{CounterId, MeterId, RegisterId};
 
-/// Maximum number of backward jumps of a packet in parser and ingress together, in egress, or in the deparser: more than programs need.
+/// Maximum number of [`Op::Fuel`] operations of a packet in parser and ingress together, in egress, or in the deparser.
+/// Programs need fewer.
 pub const FUEL: u32 = 1_000_000;
 
 /// Source of random numbers for programs.
@@ -68,14 +69,14 @@ impl CoreErrors {
     /// Reads the codes of a program.
     #[must_use]
     pub fn of(program: &crate::program::Program) -> Self {
-        let number = |name: &str, default: u32| program.errors.get(name).copied().unwrap_or(default);
+        let code = |name: &str, default: u32| program.errors.get(name).copied().unwrap_or(default);
         // A program that declares no errors cannot distinguish errors, so the codes of core.p4 are used.
         Self {
-            none: number("NoError", 0),
-            packet_too_short: number("PacketTooShort", 1),
-            stack_out_of_bounds: number("StackOutOfBounds", 3),
-            header_too_short: number("HeaderTooShort", 4),
-            invalid_argument: number("ParserInvalidArgument", 6),
+            none: code("NoError", 0),
+            packet_too_short: code("PacketTooShort", 1),
+            stack_out_of_bounds: code("StackOutOfBounds", 3),
+            header_too_short: code("HeaderTooShort", 4),
+            invalid_argument: code("ParserInvalidArgument", 6),
         }
     }
 }
@@ -87,6 +88,7 @@ pub struct Machine<'a> {
     pub(super) scratch: &'a mut Scratch,
     /// Bytes of the packet; the payload starts after the parsed bytes.
     pub(super) packet: &'a [u8],
+    /// Arguments of the current action, encoded as [`layout_args`](crate::lower::layout_args) defines.
     pub(super) args: &'a [u8],
     /// Offset and length of each argument in `args`.
     pub(super) arg_layout: &'a [(u32, u32)],
@@ -304,14 +306,14 @@ impl<'a> Machine<'a> {
                 } => {
                     let bytes = (offset as usize + usize::from(bits)).div_ceil(8);
                     if strict && self.payload().len() < bytes {
-                        return self.parser_error(self.environment.errors.packet_too_short);
+                        return self.set_parser_error(self.environment.errors.packet_too_short);
                     }
                     let value = read64(self.payload(), offset as usize, usize::from(bits));
                     self.scratch.set_r(r, value);
                 }
                 Op::Skip { bytes } => {
                     if self.payload().len() < bytes as usize {
-                        return self.parser_error(self.environment.errors.packet_too_short);
+                        return self.set_parser_error(self.environment.errors.packet_too_short);
                     }
                     self.context.parsed += bytes as usize;
                 }
@@ -462,7 +464,7 @@ impl<'a> Machine<'a> {
                 if let Some(op) = side.parser_ops.get(op as usize)
                     && let Err(error) = self.parser_op(op)
                 {
-                    self.parser_error(error);
+                    self.set_parser_error(error);
                     return Flow::Stop;
                 }
                 return self.check_assertion();
@@ -559,7 +561,7 @@ impl<'a> Machine<'a> {
         Flow::Continue
     }
 
-    /// Stops the packet after a failed assertion.
+    /// Returns [`Flow::Stop`] after a fault, such as a failed assertion.
     fn check_assertion(&self) -> Flow {
         if self.context.fault.is_some() {
             Flow::Stop
@@ -572,7 +574,7 @@ impl<'a> Machine<'a> {
     pub(super) fn request(&mut self, packet_request: PacketRequest, value: u64, second: u64) {
         let requests = &mut self.context.requests;
         match packet_request {
-            // The top bit indicates that the session is set; it is not part of the session id.
+            // In simple_switch, the top bit only indicates that the session is set. The session id has 15 bits.
             PacketRequest::Clone => requests.clone = Some((value as u16 & 0x7fff, second as u16)),
             PacketRequest::Resubmit => requests.resubmit = value as u16,
             PacketRequest::Recirculate => requests.recirculate = value as u16,
@@ -627,7 +629,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    pub(super) fn parser_error(&mut self, error: u32) {
+    pub(super) fn set_parser_error(&mut self, error: u32) {
         self.context.parser_error = error;
     }
 
@@ -638,7 +640,7 @@ impl<'a> Machine<'a> {
         };
         let from = self.context.parsed;
         let Some(bytes) = self.packet.get(from..from + layout.bytes as usize) else {
-            self.parser_error(self.environment.errors.packet_too_short);
+            self.set_parser_error(self.environment.errors.packet_too_short);
             return false;
         };
         let start = layout.start as usize;

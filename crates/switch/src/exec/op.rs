@@ -103,7 +103,7 @@ pub enum Op {
         r: R,
         /// Offset of the eight bytes.
         at: u32,
-        /// Shift, bits.
+        /// Right shift after the load, bits.
         shift: u8,
         /// Number of significant bits.
         bits: u8,
@@ -144,7 +144,7 @@ pub enum Op {
         r: R,
         /// Offset of the eight bytes.
         at: u32,
-        /// Shift, bits.
+        /// Left shift before the store, bits.
         shift: u8,
         /// Number of stored bits.
         bits: u8,
@@ -155,7 +155,7 @@ pub enum Op {
         w: W,
         /// Offset of the sixteen bytes.
         at: u32,
-        /// Shift, bits.
+        /// Right shift after the load, bits.
         shift: u8,
         /// Number of significant bits.
         bits: u8,
@@ -166,7 +166,7 @@ pub enum Op {
         w: W,
         /// Offset of the sixteen bytes.
         at: u32,
-        /// Shift, bits.
+        /// Left shift before the store, bits.
         shift: u8,
         /// Number of stored bits.
         bits: u8,
@@ -364,7 +364,7 @@ pub enum Op {
         /// Branch target.
         to: Pc,
     },
-    /// Consumes fuel. Every target of a backward jump has this operation, so every program terminates.
+    /// Consumes one unit of the packet's fuel. Every loop contains this operation, so every program terminates.
     Fuel,
     /// Branches if the test holds.
     Branch {
@@ -404,15 +404,16 @@ pub enum Op {
         /// Index of the pair of value and mask.
         pair: Index,
     },
-    /// Branches if masked bits of one byte are (not) within bounds, without shifting.
+    /// Branches if the masked bits of one byte are inside or outside of bounds. Lowering has shifted the bounds to the position
+    /// of the bits.
     BranchByte {
         /// Offset of the byte.
         at: u32,
         /// Mask of the compared bits.
         mask: u8,
-        /// Lower bound.
+        /// Lower bound, inclusive.
         low: u8,
-        /// Upper bound.
+        /// Upper bound, inclusive.
         high: u8,
         /// Whether to branch inside or outside of the bounds.
         inside: bool,
@@ -425,9 +426,9 @@ pub enum Op {
         at: u32,
         /// Mask of the compared bits.
         mask: u16,
-        /// Lower bound.
+        /// Lower bound, inclusive.
         low: u16,
-        /// Upper bound.
+        /// Upper bound, inclusive.
         high: u16,
         /// Whether to branch inside or outside of the bounds.
         inside: bool,
@@ -445,11 +446,11 @@ pub enum Op {
         /// Branch target.
         to: Pc,
     },
-    /// Branches if a header is (not) valid.
+    /// Branches if the validity of a header equals `valid`.
     BranchValid {
         /// Offset of the validity byte.
         at: u32,
-        /// Whether to branch if the header is valid.
+        /// Validity that leads to the branch.
         valid: bool,
         /// Branch target.
         to: Pc,
@@ -506,9 +507,9 @@ pub enum Op {
         /// Index of the operation.
         op: Index,
     },
-    /// Selects the next state by a key that does not fit in a register.
+    /// Selects the next parser state by a key that is evaluated as a tree.
     Select {
-        /// Index of the select.
+        /// Index of the select expression.
         state: Index,
     },
     /// Makes a header valid (zeroed if it was invalid) and increases the packet length.
@@ -607,14 +608,14 @@ pub enum Op {
     Random {
         /// Target.
         r: R,
-        /// Lower bound.
+        /// Register with the lower bound, inclusive.
         low: R,
-        /// Upper bound, inclusive.
+        /// Register with the upper bound, inclusive.
         high: R,
         /// Next operation if the range is empty.
         missing: Pc,
     },
-    /// Requests an operation of the traffic manager at the end of the pipeline.
+    /// Stores a request of the program for the packet.
     Request {
         /// Request.
         request: PacketRequest,
@@ -655,7 +656,7 @@ pub enum PacketRequest {
 }
 
 impl Op {
-    /// Returns all jump targets, which the resolution of labels replaces.
+    /// Returns all jump targets. Before labels are resolved, a target is a label.
     pub fn targets_mut(&mut self) -> impl Iterator<Item = &mut Pc> {
         let (first, second) = match self {
             Self::Jump { to }

@@ -118,6 +118,7 @@ impl Machine<'_> {
         self.request(request, value, 0);
     }
 
+    /// Evaluates a number of stack elements; negative values count as 0.
     fn count(&mut self, data: &Data) -> usize {
         let value = self.data(data);
         if value.is_negative() {
@@ -280,7 +281,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Copies a union member by member; a union outside of the stack has no valid member.
+    /// Copies a union member by member. `None`, an element outside of the stack, counts as a union without a valid member.
     fn assign_union(&mut self, to: UnionId, from: Option<UnionId>) {
         let program = &self.environment.executable.program;
         let source = from.and_then(|from| program.unions.get(from.index()));
@@ -394,7 +395,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Exchanges two headers of one type.
+    /// Exchanges two headers of the same type.
     fn swap(&mut self, a: HeaderId, b: HeaderId) {
         let layout = &self.environment.executable.layout;
         let (Some(first), Some(second)) = (layout.header(a), layout.header(b)) else {
@@ -417,7 +418,7 @@ impl Machine<'_> {
         }
     }
 
-    /// `drop` of P4_14: uses the standard field names.
+    /// `drop` of P4_14: uses the fields of the standard metadata.
     fn drop_packet(&mut self) {
         let standard = self.environment.executable.standard_metadata;
         self.store_field(standard.egress_spec, u64::from(self.environment.drop_port));

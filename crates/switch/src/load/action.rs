@@ -3,7 +3,7 @@
 use num_traits::ToPrimitive;
 
 use super::cursor::{LoadError, LoadResult, Node};
-use super::expression::{BITS_MAX, Expressions, Locals};
+use super::expression::{BITS_MAX, ExpressionReader, Locals};
 use super::scope::Scope;
 use crate::program::action::{Action, AnyStack, CloneKind, FieldSource, LValue, Param, Statement};
 use crate::program::expr::{Binary, Data, Expr, HeaderExpr, UnionExpr};
@@ -25,7 +25,7 @@ pub fn action(scope: &Scope, node: &Node<'_>) -> LoadResult<Action> {
         });
     }
     let list = node.field("primitives")?;
-    let reader = Statements {
+    let reader = StatementReader {
         scope,
         locals: Locals::Count(params.len()),
         count: list.len(),
@@ -43,14 +43,14 @@ pub fn action(scope: &Scope, node: &Node<'_>) -> LoadResult<Action> {
 }
 
 /// Reads statements.
-pub struct Statements<'s> {
+pub struct StatementReader<'s> {
     pub scope: &'s Scope,
     pub locals: Locals,
     /// Number of statements. A jump target may equal this number.
     pub count: usize,
 }
 
-impl Statements<'_> {
+impl StatementReader<'_> {
     /// Reads a statement: `{"op": .., "parameters": [..]}`.
     pub fn statement(&self, node: &Node<'_>) -> LoadResult<Statement> {
         let op = node.str_at("op")?;
@@ -140,14 +140,14 @@ impl Statements<'_> {
 
 /// Arguments of a primitive.
 struct Args<'a, 'n> {
-    reader: &'a Statements<'a>,
+    reader: &'a StatementReader<'a>,
     node: &'a Node<'n>,
     list: &'a Node<'n>,
 }
 
 impl Args<'_, '_> {
-    fn expressions(&self) -> Expressions<'_> {
-        Expressions {
+    fn expressions(&self) -> ExpressionReader<'_> {
+        ExpressionReader {
             scope: self.reader.scope,
             locals: self.reader.locals,
         }

@@ -6,7 +6,7 @@ use super::cursor::{LoadError, LoadResult};
 /// functions need less than 1 MiB of stack for this depth; threads have 2 MiB.
 pub const LEVELS_MAX: u32 = 1024;
 
-/// Rejects a text with too deep nesting. Invalid JSON may pass.
+/// Rejects a text that nests deeper than [`LEVELS_MAX`]. Does not check whether the text is valid JSON.
 pub fn check(text: &[u8]) -> LoadResult<()> {
     let (mut levels, mut line, mut line_start) = (0u32, 1u32, 0);
     let (mut in_string, mut escaped) = (false, false);

@@ -21,12 +21,12 @@ pub enum Locals {
 }
 
 /// Reader of expressions.
-pub struct Expressions<'s> {
+pub struct ExpressionReader<'s> {
     pub scope: &'s Scope,
     pub locals: Locals,
 }
 
-impl Expressions<'_> {
+impl ExpressionReader<'_> {
     /// Reads an integer expression.
     pub fn data(&self, node: &Node<'_>) -> LoadResult<Data> {
         self.data_at(node, 0)
@@ -245,7 +245,7 @@ impl Expressions<'_> {
     }
 }
 
-/// Maximum width of a field, register or cast, bits: far above that of real programs.
+/// Maximum width of a field, register or cast, bits: far above the widths in real programs.
 pub const BITS_MAX: u32 = 1 << 16;
 
 fn constant(value: &Node<'_>) -> LoadResult<BigInt> {

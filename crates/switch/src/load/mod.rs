@@ -21,7 +21,7 @@ use serde_json::Value;
 pub use self::cursor::LoadError;
 use self::cursor::{LoadResult, Node};
 use self::expression::Locals;
-use self::pipeline::{Pipelines, Tables};
+use self::pipeline::{PipelineObjects, PipelineReader};
 use self::scope::{Scope, next_index};
 use crate::program::ids::{ActionId, CalculationId, CounterId, MeterId, RegisterId, ValueSetId};
 use crate::program::parser::ValueSet;
@@ -33,7 +33,7 @@ const FORMAT_MAJOR: u32 = 2;
 /// Loads a program.
 ///
 /// # Errors
-/// Names the malformed element and the problem.
+/// Returns an error that names the malformed element and the problem.
 pub fn load(text: &[u8]) -> Result<Program, LoadError> {
     depth::check(text)?;
     let mut reader = serde_json::Deserializer::from_slice(text);
@@ -109,23 +109,23 @@ fn read(root: &Node<'_>) -> LoadResult<Program> {
         }
         actions.push(action::action(&scope, &item)?);
     }
-    let mut tables = Tables::default();
+    let mut pipeline_objects = PipelineObjects::default();
     let pipelines = root.field("pipelines")?;
-    let mut reader = Pipelines {
+    let mut reader = PipelineReader {
         scope: &mut scope,
         actions: &actions,
         meters: &meters,
-        output: &mut tables,
-        calculations: calculations.len(),
+        output: &mut pipeline_objects,
+        calculation_count: calculations.len(),
     };
     let ingress = reader.pipeline(&item_named(&pipelines, "ingress")?)?;
     let egress = reader.pipeline(&item_named(&pipelines, "egress")?)?;
-    calculations.append(&mut tables.calculations);
+    calculations.append(&mut pipeline_objects.calculations);
     let checksums = list(root, "checksums", |item| objects::checksum(&scope, item))?;
     let digests = list(root, "learn_lists", |item| objects::digest(&scope, item))?;
     let field_lists = list(root, "field_lists", |item| objects::field_list(&scope, item))?;
-    check_numbers(root, "learn_lists", digests.iter().map(|digest| digest.json_id))?;
-    check_numbers(root, "field_lists", field_lists.iter().map(|list| list.json_id))?;
+    check_unique_ids(root, "learn_lists", digests.iter().map(|digest| digest.json_id))?;
+    check_unique_ids(root, "field_lists", field_lists.iter().map(|list| list.json_id))?;
     let aliases = aliases(&scope, root)?;
     Ok(Program {
         referenced_fields: scope.referenced_fields(),
@@ -140,8 +140,8 @@ fn read(root: &Node<'_>) -> LoadResult<Program> {
         meters,
         registers,
         actions,
-        profiles: tables.profiles,
-        tables: tables.tables,
+        profiles: pipeline_objects.profiles,
+        tables: pipeline_objects.tables,
         ingress,
         egress,
         checksums,
@@ -178,8 +178,8 @@ fn list<T>(root: &Node<'_>, name: &str, read: impl Fn(&Node<'_>) -> LoadResult<T
     }
 }
 
-fn check_numbers(root: &Node<'_>, name: &str, numbers: impl Iterator<Item = u32>) -> LoadResult<()> {
-    parser::unique(numbers).map_err(|number| root.error(format_args!("duplicate id {number} in {name:?}")))
+fn check_unique_ids(root: &Node<'_>, name: &str, ids: impl Iterator<Item = u32>) -> LoadResult<()> {
+    parser::check_unique(ids).map_err(|id| root.error(format_args!("duplicate id {id} in {name:?}")))
 }
 
 /// Returns the item with this name. simple_switch has one parser, one deparser and two pipelines.
@@ -211,7 +211,7 @@ fn value_sets(scope: &mut Scope, root: &Node<'_>) -> LoadResult<Vec<ValueSet>> {
 }
 
 fn deparser(scope: &Scope, node: &Node<'_>) -> LoadResult<Deparser> {
-    let reader = action::Statements {
+    let reader = action::StatementReader {
         scope,
         locals: Locals::None,
         count: 0,

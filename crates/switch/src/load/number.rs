@@ -18,7 +18,8 @@ pub fn unsigned(text: &str) -> Option<BigUint> {
     BigUint::parse_bytes(digits.as_bytes(), 16)
 }
 
-/// Parses digits as bytes, two digits for each byte; a single first digit is one byte, leading zeros are kept.
+/// Parses digits as bytes, two digits for each byte. For an odd number of digits, the first digit alone is one byte.
+/// Leading zeros are kept.
 pub fn bytes(text: &str) -> Option<Vec<u8>> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     if digits.is_empty() {

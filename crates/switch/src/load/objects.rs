@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::cursor::{LoadResult, Node};
-use super::expression::{BITS_MAX, Expressions, Locals};
+use super::expression::{BITS_MAX, ExpressionReader, Locals};
 use super::number;
 use super::scope::{Scope, next_index};
 use crate::externs::{Counter, Registers};
@@ -44,7 +44,7 @@ pub fn header_types(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
         }
         let variable_bits = match item.optional("length_exp") {
             Some(length) => {
-                let reader = Expressions {
+                let reader = ExpressionReader {
                     scope,
                     locals: Locals::Count(fields.len()),
                 };
@@ -123,7 +123,7 @@ pub fn headers(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
             return Err(item.error(format_args!("has invalid width {bits}: expected whole bytes")));
         }
         let id = HeaderId(next_index(scope.headers.len(), &item)?);
-        if scope.header_numbers.insert(item.u32_at("id")?, id).is_some() {
+        if scope.headers_by_json_id.insert(item.u32_at("id")?, id).is_some() {
             return Err(item.error("duplicate header id"));
         }
         if scope.header_names.insert(name.clone(), id).is_some() {
@@ -199,7 +199,7 @@ pub fn unions(scope: &mut Scope, types: &Node<'_>, node: &Node<'_>) -> LoadResul
             )));
         }
         let id = UnionId(next_index(scope.unions.len(), &item)?);
-        scope.union_numbers.insert(item.u32_at("id")?, id);
+        scope.unions_by_json_id.insert(item.u32_at("id")?, id);
         scope.union_names.insert(name.clone(), id);
         scope.unions.push(Union {
             name,
@@ -218,9 +218,9 @@ pub fn union_stacks(scope: &mut Scope, node: &Node<'_>) -> LoadResult<()> {
         let unions = list
             .items()?
             .map(|union| {
-                let number = union.u32()?;
-                let id = scope.union_numbers.get(&number).copied();
-                id.ok_or_else(|| union.error(format_args!("unknown header union id {number}")))
+                let json_id = union.u32()?;
+                let id = scope.unions_by_json_id.get(&json_id).copied();
+                id.ok_or_else(|| union.error(format_args!("unknown header union id {json_id}")))
             })
             .collect::<LoadResult<Vec<_>>>()?;
         if unions.len() > usize::from(u16::MAX) {
@@ -402,7 +402,7 @@ pub fn checksum(scope: &Scope, node: &Node<'_>) -> LoadResult<Checksum> {
     };
     let condition = match node.optional("if_cond") {
         Some(condition) => Some(
-            Expressions {
+            ExpressionReader {
                 scope,
                 locals: Locals::None,
             }

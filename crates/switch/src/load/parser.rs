@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use num_bigint::BigInt;
 
-use super::action::Statements;
+use super::action::StatementReader;
 use super::cursor::{LoadError, LoadResult, Node};
-use super::expression::{BITS_MAX, Expressions, Locals};
+use super::expression::{BITS_MAX, ExpressionReader, Locals};
 use super::number;
 use super::scope::{Scope, next_index};
 use crate::program::HeaderType;
@@ -24,7 +24,7 @@ pub fn parser(scope: &Scope, node: &Node<'_>) -> LoadResult<Parser> {
             StateId(next_index(index, &state)?),
         );
     }
-    let reader = Reader { scope, names };
+    let reader = ParserReader { scope, names };
     let mut states = Vec::new();
     for state in list.items()? {
         states.push(reader.state(&state)?);
@@ -36,14 +36,14 @@ pub fn parser(scope: &Scope, node: &Node<'_>) -> LoadResult<Parser> {
     Ok(Parser { init, states })
 }
 
-struct Reader<'s> {
+struct ParserReader<'s> {
     scope: &'s Scope,
     names: HashMap<String, StateId>,
 }
 
-impl Reader<'_> {
-    fn expressions(&self) -> Expressions<'_> {
-        Expressions {
+impl ParserReader<'_> {
+    fn expressions(&self) -> ExpressionReader<'_> {
+        ExpressionReader {
             scope: self.scope,
             locals: Locals::None,
         }
@@ -239,7 +239,7 @@ impl Reader<'_> {
             "shift" => ParserOp::Shift(first.u32()?),
             "advance" => ParserOp::Advance(self.expressions().data(&first)?),
             "primitive" => {
-                let reader = Statements {
+                let reader = StatementReader {
                     scope: self.scope,
                     locals: Locals::None,
                     count: 0,
@@ -339,7 +339,7 @@ fn masked(mut value: Vec<u8>, mask: Option<&[u8]>) -> Vec<u8> {
 }
 
 /// Checks that all numbers are unique; returns a duplicate as the error.
-pub fn unique(numbers: impl Iterator<Item = u32>) -> Result<(), u32> {
+pub fn check_unique(numbers: impl Iterator<Item = u32>) -> Result<(), u32> {
     let mut seen = HashSet::new();
     for number in numbers {
         if !seen.insert(number) {

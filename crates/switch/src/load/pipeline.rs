@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::cursor::{LoadResult, Node};
-use super::expression::{Expressions, Locals};
+use super::expression::{ExpressionReader, Locals};
 use super::number;
 use super::scope::{Scope, next_index};
 use crate::program::action::Action;
@@ -17,7 +17,7 @@ use crate::program::{Calculation, MeterArray};
 
 /// Objects that pipelines add to a program.
 #[derive(Default)]
-pub struct Tables {
+pub struct PipelineObjects {
     pub tables: Vec<Table>,
     pub profiles: Vec<Profile>,
     /// Calculations of selectors.
@@ -25,17 +25,17 @@ pub struct Tables {
 }
 
 /// Reader of pipelines.
-pub struct Pipelines<'s> {
+pub struct PipelineReader<'s> {
     pub scope: &'s mut Scope,
     pub actions: &'s [Action],
     pub meters: &'s [MeterArray],
     /// Output for tables, profiles and selector calculations.
-    pub output: &'s mut Tables,
+    pub output: &'s mut PipelineObjects,
     /// Number of calculations that are not in `output`.
-    pub calculations: usize,
+    pub calculation_count: usize,
 }
 
-impl Pipelines<'_> {
+impl PipelineReader<'_> {
     /// Reads a pipeline with its tables and profiles.
     pub fn pipeline(&mut self, node: &Node<'_>) -> LoadResult<Pipeline> {
         if let Some(profiles) = node.optional("action_profiles") {
@@ -49,7 +49,7 @@ impl Pipelines<'_> {
         let first_table = self.output.tables.len();
         let mut names: HashMap<String, NodeId> = HashMap::new();
         let mut count = 0;
-        let mut name = |item: &Node<'_>| -> LoadResult<()> {
+        let mut add_name = |item: &Node<'_>| -> LoadResult<()> {
             let id = NodeId(next_index(count, item)?);
             count += 1;
             match names.insert(item.str_at("name")?.to_owned(), id) {
@@ -59,27 +59,27 @@ impl Pipelines<'_> {
         };
         for list in [Some(tables), Some(conditions), calls].into_iter().flatten() {
             for item in list.items()? {
-                name(&item)?;
+                add_name(&item)?;
             }
         }
-        let flow = NodeNames { names };
+        let node_names = NodeNames { names };
         let mut nodes = Vec::new();
         for (index, table) in tables.items()?.enumerate() {
-            let table = self.table(&table, &flow)?;
+            let table = self.table(&table, &node_names)?;
             self.output.tables.push(table);
             nodes.push(FlowNode::Table(TableId(next_index(first_table + index, node)?)));
         }
         for condition in conditions.items()? {
-            nodes.push(self.condition(&condition, &flow)?);
+            nodes.push(self.condition(&condition, &node_names)?);
         }
         if let Some(calls) = &calls {
             for call in calls.items()? {
-                nodes.push(self.call(&call, &flow)?);
+                nodes.push(self.call(&call, &node_names)?);
             }
         }
         Ok(Pipeline {
             name: node.str_at("name")?.to_owned(),
-            init: flow.next(node, "init_table")?,
+            init: node_names.next(node, "init_table")?,
             nodes,
         })
     }
@@ -109,25 +109,25 @@ impl Pipelines<'_> {
 
     fn selector(&mut self, node: &Node<'_>) -> LoadResult<crate::program::ids::CalculationId> {
         let calculation = super::objects::calculation(self.scope, node, "input")?;
-        let id = next_index(self.calculations + self.output.calculations.len(), node)?;
+        let id = next_index(self.calculation_count + self.output.calculations.len(), node)?;
         self.output.calculations.push(calculation);
         Ok(crate::program::ids::CalculationId(id))
     }
 
-    fn condition(&self, node: &Node<'_>, flow: &NodeNames) -> LoadResult<FlowNode> {
-        let reader = Expressions {
+    fn condition(&self, node: &Node<'_>, node_names: &NodeNames) -> LoadResult<FlowNode> {
+        let reader = ExpressionReader {
             scope: self.scope,
             locals: Locals::None,
         };
         let expression = node.field("expression")?;
         Ok(FlowNode::Condition {
             condition: reader.bool(&expression)?,
-            on_true: flow.next(node, "true_next")?,
-            on_false: flow.next(node, "false_next")?,
+            on_true: node_names.next(node, "true_next")?,
+            on_false: node_names.next(node, "false_next")?,
         })
     }
 
-    fn call(&self, node: &Node<'_>, flow: &NodeNames) -> LoadResult<FlowNode> {
+    fn call(&self, node: &Node<'_>, node_names: &NodeNames) -> LoadResult<FlowNode> {
         let action = self.scope.action(node.u32_at("action_id")?, node)?;
         if self
             .actions
@@ -138,11 +138,11 @@ impl Pipelines<'_> {
         }
         Ok(FlowNode::Action {
             action,
-            next: flow.next(node, "next_node")?,
+            next: node_names.next(node, "next_node")?,
         })
     }
 
-    fn table(&mut self, node: &Node<'_>, flow: &NodeNames) -> LoadResult<Table> {
+    fn table(&mut self, node: &Node<'_>, node_names: &NodeNames) -> LoadResult<Table> {
         let key_node = node.field("key")?;
         let key = key_node
             .items()?
@@ -172,10 +172,10 @@ impl Pipelines<'_> {
             (Some(size), None) => size.u32()?,
             (None, None) => return Err(node.error("max_size and entries are missing")),
         };
-        let next = self.next(node, flow, &actions)?;
+        let next = self.next(node, node_names, &actions)?;
         let next_without_action = match next {
             Next::ByHit { miss, .. } => miss,
-            Next::ByAction(_) => flow.next(node, "base_default_next")?,
+            Next::ByAction(_) => node_names.next(node, "base_default_next")?,
         };
         Ok(Table {
             name: node.str_at("name")?.to_owned(),
@@ -264,7 +264,7 @@ impl Pipelines<'_> {
             .collect()
     }
 
-    fn next(&self, node: &Node<'_>, flow: &NodeNames, actions: &[ActionId]) -> LoadResult<Next> {
+    fn next(&self, node: &Node<'_>, node_names: &NodeNames, actions: &[ActionId]) -> LoadResult<Next> {
         let next = node.field("next_tables")?;
         let has = |name: &str| next.value().get(name).is_some();
         if has("__HIT__") || has("__MISS__") {
@@ -272,8 +272,8 @@ impl Pipelines<'_> {
                 return Err(next.error("__HIT__ and __MISS__ must both be present"));
             }
             return Ok(Next::ByHit {
-                hit: flow.next(&next, "__HIT__")?,
-                miss: flow.next(&next, "__MISS__")?,
+                hit: node_names.next(&next, "__HIT__")?,
+                miss: node_names.next(&next, "__MISS__")?,
             });
         }
         let mut by_action = Vec::new();
@@ -285,7 +285,7 @@ impl Pipelines<'_> {
             if !has(name) {
                 return Err(next.error(format_args!("next node after action {name:?} is missing")));
             }
-            by_action.push((*id, flow.next(&next, name)?));
+            by_action.push((*id, node_names.next(&next, name)?));
         }
         Ok(Next::ByAction(by_action))
     }

@@ -17,13 +17,12 @@ pub struct Scope {
     pub type_names: HashMap<String, TypeId>,
     pub headers: Vec<Header>,
     pub header_names: HashMap<String, HeaderId>,
-    /// Headers by their id in the JSON.
-    pub header_numbers: HashMap<u32, HeaderId>,
+    pub headers_by_json_id: HashMap<u32, HeaderId>,
     pub stacks: Vec<Stack>,
     pub stack_names: HashMap<String, StackId>,
     pub unions: Vec<Union>,
     pub union_names: HashMap<String, UnionId>,
-    pub union_numbers: HashMap<u32, UnionId>,
+    pub unions_by_json_id: HashMap<u32, UnionId>,
     pub union_stacks: Vec<UnionStack>,
     pub union_stack_names: HashMap<String, UnionStackId>,
     pub value_sets: HashMap<String, ValueSetId>,
@@ -31,6 +30,7 @@ pub struct Scope {
     pub counters: HashMap<String, CounterId>,
     pub meters: HashMap<String, MeterId>,
     pub registers: HashMap<String, RegisterId>,
+    /// Actions by their id in the JSON.
     pub actions: HashMap<u32, ActionId>,
     pub profiles: HashMap<String, ProfileId>,
     /// Fields and headers that the loaded elements read or write.
@@ -83,9 +83,9 @@ impl Scope {
         profile: profiles -> ProfileId, "action profile";
     }
 
-    pub fn action(&self, number: u32, node: &Node<'_>) -> LoadResult<ActionId> {
-        let id = self.actions.get(&number).copied();
-        id.ok_or_else(|| node.error(format_args!("unknown action id {number}")))
+    pub fn action(&self, json_id: u32, node: &Node<'_>) -> LoadResult<ActionId> {
+        let id = self.actions.get(&json_id).copied();
+        id.ok_or_else(|| node.error(format_args!("unknown action id {json_id}")))
     }
 
     /// Resolves a whole header: all of its fields count as referenced.
@@ -97,14 +97,15 @@ impl Scope {
 
     /// Resolves a header of a stack or union: all of its fields count as referenced, because they are accessible through the
     /// stack or union.
-    pub fn header_by_id(&self, number: u32, node: &Node<'_>) -> LoadResult<HeaderId> {
-        let id = self.header_numbers.get(&number).copied();
-        let header = id.ok_or_else(|| node.error(format_args!("unknown header id {number}")))?;
+    pub fn header_by_id(&self, json_id: u32, node: &Node<'_>) -> LoadResult<HeaderId> {
+        let id = self.headers_by_json_id.get(&json_id).copied();
+        let header = id.ok_or_else(|| node.error(format_args!("unknown header id {json_id}")))?;
         self.references.borrow_mut().headers.insert(header);
         Ok(header)
     }
 
-    /// Resolves the header of `mark_to_drop`, which writes two fields. The field that is set to 0 does not count as referenced.
+    /// Resolves the header of `mark_to_drop`, which writes `egress_spec` and sets `mcast_grp` to 0. Only `egress_spec` counts
+    /// as referenced.
     pub fn mark_to_drop_header(&self, name: &str, node: &Node<'_>) -> LoadResult<HeaderId> {
         let header = self.known_header(name, node)?;
         if let Some(field) = self.type_of(header, node)?.field("egress_spec") {

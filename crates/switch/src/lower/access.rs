@@ -1,5 +1,4 @@
-//! Resolution of header expressions: a static expression to its header, a dynamic expression to a representative of the
-//! same type.
+//! Resolves header expressions: a static expression to its header, a dynamic expression to one header of the same type.
 
 use num_traits::ToPrimitive;
 

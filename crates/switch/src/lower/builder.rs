@@ -37,7 +37,7 @@ pub enum LowerError {
     MissingField(&'static str),
     /// The algorithm of a calculation is unknown.
     #[error("unknown algorithm {algorithm:?} of calculation {name}")]
-    Algorithm {
+    UnknownAlgorithm {
         /// Calculation.
         name: String,
         /// Algorithm.
@@ -45,7 +45,7 @@ pub enum LowerError {
     },
     /// The lookup structures reject a table.
     #[error("invalid table {name}: {problem}")]
-    Table {
+    InvalidTable {
         /// Table.
         name: String,
         /// Problem.
@@ -60,7 +60,7 @@ pub enum LowerError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(u32);
 
-/// Tables that operations refer to by index.
+/// Constants, expressions and other data that operations refer to by index (not match-action tables).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SideTables {
     /// Constants of up to 128 bits.
@@ -97,7 +97,9 @@ pub struct Builder<'p> {
     pub side_tables: SideTables,
     labels: Vec<Option<Pc>>,
     lock_sets: HashMap<Vec<RegisterId>, Index>,
+    /// Number of allocated 64-bit registers.
     r: u16,
+    /// Number of allocated 128-bit registers.
     w: u16,
     /// Name of the current object, for errors.
     pub context: String,
@@ -138,7 +140,7 @@ impl<'p> Builder<'p> {
 
     /// Creates a label to bind later.
     pub fn label(&mut self) -> Result<Label, LowerError> {
-        let label = Label(number(self.labels.len())?);
+        let label = Label(to_index(self.labels.len())?);
         self.labels.push(None);
         Ok(label)
     }
@@ -164,14 +166,14 @@ impl<'p> Builder<'p> {
     }
 
     /// Allocates a 64-bit register; [`Builder::release`] frees it.
-    pub fn r(&mut self) -> Result<R, LowerError> {
+    pub fn alloc_r(&mut self) -> Result<R, LowerError> {
         let r = R::try_from(self.r).map_err(|_| LowerError::TooDeep(self.context.clone()))?;
         self.r += 1;
         Ok(r)
     }
 
     /// Allocates a 128-bit register.
-    pub fn w(&mut self) -> Result<W, LowerError> {
+    pub fn alloc_w(&mut self) -> Result<W, LowerError> {
         let w = W::try_from(self.w).map_err(|_| LowerError::TooDeep(self.context.clone()))?;
         self.w += 1;
         Ok(w)
@@ -188,11 +190,13 @@ impl<'p> Builder<'p> {
         self.w = w;
     }
 
-    pub fn wide(&mut self, value: u128) -> Result<Index, LowerError> {
+    /// Adds a constant to the side tables; returns its index.
+    pub fn wide_constant(&mut self, value: u128) -> Result<Index, LowerError> {
         push(&mut self.side_tables.wide, value)
     }
 
-    pub fn bytes(&mut self, bytes: Vec<u8>) -> Result<Index, LowerError> {
+    /// Adds a constant as bytes to the side tables; returns its index.
+    pub fn byte_constant(&mut self, bytes: Vec<u8>) -> Result<Index, LowerError> {
         push(&mut self.side_tables.bytes, bytes)
     }
 
@@ -245,9 +249,10 @@ impl<'p> Builder<'p> {
     }
 }
 
-/// Jump threading: replaces each target by the final target of its chain of jumps, and a jump to an end by an end.
+/// Jump threading: replaces each target by the final target of its chain of jumps, and a jump to [`Op::End`] by
+/// [`Op::End`].
 fn thread_jumps(code: &mut [Op], labels: &mut [Option<Pc>]) {
-    /// Maximum length of a jump chain to follow; cyclic chains exist.
+    /// Maximum number of positions of a jump chain, including the start. The limit ends cyclic chains.
     const JUMPS_MAX: usize = 8;
     let final_targets: Vec<Pc> = (0..code.len() as Pc)
         .map(|start| {
@@ -285,13 +290,13 @@ impl Label {
     }
 }
 
-/// Converts a count to an index of an operation.
-pub fn number(count: usize) -> Result<u32, LowerError> {
+/// Converts a count to a 32-bit index.
+pub fn to_index(count: usize) -> Result<u32, LowerError> {
     u32::try_from(count).map_err(|_| LowerError::TooLarge)
 }
 
 fn push<T>(list: &mut Vec<T>, item: T) -> Result<Index, LowerError> {
-    let index = number(list.len())?;
+    let index = to_index(list.len())?;
     list.push(item);
     Ok(index)
 }

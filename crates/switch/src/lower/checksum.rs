@@ -1,12 +1,12 @@
 //! Lowering of checksums and their conditions.
 
-use super::builder::{Builder, LowerError, number};
+use super::builder::{Builder, LowerError, to_index};
 use crate::exec::op::{Op, Pc};
 use crate::program::ChecksumKind;
 use crate::program::expr::{Bool, HeaderExpr};
 
 impl Builder<'_> {
-    /// Lowers the checksums that the parser verifies, or those that the deparser updates.
+    /// Lowers the checksums to verify (`verify`) or to update; returns the position of the first operation.
     pub fn checksums(&mut self, verify: bool) -> Result<Pc, LowerError> {
         self.context = "the checksums".to_owned();
         let start = self.current_pc()?;
@@ -25,7 +25,7 @@ impl Builder<'_> {
             if let Some(condition) = &checksum.condition {
                 self.branch(condition, false, skip)?;
             }
-            let checksum = number(index)?;
+            let checksum = to_index(index)?;
             self.emit(if verify {
                 Op::Verify { checksum }
             } else {

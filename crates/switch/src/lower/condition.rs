@@ -1,4 +1,4 @@
-//! Lowering of conditions to jumps, so only the deciding operands are computed.
+//! Lowering of conditions to jumps: operands that cannot change the result are not computed.
 
 use super::access;
 use super::builder::{Builder, Label, LowerError, low_bits};
@@ -75,7 +75,7 @@ impl Builder<'_> {
         to: Label,
     ) -> Result<(), LowerError> {
         if is_and == expected {
-            // If the first operand has the opposite value, the jump is not taken.
+            // If `left` differs from `expected`, the jump is not taken.
             let end = self.label()?;
             self.branch(left, !expected, end)?;
             self.branch(right, expected, to)?;
@@ -220,7 +220,7 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// Emits the comparison of a field of up to two bytes with a constant as one operation; `None` for other operands.
+    /// Returns one operation that compares a field of up to two bytes with a constant; `None` for other operands.
     fn compare_bytes(
         &self,
         (compare, left, right): (Compare, &Data, &Data),
@@ -242,7 +242,8 @@ impl Builder<'_> {
         self.branch_bytes(*field, (low, high), inside == expected, to)
     }
 
-    /// Emits a branch if a field of up to two bytes is (not) within bounds; `None` for other fields or unreachable bounds.
+    /// Returns the operation that branches if a field of up to two bytes is inside (`inside`) or outside of inclusive bounds.
+    /// Returns `None` for other fields or if `high` exceeds the field's maximum.
     pub fn branch_bytes(
         &self,
         field: FieldRef,

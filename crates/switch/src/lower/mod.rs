@@ -1,8 +1,8 @@
 //! Lowering of a [`Program`] to its executable form, one linear list of operations.
 //!
-//! All static decisions are made here: the locations of fields, the lane of each expression, the gathering of keys
-//! and checksum inputs, the registers that an action locks. The result is deterministic: the same program yields the
-//! same form, and the digest of the form is part of the evidence.
+//! All static decisions are made here: the locations of fields, the width (64 or 128 bits) in which each expression is
+//! evaluated, how keys and checksum inputs are gathered, and the registers that an action locks. The result is
+//! deterministic: the same program yields the same executable form. The digest of this form is part of the evidence.
 
 mod access;
 pub(crate) mod builder;
@@ -34,7 +34,7 @@ use crate::program::expr::Data;
 use crate::program::ids::HeaderId;
 use crate::program::parser::{KeyPart, Match};
 
-/// Select expression of a parser state that is evaluated as a tree.
+/// Select expression of a parser state. The expressions of its key stay trees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParserSelect {
     /// Parts of the key.
@@ -56,7 +56,7 @@ pub struct Executable {
     pub standard_metadata: StandardMetadata,
     /// Operations.
     pub code: Vec<Op>,
-    /// Tables that the operations refer to.
+    /// Constants, expressions and other data that operations refer to by index (not match-action tables).
     pub side_tables: SideTables,
     /// Select expressions of the parser.
     pub parser_selects: Vec<ParserSelect>,
@@ -89,7 +89,7 @@ pub struct Executable {
 /// Lowers a program.
 ///
 /// # Errors
-/// The reason why the program cannot run.
+/// Returns the reason why the program cannot run.
 pub fn lower(program: Program) -> Result<Executable, LowerError> {
     let layout = Layout::of(&program).ok_or(LowerError::HeadersTooLarge)?;
     let standard = StandardMetadata::locate(&program, &layout)?;

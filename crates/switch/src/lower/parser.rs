@@ -8,7 +8,7 @@ use crate::program::expr::Data;
 use crate::program::ids::{FieldRef, StateId};
 use crate::program::parser::{Extract, KeyPart, Match, Parser, ParserOp, State};
 
-/// Select expression with a key that does not fit in a register; targets are labels.
+/// Select expression that is evaluated as a tree; its targets are labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnresolvedSelect {
     /// Parts of the key.
@@ -20,7 +20,8 @@ pub struct UnresolvedSelect {
 }
 
 impl Builder<'_> {
-    /// Lowers the parser; select expressions that are evaluated as trees are added to `selects`.
+    /// Lowers the parser; returns the position of the first operation. Select expressions that are evaluated as trees are added
+    /// to `selects`.
     pub fn parser(&mut self, selects: &mut Vec<UnresolvedSelect>) -> Result<u32, LowerError> {
         let start = self.current_pc()?;
         let program = self.program;
@@ -91,7 +92,7 @@ impl Builder<'_> {
                 return self.plain(&statement);
             }
             ParserOp::SetLookahead(field, offset, bits) if *bits <= 64 => {
-                let r = self.r()?;
+                let r = self.alloc_r()?;
                 self.emit(Op::Peek {
                     r,
                     offset: *offset,
@@ -134,11 +135,11 @@ impl Builder<'_> {
             });
             return Ok(());
         }
-        let has_values = state
+        let only_values = state
             .transitions
             .iter()
             .all(|case| matches!(case.matches, Match::Value { .. }));
-        let key = if has_values {
+        let key = if only_values {
             self.narrow_key(&state.key)?
         } else {
             None
@@ -148,7 +149,7 @@ impl Builder<'_> {
             for case in &state.transitions {
                 cases.push((case.matches.clone(), target(case.next)?));
             }
-            let index = super::builder::number(selects.len())?;
+            let index = super::builder::to_index(selects.len())?;
             selects.push(UnresolvedSelect {
                 key: state.key.clone(),
                 cases,
@@ -177,7 +178,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Lowers the cases of a key that is one field of up to two bytes to one operation for each case; `None` for other keys.
+    /// Lowers each case to one operation if the key is one field of up to two bytes and no case has a mask; `None` otherwise.
     fn plain_cases(
         &self,
         state: &State,
@@ -232,7 +233,7 @@ impl Builder<'_> {
                     None => return Ok(None),
                 },
                 KeyPart::Lookahead(offset, _) => {
-                    let r = self.r()?;
+                    let r = self.alloc_r()?;
                     // BMv2 reads beyond the packet; here the missing bits are 0.
                     self.emit(Op::Peek {
                         r,
@@ -247,7 +248,7 @@ impl Builder<'_> {
             full_key = Some(match full_key {
                 None => r,
                 Some(previous) => {
-                    let combined = self.r()?;
+                    let combined = self.alloc_r()?;
                     let shift = u64::from(bits.next_multiple_of(8));
                     self.emit(Op::AluConst {
                         op: Alu::Shl,
@@ -328,7 +329,7 @@ fn loop_states(parser: &Parser) -> Vec<bool> {
     loops
 }
 
-/// Converts up to 8 big-endian bytes.
+/// Converts up to 8 big-endian bytes to a number.
 fn number(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -12,11 +12,11 @@ use crate::program::pipeline::{Next, Node, Pipeline, Table};
 /// Successors of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TableSuccessors {
-    /// After a hit, by action.
+    /// Next operation after a hit, indexed by action id.
     pub hit: Vec<Pc>,
-    /// After a miss, by action.
+    /// Next operation after a miss, indexed by action id.
     pub miss: Vec<Pc>,
-    /// After a lookup without an action: a miss without a default action, or an empty group.
+    /// Next operation after a lookup without an action: a miss without a default action, or an empty group.
     pub no_action: Pc,
 }
 
@@ -157,7 +157,7 @@ fn order(program: &Program, pipeline: &Pipeline) -> Result<Vec<NodeId>, LowerErr
     #[derive(Clone, Copy, PartialEq)]
     enum VisitState {
         Unvisited,
-        Open,
+        OnPath,
         Done,
     }
     let mut visits = vec![VisitState::Unvisited; pipeline.nodes.len()];
@@ -177,13 +177,13 @@ fn order(program: &Program, pipeline: &Pipeline) -> Result<Vec<NodeId>, LowerErr
         }
         match *visit {
             VisitState::Done => continue,
-            VisitState::Open => return Err(LowerError::ControlFlowCycle(pipeline.name.clone())),
-            VisitState::Unvisited => *visit = VisitState::Open,
+            VisitState::OnPath => return Err(LowerError::ControlFlowCycle(pipeline.name.clone())),
+            VisitState::Unvisited => *visit = VisitState::OnPath,
         }
         stack.push((node, true));
         for next in successors(program, pipeline, node) {
             match visits.get(next.index()) {
-                Some(VisitState::Open) => return Err(LowerError::ControlFlowCycle(pipeline.name.clone())),
+                Some(VisitState::OnPath) => return Err(LowerError::ControlFlowCycle(pipeline.name.clone())),
                 Some(VisitState::Unvisited) => stack.push((next, false)),
                 _ => {}
             }

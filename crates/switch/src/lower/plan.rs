@@ -1,4 +1,4 @@
-//! Copy plans for keys, hashes and checksums.
+//! Plans that list the bytes and bits of keys, hashes and checksums.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::program::{Calculation, Input, Program};
 pub enum KeyStep {
     /// Whole bytes.
     Copy {
-        /// Offset of the header's validity: fields of an invalid header count as zero. `None` for metadata.
+        /// Offset of the header's validity: fields of an invalid header count as zero. `None` for metadata and for a validity.
         valid: Option<u32>,
         /// Source offset.
         at: u32,
@@ -129,7 +129,7 @@ pub enum InputStep {
         /// Offset of the bytes.
         bytes: u32,
     },
-    /// Constant: bytes, and the number of bits to use from their end.
+    /// Constant: bytes and width in bits; the calculation uses the last bits of the bytes.
     Constant(Vec<u8>, u32),
     /// Whole header; skipped if invalid.
     Header(crate::program::ids::HeaderId),

@@ -14,7 +14,7 @@ pub struct Range {
     pub high: BigInt,
 }
 
-/// Larger shifts are evaluated with arbitrary-precision integers.
+/// Maximum left shift with a known range, bits. Larger shifts are evaluated with arbitrary-precision integers.
 const SHIFT_MAX: u32 = 256;
 
 impl Range {
@@ -90,10 +90,10 @@ pub fn of_field(program: &Program, field: FieldRef) -> Range {
     }
 }
 
-/// Returns the range of an expression; `None` if no useful bound is known. `args` are the widths of the action's
-/// parameters.
-pub fn of(program: &Program, args: &[u32], data: &Data) -> Option<Range> {
-    let of = |data: &Data| of(program, args, data);
+/// Returns the range of an expression; `None` if no useful bound is known. `param_bits` are the widths of
+/// the action's parameters.
+pub fn of(program: &Program, param_bits: &[u32], data: &Data) -> Option<Range> {
+    let of = |data: &Data| of(program, param_bits, data);
     Some(match data {
         Data::Const(value) => Range::single(value.clone()),
         Data::Field(field) => of_field(program, *field),
@@ -117,7 +117,7 @@ pub fn of(program: &Program, args: &[u32], data: &Data) -> Option<Range> {
                 },
             )
         }
-        Data::Param(index) => Range::unsigned(*args.get(*index as usize)?),
+        Data::Param(index) => Range::unsigned(*param_bits.get(*index as usize)?),
         Data::Register(register, _) => Range::unsigned(program.registers.get(register.index())?.bits),
         Data::Binary(op, left, right) => binary(*op, &of(left)?, &of(right)?)?,
         Data::Not(value) => {

@@ -240,7 +240,7 @@ impl Builder<'_> {
 
     /// Returns the layout of a field that a plain store supports: at most 64 bits, including the bits below the field in its
     /// last byte.
-    fn stores_narrow(&self, field: FieldRef) -> Option<layout::FieldLayout> {
+    fn plain_store_layout(&self, field: FieldRef) -> Option<layout::FieldLayout> {
         let field_layout = self.layout.field(field)?;
         let is_supported = !field_layout.variable
             && !field_layout.saturating
@@ -250,7 +250,7 @@ impl Builder<'_> {
 
     /// Emits a store of a register's low bits in a field; false if a plain store is not possible.
     pub fn store(&mut self, field: FieldRef, r: R) -> bool {
-        match self.stores_narrow(field) {
+        match self.plain_store_layout(field) {
             Some(field_layout) => {
                 self.emit(narrow_store(r, field_layout));
                 true
@@ -278,7 +278,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Emits a store of an action argument in a field of whole bytes or with separate bytes.
+    /// Emits a store of an action argument in a field that consists of whole bytes or has 8 bytes of its own; false if not
+    /// possible.
     fn store_arg(&mut self, field_layout: layout::FieldLayout, value: &Data) -> bool {
         let Data::Param(param) = value else { return false };
         let (Some(width), Some(arg)) = (
@@ -333,7 +334,7 @@ impl Builder<'_> {
         if let Data::Const(value) = value
             && field_layout.whole_bytes()
         {
-            let constant = self.bytes(constant_bytes(value, field_layout.bits))?;
+            let constant = self.byte_constant(constant_bytes(value, field_layout.bits))?;
             self.emit(Op::Fill {
                 at: field_layout.start(),
                 constant,
@@ -350,7 +351,7 @@ impl Builder<'_> {
             Reg::Wide(w) => w,
             Reg::Narrow(a) => {
                 let signed = self.range(value).is_some_and(|range| range.is_negative());
-                let w = self.w()?;
+                let w = self.alloc_w()?;
                 self.emit(Op::Widen { w, a, signed });
                 w
             }
@@ -364,7 +365,7 @@ impl Builder<'_> {
         Ok(true)
     }
 
-    /// Emits a byte copy between fields of whole bytes.
+    /// Emits a byte copy between fields of whole bytes; false if a copy is not possible or not faster.
     fn copy(&mut self, to: FieldRef, target: layout::FieldLayout, value: &Data) -> bool {
         let Data::Field(from) = value else { return false };
         let Some(source) = self.layout.field(*from) else {
@@ -372,7 +373,7 @@ impl Builder<'_> {
         };
         let is_byte_copy =
             source.bits == target.bits && source.whole_bytes() && target.whole_bytes() && !source.variable;
-        // Loads and stores are as fast for values that fit in a register.
+        // For values that fit in a register, a load and a store are as fast.
         if !is_byte_copy || target.bits <= 64 || to == *from {
             return false;
         }
@@ -392,7 +393,7 @@ impl Builder<'_> {
         u8::try_from(index).ok()
     }
 
-    fn is_narrow_register(&self, register: RegisterId) -> bool {
+    fn has_narrow_cells(&self, register: RegisterId) -> bool {
         self.program
             .registers
             .get(register.index())
@@ -408,16 +409,16 @@ impl Builder<'_> {
         let (LValue::Field(field), Some(lock_index)) = (target, self.lock_index(register)) else {
             return Ok(false);
         };
-        if !self.is_narrow_register(register) {
+        if !self.has_narrow_cells(register) {
             return self.wide_register_read(*field, lock_index, index);
         }
-        if self.stores_narrow(*field).is_none() {
+        if self.plain_store_layout(*field).is_none() {
             return Ok(false);
         }
         let Some(index) = self.narrow(index, Precision::Exact)? else {
             return Ok(false);
         };
-        let r = self.r()?;
+        let r = self.alloc_r()?;
         let missing = self.label()?;
         self.emit(Op::RegisterRead {
             r,
@@ -430,7 +431,7 @@ impl Builder<'_> {
         Ok(true)
     }
 
-    /// Emits a wide read into a field that truncates to its width.
+    /// Emits a read of a register cell wider than 64 bits: the field keeps the low bits; false if not possible.
     fn wide_register_read(
         &mut self,
         field: FieldRef,
@@ -461,7 +462,7 @@ impl Builder<'_> {
         index: &Data,
         value: &Data,
     ) -> Result<bool, LowerError> {
-        let (Some(lock_index), true) = (self.lock_index(register), self.is_narrow_register(register)) else {
+        let (Some(lock_index), true) = (self.lock_index(register), self.has_narrow_cells(register)) else {
             return Ok(false);
         };
         let bits = self
@@ -488,13 +489,13 @@ impl Builder<'_> {
         let (LValue::Field(field), Ok(meter)) = (target, u16::try_from(meter.0)) else {
             return Ok(false);
         };
-        if self.stores_narrow(*field).is_none() {
+        if self.plain_store_layout(*field).is_none() {
             return Ok(false);
         }
         let Some(index) = self.narrow(index, Precision::Exact)? else {
             return Ok(false);
         };
-        let r = self.r()?;
+        let r = self.alloc_r()?;
         let missing = self.label()?;
         self.emit(Op::Meter {
             r,
@@ -517,17 +518,17 @@ impl Builder<'_> {
         let LValue::Field(field) = target else {
             return Ok(false);
         };
-        if self.stores_narrow(*field).is_none() {
+        if self.plain_store_layout(*field).is_none() {
             return Ok(false);
         }
-        // BMv2 reads both values as 64 bits and adds in 64 bits.
+        // BMv2 reads base and size as 64 bits and adds in 64 bits.
         let (Some(base), Some(size)) = (
             self.narrow(base, Precision::Low(64))?,
             self.narrow(size, Precision::Low(64))?,
         ) else {
             return Ok(false);
         };
-        let (hash, divisor, r) = (self.r()?, self.r()?, self.r()?);
+        let (hash, divisor, r) = (self.alloc_r()?, self.alloc_r()?, self.alloc_r()?);
         let nonzero = self.label()?;
         self.emit(Op::Hash { r: hash, calculation });
         self.emit(Op::Move { r: divisor, a: size });
@@ -557,7 +558,7 @@ impl Builder<'_> {
         let LValue::Field(field) = target else {
             return Ok(false);
         };
-        if self.stores_narrow(*field).is_none() {
+        if self.plain_store_layout(*field).is_none() {
             return Ok(false);
         }
         let (Some(low), Some(high)) = (
@@ -566,7 +567,7 @@ impl Builder<'_> {
         ) else {
             return Ok(false);
         };
-        let r = self.r()?;
+        let r = self.alloc_r()?;
         let missing = self.label()?;
         self.emit(Op::Random {
             r,
@@ -595,7 +596,7 @@ fn constant_bytes(value: &BigInt, bits: u32) -> Vec<u8> {
     bytes
 }
 
-/// Returns the register arrays that the statements access, in order.
+/// Returns the register arrays that the statements access, in the order of ids.
 pub fn registers_of(body: &[Statement]) -> BTreeSet<RegisterId> {
     let mut registers = BTreeSet::new();
     for statement in body {

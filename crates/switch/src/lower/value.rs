@@ -33,7 +33,7 @@ pub enum Reg {
     Wide(W),
 }
 
-/// Lane of an operation.
+/// Register width of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     Narrow,
@@ -75,7 +75,7 @@ impl Builder<'_> {
         match self.value(data, precision)? {
             Some(Reg::Narrow(r)) => Ok(Some(r)),
             Some(Reg::Wide(a)) if matches!(precision, Precision::Low(bits) if bits <= 64) => {
-                let r = self.r()?;
+                let r = self.alloc_r()?;
                 self.emit(Op::Narrow { r, a });
                 Ok(Some(r))
             }
@@ -89,7 +89,7 @@ impl Builder<'_> {
         match self.value(data, precision)? {
             Some(Reg::Wide(w)) => Ok(Some(w)),
             Some(Reg::Narrow(a)) => {
-                let w = self.w()?;
+                let w = self.alloc_w()?;
                 self.emit(Op::Widen { w, a, signed });
                 Ok(Some(w))
             }
@@ -148,7 +148,7 @@ impl Builder<'_> {
         }
         // Only the rare part becomes a tree; the surrounding expression stays fast.
         if lane == Lane::Narrow && self.range(data).is_some() {
-            let r = self.r()?;
+            let r = self.alloc_r()?;
             let expression = self.expression(data)?;
             self.emit(Op::Tree { r, expression });
             return Ok(Some(Reg::Narrow(r)));
@@ -160,7 +160,7 @@ impl Builder<'_> {
         let bits = low_bits(value);
         Ok(match lane {
             Lane::Narrow => {
-                let r = self.r()?;
+                let r = self.alloc_r()?;
                 // This lane holds only the low 64 bits.
                 self.emit(Op::Const {
                     r,
@@ -169,8 +169,8 @@ impl Builder<'_> {
                 Reg::Narrow(r)
             }
             Lane::Wide => {
-                let w = self.w()?;
-                let constant = self.wide(bits)?;
+                let w = self.alloc_w()?;
+                let constant = self.wide_constant(bits)?;
                 self.emit(Op::WideConst { w, constant });
                 Reg::Wide(w)
             }
@@ -179,7 +179,7 @@ impl Builder<'_> {
 
     fn count(&mut self, at: Option<u32>) -> LowerResult<Reg> {
         let Some(at) = at else { return Ok(None) };
-        let r = self.r()?;
+        let r = self.alloc_r()?;
         self.emit(Op::Load2 { r, at });
         Ok(Some(Reg::Narrow(r)))
     }
@@ -202,7 +202,7 @@ impl Builder<'_> {
         let bits = field.bits;
         let span = bits + u32::from(field.shift);
         if span <= 64 {
-            let r = self.r()?;
+            let r = self.alloc_r()?;
             self.emit(narrow_load(r, field));
             if field.signed && bits < 64 {
                 self.emit(Op::SignExtend { r, bits: bits as u8 });
@@ -212,7 +212,7 @@ impl Builder<'_> {
         if span > 128 {
             return Ok(None);
         }
-        let w = self.w()?;
+        let w = self.alloc_w()?;
         self.emit(Op::WideLoad {
             w,
             at: field.end - 16,
@@ -223,7 +223,7 @@ impl Builder<'_> {
             self.emit(Op::WideSignExtend { w, bits: bits as u8 });
         }
         if bits <= 64 {
-            let r = self.r()?;
+            let r = self.alloc_r()?;
             self.emit(Op::Narrow { r, a: w });
             return Ok(Some(Reg::Narrow(r)));
         }
@@ -237,14 +237,14 @@ impl Builder<'_> {
         };
         let (bits, offset) = (*bits, *offset);
         if bits <= 64 {
-            let r = self.r()?;
+            let r = self.alloc_r()?;
             self.emit(Op::Arg { r, at: offset });
             return Ok(Some(Reg::Narrow(r)));
         }
         if bits > 128 {
             return Ok(None);
         }
-        let w = self.w()?;
+        let w = self.alloc_w()?;
         self.emit(Op::WideArg {
             w,
             at: offset,
@@ -333,7 +333,7 @@ impl Builder<'_> {
             let Some(a) = self.narrow(sum, Precision::Low(bits))? else {
                 return Ok(None);
             };
-            let r = self.r()?;
+            let r = self.alloc_r()?;
             self.emit(Op::AddMasked {
                 r,
                 a,
@@ -368,7 +368,7 @@ impl Builder<'_> {
         match a {
             Reg::Narrow(a) => {
                 if let Data::Const(value) = right {
-                    let r = self.r()?;
+                    let r = self.alloc_r()?;
                     self.emit(Op::AluConst {
                         op,
                         r,
@@ -380,7 +380,7 @@ impl Builder<'_> {
                 let Some(b) = self.narrow(right, right_precision)? else {
                     return Ok(None);
                 };
-                let r = self.r()?;
+                let r = self.alloc_r()?;
                 self.emit(Op::Alu { op, r, a, b });
                 Ok(Some(Reg::Narrow(r)))
             }
@@ -388,7 +388,7 @@ impl Builder<'_> {
                 let Some(b) = self.wide_value(right, right_precision)? else {
                     return Ok(None);
                 };
-                let w = self.w()?;
+                let w = self.alloc_w()?;
                 self.emit(Op::WideAlu { op, w, a, b });
                 Ok(Some(Reg::Wide(w)))
             }
@@ -446,7 +446,7 @@ impl Builder<'_> {
             return Ok(None);
         };
         if let (Reg::Narrow(a), Data::Const(amount)) = (a, right) {
-            let r = self.r()?;
+            let r = self.alloc_r()?;
             self.emit(Op::AluConst {
                 op,
                 r,
@@ -460,12 +460,12 @@ impl Builder<'_> {
         };
         Ok(Some(match a {
             Reg::Narrow(a) => {
-                let r = self.r()?;
+                let r = self.alloc_r()?;
                 self.emit(Op::Alu { op, r, a, b: amount });
                 Reg::Narrow(r)
             }
             Reg::Wide(a) => {
-                let (b, w) = (self.w()?, self.w()?);
+                let (b, w) = (self.alloc_w()?, self.alloc_w()?);
                 self.emit(Op::Widen {
                     w: b,
                     a: amount,
@@ -490,12 +490,12 @@ impl Builder<'_> {
         };
         Ok(match self.in_lane(value, operand_precision, lane)? {
             Some(Reg::Narrow(a)) => {
-                let r = self.r()?;
+                let r = self.alloc_r()?;
                 self.emit(Op::Not { r, a });
                 Some(Reg::Narrow(r))
             }
             Some(Reg::Wide(a)) => {
-                let w = self.w()?;
+                let w = self.alloc_w()?;
                 self.emit(Op::WideNot { w, a });
                 Some(Reg::Wide(w))
             }
@@ -518,13 +518,13 @@ impl Builder<'_> {
             };
             return Ok(match self.in_lane(value, Precision::Low(bits), lane)? {
                 Some(Reg::Narrow(a)) => {
-                    let r = self.r()?;
+                    let r = self.alloc_r()?;
                     self.emit(Op::Move { r, a });
                     self.emit(Op::SignExtend { r, bits: bits as u8 });
                     Some(Reg::Narrow(r))
                 }
                 Some(Reg::Wide(a)) => {
-                    let w = self.w()?;
+                    let w = self.alloc_w()?;
                     self.emit(Op::WideMove { w, a });
                     self.emit(Op::WideSignExtend { w, bits: bits as u8 });
                     Some(Reg::Wide(w))
@@ -541,7 +541,7 @@ impl Builder<'_> {
         let result = self.in_lane(value, Precision::Exact, lane)?;
         let clamped = match result {
             Some(Reg::Narrow(a)) => {
-                let r = self.r()?;
+                let r = self.alloc_r()?;
                 self.emit(Op::Move { r, a });
                 self.emit(Op::Clamp {
                     r,
@@ -552,7 +552,7 @@ impl Builder<'_> {
                 Some(Reg::Narrow(r))
             }
             Some(Reg::Wide(a)) => {
-                let w = self.w()?;
+                let w = self.alloc_w()?;
                 self.emit(Op::WideMove { w, a });
                 self.emit(Op::WideClamp {
                     w,
@@ -567,7 +567,7 @@ impl Builder<'_> {
         // The caller expects the lane of the target's range.
         Ok(match clamped {
             Some(Reg::Wide(a)) if target.fits(64) => {
-                let r = self.r()?;
+                let r = self.alloc_r()?;
                 self.emit(Op::Narrow { r, a });
                 Some(Reg::Narrow(r))
             }
@@ -576,7 +576,7 @@ impl Builder<'_> {
     }
 
     fn bool_value(&mut self, condition: &crate::program::expr::Bool) -> Result<Reg, LowerError> {
-        let r = self.r()?;
+        let r = self.alloc_r()?;
         let end = self.label()?;
         self.emit(Op::Const { r, value: 1 });
         self.branch(condition, true, end)?;
@@ -597,7 +597,7 @@ impl Builder<'_> {
             return Ok(None);
         }
         let (alternative, end) = (self.label()?, self.label()?);
-        let (r, w) = (self.r()?, self.w()?);
+        let (r, w) = (self.alloc_r()?, self.alloc_w()?);
         let move_to = |builder: &mut Self, from: Reg| match from {
             Reg::Narrow(a) => builder.emit(Op::Move { r, a }),
             Reg::Wide(a) => builder.emit(Op::WideMove { w, a }),

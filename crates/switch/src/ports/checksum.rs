@@ -9,8 +9,8 @@ pub(super) const SCTP: u8 = 132;
 
 const ETHERNET_HEADER_BYTES: usize = 14;
 
-/// Completes a partial checksum: the field already contains the sum over the pseudo-header. `None` if the frame is too
-/// short.
+/// Completes a partial checksum, which covers the frame from `start`. The field at `start + offset` already contains the sum
+/// over the pseudo-header. `None` if the frame is too short.
 pub(super) fn complete(frame: &mut [u8], start: usize, offset: usize) -> Option<()> {
     const SCTP_CHECKSUM: usize = 8;
     if offset == SCTP_CHECKSUM
@@ -38,7 +38,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Parses a frame; `None` unless the frame contains an unfragmented IP packet addressed to its final destination.
+    /// Parses a frame. `None` if the frame contains no unfragmented IP packet, or a routing header with another final
+    /// destination.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         const VLANS_MAX: usize = 4;
         let mut l3 = ETHERNET_HEADER_BYTES;

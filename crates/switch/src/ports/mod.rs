@@ -221,8 +221,8 @@ pub struct PortCounters {
 /// Receiving half of a port.
 pub trait Receive: Send + fmt::Debug {
     /// Passes up to about `limit` received frames to `take`, in order, without blocking. The segments of one oversized
-    /// frame may exceed the limit. Returns the number of processed arrivals, including dropped frames; 0 if no frame was
-    /// available.
+    /// frame may exceed the limit. Returns the number of processed frames before segmentation, including dropped frames; 0 if
+    /// no frame was available.
     ///
     /// # Errors
     /// The port can receive no more frames.

@@ -11,7 +11,7 @@ const WAIT_MAX: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Waits for a temporarily full queue, but not for a queue that stays full because its link is slower than the traffic:
-/// waiting for such a queue would slow down all other ports.
+/// waiting for that queue would slow down all other ports.
 #[derive(Debug, Default)]
 pub(super) struct SendBackoff {
     full_since: Option<Instant>,

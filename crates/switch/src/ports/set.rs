@@ -69,7 +69,7 @@ pub struct Senders {
     by_port: Box<[Option<Box<dyn Transmit>>]>,
     /// Ports with frames since their last flush.
     unflushed: Vec<PortId>,
-    failed: Vec<(PortId, PortError)>,
+    failures: Vec<(PortId, PortError)>,
     unknown_port_frames: u64,
 }
 
@@ -78,12 +78,12 @@ impl Senders {
         Self {
             by_port: std::iter::repeat_with(|| None).take(PORT_IDS).collect(),
             unflushed: Vec::new(),
-            failed: Vec::new(),
+            failures: Vec::new(),
             unknown_port_frames: 0,
         }
     }
 
-    /// Sends a frame, given in two parts, at the end of the round at the latest. The port's counters show the result.
+    /// Sends a frame, given in two parts, no later than the end of the round. The port's counters show the result.
     /// Frames to a port that does not exist are dropped, as in simple_switch.
     pub fn send(&mut self, port: PortId, headers: &[u8], payload: &[u8]) {
         let Some(sender) = self.by_port.get_mut(port.index()).and_then(Option::as_mut) else {
@@ -94,7 +94,7 @@ impl Senders {
             self.unflushed.push(port);
         }
         if let Err(error) = sender.send(headers, payload) {
-            self.failed.push((port, error));
+            self.failures.push((port, error));
         }
     }
 
@@ -104,7 +104,7 @@ impl Senders {
             if let Some(sender) = self.by_port.get_mut(port.index()).and_then(Option::as_mut)
                 && let Err(error) = sender.flush()
             {
-                self.failed.push((port, error));
+                self.failures.push((port, error));
             }
         }
     }
@@ -214,7 +214,7 @@ impl PortSet {
             .all(|(_, receiver)| matches!(receiver.readiness(), Readiness::Never))
     }
 
-    /// Runs one round: passes a burst of each port to `take` and flushes at the end. Returns the number of arrivals as
+    /// Runs one round: passes a burst of each port to `take` and flushes at the end. Returns the number of frames as
     /// defined by [`Receive::receive`]. The function does not wait for frames; a flush may wait for a full queue.
     ///
     /// # Errors
@@ -230,7 +230,7 @@ impl PortSet {
         for (id, receiver) in back.iter_mut().chain(front) {
             match receiver.receive(BURST_FRAMES, &mut |frame| take(*id, frame, senders)) {
                 Ok(count) => frames += count,
-                Err(error) => senders.failed.push((*id, error)),
+                Err(error) => senders.failures.push((*id, error)),
             }
         }
         self.next_receiver = if self.next_receiver + 1 < ports {
@@ -244,7 +244,7 @@ impl PortSet {
     }
 
     /// Runs rounds until a frame arrives, the last port has [ended](Self::ended), [`Waker::wake`] is called or the timeout
-    /// expires (`None`: no timeout). Returns the number of arrivals of the last round.
+    /// expires (`None`: no timeout). Returns the number of frames of the last round.
     ///
     /// # Errors
     /// A port failed, as in [`Self::round`], or waiting failed.
@@ -288,7 +288,7 @@ impl PortSet {
                 if (timed_out || poll.revents & libc::POLLERR != 0)
                     && let Err(error) = receiver.check()
                 {
-                    self.senders.failed.push((*id, error));
+                    self.senders.failures.push((*id, error));
                 }
             }
             self.report()?;
@@ -330,11 +330,11 @@ impl PortSet {
 
     /// Removes a failed port and returns its error.
     fn report(&mut self) -> Result<(), PortSetError> {
-        let Some((port, source)) = self.senders.failed.pop() else {
+        let Some((port, source)) = self.senders.failures.pop() else {
             return Ok(());
         };
         self.senders
-            .failed
+            .failures
             .retain(|(failed_port, _)| *failed_port != port);
         self.remove(port);
         Err(PortSetError::PortFailed { port, source })

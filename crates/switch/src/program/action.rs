@@ -32,7 +32,7 @@ pub struct Param {
 pub enum LValue {
     /// Field.
     Field(FieldRef),
-    /// Field of a header given by an expression.
+    /// Field (by index) of the header that an expression yields.
     Access(HeaderExpr, u32),
     /// Cell of a register array.
     Register(RegisterId, Data),
@@ -76,7 +76,7 @@ pub enum Statement {
     Assert(Data),
     /// Writes a log message.
     LogMsg(String, Vec<Data>),
-    /// Marks the packet as dropped through the standard field names.
+    /// Marks the packet as dropped in the standard metadata.
     Drop,
     /// Marks the packet as dropped through the fields of this header.
     MarkToDrop(HeaderId),

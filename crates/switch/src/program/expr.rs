@@ -1,7 +1,7 @@
 //! Typed expressions: integers, conditions, headers and unions.
 //!
-//! Values are signed arbitrary-precision integers, as in BMv2. Values wrap only where the compiler requests it (`&`
-//! with a mask, [`Cast::TwoCompMod`], saturating casts) and when a value is stored in a field.
+//! Values are signed arbitrary-precision integers, as in BMv2. Values are reduced to a width only where the compiler
+//! requests it (`&` with a mask, or a [`Cast`]) and when a value is stored in a field.
 
 use num_bigint::BigInt;
 
@@ -18,7 +18,7 @@ pub enum Binary {
     Sub,
     /// Product.
     Mul,
-    /// Quotient; 0 if the divisor is 0 or an operand is negative, which P4 leaves undefined.
+    /// Quotient; 0 if the divisor is 0 or an operand is negative. P4 leaves both cases undefined.
     Div,
     /// Remainder; 0 in the same cases as [`Binary::Div`].
     Mod,
@@ -71,7 +71,7 @@ pub enum Data {
     Field(FieldRef),
     /// Field of a stack's last element.
     StackLast(StackId, u32),
-    /// Field of a header given by an expression.
+    /// Field (by index) of the header that an expression yields.
     Access(Box<HeaderExpr>, u32),
     /// Argument of the action.
     Param(u32),
@@ -102,7 +102,7 @@ pub enum Bool {
     Compare(Compare, Box<Data>, Box<Data>),
     /// Whether two headers are both valid and equal.
     HeaderEq(Box<HeaderExpr>, Box<HeaderExpr>),
-    /// Whether two unions are both valid, with the same member, and equal.
+    /// Whether both unions have the same valid member, and these members are equal.
     UnionEq(Box<UnionExpr>, Box<UnionExpr>),
     /// Equality of two conditions.
     Eq(Box<Bool>, Box<Bool>),
@@ -125,7 +125,7 @@ pub enum Bool {
 /// Header expression.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum HeaderExpr {
-    /// Header by name.
+    /// Header instance.
     Header(HeaderId),
     /// Element of a stack. An index out of range yields an invalid header of zeros that ignores writes.
     Element(StackId, Box<Data>),
@@ -138,13 +138,13 @@ pub enum HeaderExpr {
 /// Header union expression.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum UnionExpr {
-    /// Union by name.
+    /// Union instance.
     Union(UnionId),
     /// Element of a header union stack.
     Element(UnionStackId, Box<Data>),
 }
 
-/// Expression of any of these types, as an argument of a primitive.
+/// Expression of any type, as an argument of a primitive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Expr {
     /// Integer.

@@ -27,7 +27,7 @@ use self::pipeline::{Pipeline, Profile, Table};
 pub struct Field {
     /// Name.
     pub name: String,
-    /// Width, bits; the maximum width of a variable-length field.
+    /// Width, bits; for a variable-length field, the maximum width.
     pub bits: u32,
     /// Whether values are signed.
     pub signed: bool,
@@ -47,7 +47,7 @@ pub struct HeaderType {
     /// Width of the variable-length field in bits, computed from fields of the same header ([`Data::Param`] is the index
     /// of a field); `None` if the extract operation contains the length.
     pub variable_bits: Option<Data>,
-    /// Maximum length of the header, bytes; 0 if only the field has a limit.
+    /// Maximum length of the header, bytes; 0 if the program sets no maximum.
     pub max_bytes: u32,
 }
 
@@ -91,7 +91,7 @@ pub struct Header {
     pub name: String,
     /// Type.
     pub header_type: TypeId,
-    /// Whether the instance is metadata: always valid, zero for a new packet, never emitted.
+    /// Whether the instance is metadata: always valid, and zero for a new packet.
     pub metadata: bool,
 }
 
@@ -131,7 +131,7 @@ pub struct UnionStack {
 pub enum Input {
     /// Field; skipped if its header is invalid.
     Field(FieldRef),
-    /// Constant: bytes, and the number of bits to use from their end.
+    /// Constant: bytes and width in bits; the calculation uses the last bits of the bytes.
     Constant(Vec<u8>, u32),
     /// Whole header; skipped if invalid.
     Header(HeaderId),
@@ -139,7 +139,7 @@ pub enum Input {
     Payload,
 }
 
-/// Calculation.
+/// Hash or checksum over a list of inputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Calculation {
     /// Name.
@@ -159,7 +159,7 @@ pub enum ChecksumKind {
     Calculation(CalculationId),
 }
 
-/// Checksum.
+/// Checksum that is verified after parsing, updated before deparsing, or both.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checksum {
     /// Name.
@@ -194,7 +194,7 @@ pub struct CounterArray {
     pub name: String,
     /// Number of cells.
     pub size: u32,
-    /// Table of a direct counter.
+    /// Name of the table, for a direct counter.
     pub direct: Option<String>,
 }
 
@@ -242,7 +242,7 @@ pub struct FieldList {
     pub fields: Vec<FieldRef>,
 }
 
-/// Deparser: headers to emit in order, if valid.
+/// Deparser: emits the valid headers of a list, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
 pub struct Deparser {
     /// Statements that run before the emission.
@@ -251,7 +251,7 @@ pub struct Deparser {
     pub order: Vec<HeaderId>,
 }
 
-/// Program.
+/// Checked P4 program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Program {
     /// Header types.
@@ -268,7 +268,7 @@ pub struct Program {
     pub aliases: BTreeMap<String, FieldRef>,
     /// Error codes by name.
     pub errors: BTreeMap<String, u32>,
-    /// Enums: entries with their values, by name.
+    /// Enums by name; each entry has a name and a value.
     pub enums: BTreeMap<String, Vec<(String, u32)>>,
     /// Value sets.
     pub value_sets: Vec<ValueSet>,

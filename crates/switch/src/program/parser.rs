@@ -22,18 +22,18 @@ pub struct State {
     pub name: String,
     /// Operations in order.
     pub ops: Vec<ParserOp>,
-    /// Parts of the transition key, each padded in front to whole bytes and concatenated.
+    /// Parts of the transition key. Each part is padded in front to whole bytes; then the parts are concatenated.
     pub key: Vec<KeyPart>,
     /// Transitions; the first match wins.
     pub transitions: Vec<Transition>,
-    /// Next state if no transition matches.
+    /// Next state if no transition matches; `None` ends the parser.
     pub default: Option<StateId>,
 }
 
 /// Header to extract.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Extract {
-    /// Header by name.
+    /// Header instance.
     Header(HeaderId),
     /// Next element of a stack.
     Stack(StackId),
@@ -52,11 +52,11 @@ pub enum ParserOp {
     SetVl(FieldRef, FieldRef),
     /// Stores lookahead bits: offset and width, bits.
     SetLookahead(FieldRef, u32, u32),
-    /// Ends the parser with an error unless the condition is true.
+    /// Ends the parser with this error code if the condition is false.
     Verify(Bool, Data),
     /// Skips bytes.
     Shift(u32),
-    /// Skips bits, which must be whole bytes.
+    /// Skips a number of bits, which must be a multiple of 8.
     Advance(Data),
     /// Executes a statement.
     Statement(Statement),
@@ -69,7 +69,7 @@ pub enum KeyPart {
     Field(FieldRef),
     /// Field of a stack's last element.
     StackLast(StackId, u32),
-    /// Field of a member of the last element of a header union stack.
+    /// In the last element of a header union stack: index of the member, then index of its field.
     UnionStackLast(UnionStackId, u32, u32),
     /// Lookahead bits: offset and width, bits.
     Lookahead(u32, u32),

@@ -64,7 +64,7 @@ pub struct KeyField {
     pub kind: MatchKind,
     /// Source of the value.
     pub source: KeySource,
-    /// Static mask of the program.
+    /// Mask that the program applies to the value before the match, if any.
     pub mask: Option<Vec<u8>>,
     /// Width, bits.
     pub bits: u32,
@@ -113,7 +113,7 @@ pub struct ActionEntry {
     pub args: Vec<BigUint>,
 }
 
-/// Match of an entry field from the program.
+/// Match of one key field in an entry that the program defines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum EntryMatch {
     /// Value.

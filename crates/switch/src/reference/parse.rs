@@ -44,12 +44,12 @@ impl ParserStop {
 }
 
 /// Returns the code of an error that core.p4 declares. Errors without a code in the JSON have the codes after the
-/// last code in the JSON.
+/// highest code in the JSON.
 fn core_error(program: &Program, name: &str) -> u32 {
     if let Some(code) = program.errors.get(name) {
         return *code;
     }
-    let first_code = program.errors.values().max().map_or(0, |last| last + 1);
+    let first_code = program.errors.values().max().map_or(0, |highest| highest + 1);
     let errors_without_code = CORE_ERRORS
         .iter()
         .filter(|error| !program.errors.contains_key(**error));
@@ -302,7 +302,7 @@ fn masked(bytes: &[u8], mask: &[u8]) -> Vec<u8> {
     bytes.iter().zip(mask).map(|(byte, mask)| byte & mask).collect()
 }
 
-/// Converts a member of a value set, which has no padding, to the form of a key.
+/// Converts a member of a value set to the format of a key, with padding.
 fn pad(member: &[u8], widths: &[u32]) -> Vec<u8> {
     let total_bits: u32 = widths.iter().sum();
     let mut bit = (member.len() * 8).saturating_sub(total_bits as usize);

@@ -14,7 +14,7 @@ struct Header {
     valid: bool,
     /// Values of the fields; the last value is `$valid$`.
     fields: Vec<BigInt>,
-    /// Current width of the variable-length field, if any.
+    /// Current width of the variable-length field, if any, bits.
     variable_bits: u32,
 }
 
@@ -190,7 +190,7 @@ impl<'p> Headers<'p> {
         }
     }
 
-    /// Sets the width of the variable-length field.
+    /// Sets the width of the variable-length field, bits.
     pub fn set_variable_bits(&mut self, header: HeaderId, bits: u32) {
         if let Some(state) = self.headers.get_mut(header.index()) {
             state.variable_bits = bits;
@@ -507,7 +507,7 @@ pub struct Packet<'p> {
     /// Number of bytes of `data` that the parser has consumed.
     pub parsed: usize,
     /// Truncation length of `data`, bytes.
-    pub truncated: usize,
+    pub bytes_max: usize,
     /// Ingress length for counters and meters, bytes.
     pub ingress_length: u64,
     /// Length including added and removed headers, bytes.
@@ -532,7 +532,7 @@ impl<'p> Packet<'p> {
             headers: Headers::new(program),
             data,
             parsed: 0,
-            truncated: usize::MAX,
+            bytes_max: usize::MAX,
             ingress_length: length,
             length,
             requests: Requests::default(),
@@ -546,7 +546,7 @@ impl<'p> Packet<'p> {
     /// Copies the packet without its requests and truncation.
     pub fn copy(&self) -> Self {
         Self {
-            truncated: usize::MAX,
+            bytes_max: usize::MAX,
             requests: Requests::default(),
             exit: false,
             ..self.clone()
@@ -556,12 +556,12 @@ impl<'p> Packet<'p> {
     /// Payload for calculations.
     pub fn payload(&self) -> &[u8] {
         let unparsed = self.data.get(self.parsed..).unwrap_or_default();
-        unparsed.get(..self.truncated).unwrap_or(unparsed)
+        unparsed.get(..self.bytes_max).unwrap_or(unparsed)
     }
 
     /// Bytes of `data` up to the truncation length.
     pub fn visible(&self) -> &[u8] {
-        let length = self.data.len().min(self.truncated);
+        let length = self.data.len().min(self.bytes_max);
         self.data.get(..length).unwrap_or_default()
     }
 }

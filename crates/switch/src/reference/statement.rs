@@ -95,25 +95,25 @@ impl<'a> Interpreter<'a> {
             | Statement::Push(..)
             | Statement::Pop(..)
             | Statement::AddHeader(_)
-            | Statement::RemoveHeader(_) => self.on_headers(packet, statement, args),
+            | Statement::RemoveHeader(_) => self.header_statement(packet, statement, args),
             Statement::Hash { .. }
             | Statement::Count(..)
             | Statement::Meter(..)
             | Statement::RegisterRead(..)
             | Statement::RegisterWrite(..)
-            | Statement::Random(..) => self.on_externs(packet, statement, args),
+            | Statement::Random(..) => self.extern_statement(packet, statement, args),
             Statement::Drop
             | Statement::MarkToDrop(_)
             | Statement::Digest(_)
             | Statement::Clone(..)
             | Statement::Resubmit(_)
             | Statement::Recirculate(_)
-            | Statement::Truncate(_) => self.on_traffic(packet, statement, args),
+            | Statement::Truncate(_) => self.traffic_statement(packet, statement, args),
         }
         Ok(Flow::Next)
     }
 
-    fn on_headers(&mut self, packet: &mut Packet<'a>, statement: &Statement, args: &[BigInt]) {
+    fn header_statement(&mut self, packet: &mut Packet<'a>, statement: &Statement, args: &[BigInt]) {
         let scope = self.scope(packet, args);
         match statement {
             Statement::Assign(target, value) => {
@@ -169,7 +169,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    fn on_externs(&mut self, packet: &mut Packet<'a>, statement: &Statement, args: &[BigInt]) {
+    fn extern_statement(&mut self, packet: &mut Packet<'a>, statement: &Statement, args: &[BigInt]) {
         let scope = self.scope(packet, args);
         match statement {
             Statement::Hash {
@@ -218,7 +218,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    fn on_traffic(&mut self, packet: &mut Packet<'a>, statement: &Statement, args: &[BigInt]) {
+    fn traffic_statement(&mut self, packet: &mut Packet<'a>, statement: &Statement, args: &[BigInt]) {
         let scope = self.scope(packet, args);
         let id = |data: &Data| number::low_u16(&scope.data(data));
         match statement {
@@ -227,9 +227,9 @@ impl<'a> Interpreter<'a> {
                 self.set_named(packet, "intrinsic_metadata", "mcast_grp", 0);
             }
             Statement::MarkToDrop(header) => {
-                let has_field = self.set_in(packet, *header, "egress_spec", self.config.drop_port);
+                let has_field = self.set_header_field(packet, *header, "egress_spec", self.config.drop_port);
                 if has_field {
-                    self.set_in(packet, *header, "mcast_grp", 0);
+                    self.set_header_field(packet, *header, "mcast_grp", 0);
                 }
             }
             Statement::Digest(digest) => packet.requests.digest = id(digest),
@@ -240,7 +240,7 @@ impl<'a> Interpreter<'a> {
             Statement::Recirculate(list) => packet.requests.recirculate = id(list),
             Statement::Truncate(length) => {
                 let length = number::low_u64(&scope.data(length)) as usize;
-                packet.truncated = packet.truncated.min(length);
+                packet.bytes_max = packet.bytes_max.min(length);
             }
             _ => {}
         }
@@ -310,7 +310,7 @@ impl<'a> Interpreter<'a> {
         field.is_some()
     }
 
-    fn set_in(&self, packet: &mut Packet<'a>, header: HeaderId, name: &str, value: u32) -> bool {
+    fn set_header_field(&self, packet: &mut Packet<'a>, header: HeaderId, name: &str, value: u32) -> bool {
         let field = self
             .program
             .type_of(header)

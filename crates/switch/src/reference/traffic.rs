@@ -24,8 +24,9 @@ mod instance {
 struct Queues<'p> {
     ingress: VecDeque<Packet<'p>>,
     egress: VecDeque<(u32, Packet<'p>)>,
-    passes: u32,
-    copies: u32,
+    /// Number of resubmitted and recirculated passes.
+    extra_passes: u32,
+    egress_passes: u32,
 }
 
 impl<'a> Interpreter<'a> {
@@ -67,7 +68,7 @@ impl<'a> Interpreter<'a> {
             .unwrap_or(0)
     }
 
-    fn drop_for(&mut self, reason: DropReason) {
+    fn count_drop(&mut self, reason: DropReason) {
         *self.outcome.dropped.entry(reason).or_default() += 1;
     }
 
@@ -75,7 +76,7 @@ impl<'a> Interpreter<'a> {
         let received = packet.data.clone();
         let length = packet.length;
         if let Err(reason) = self.run_ingress(&mut packet) {
-            return self.drop_for(reason);
+            return self.count_drop(reason);
         }
         let egress_spec = self.egress_spec(&packet);
         let group = self
@@ -95,7 +96,7 @@ impl<'a> Interpreter<'a> {
             return self.multicast(&mut packet, group, queues);
         }
         if egress_spec == self.config.drop_port {
-            return self.drop_for(DropReason::Ingress);
+            return self.count_drop(DropReason::Ingress);
         }
         self.set_standard(&mut packet, "instance_type", instance::NORMAL);
         self.enqueue(egress_spec, packet, queues);
@@ -132,7 +133,7 @@ impl<'a> Interpreter<'a> {
         copy.length = length;
         self.set_standard(&mut copy, "ingress_port", port);
         if let Err(reason) = self.parse(&mut copy) {
-            return self.drop_for(reason);
+            return self.count_drop(reason);
         }
         copy.headers.clear_metadata();
         self.copy_field_list(&mut copy, packet, list);
@@ -173,13 +174,13 @@ impl<'a> Interpreter<'a> {
             .read_named(&packet, "intrinsic_metadata", "priority")
             .unwrap_or(0);
         if priority >= self.config.priority_queues {
-            return self.drop_for(DropReason::Priority);
+            return self.count_drop(DropReason::Priority);
         }
-        if queues.copies >= COPIES_MAX {
-            return self.drop_for(DropReason::CopyLimit);
+        if queues.egress_passes >= COPIES_MAX {
+            return self.count_drop(DropReason::CopyLimit);
         }
-        queues.copies += 1;
-        if self.with_queueing() {
+        queues.egress_passes += 1;
+        if self.has_queueing_metadata() {
             let now_us = self.now_us;
             self.set_named(&mut packet, "queueing_metadata", "enq_timestamp", now_us);
             self.set_named(&mut packet, "queueing_metadata", "enq_qdepth", 0);
@@ -187,7 +188,7 @@ impl<'a> Interpreter<'a> {
         queues.egress.push_back((port, packet));
     }
 
-    fn with_queueing(&self) -> bool {
+    fn has_queueing_metadata(&self) -> bool {
         ["enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth"]
             .iter()
             .all(|field| self.program.field_named("queueing_metadata", field).is_some())
@@ -195,7 +196,7 @@ impl<'a> Interpreter<'a> {
 
     fn egress(&mut self, port: u32, mut packet: Packet<'a>, queues: &mut Queues<'a>) {
         if let Err(reason) = self.run_egress(port, &mut packet) {
-            return self.drop_for(reason);
+            return self.count_drop(reason);
         }
         if let Some((session, list)) = packet.requests.clone.take()
             && self.forwarding.clone_session(u32::from(session)).is_some()
@@ -207,10 +208,10 @@ impl<'a> Interpreter<'a> {
             self.enqueue_clone(copy, session, queues);
         }
         if self.egress_spec(&packet) == self.config.drop_port {
-            return self.drop_for(DropReason::Egress);
+            return self.count_drop(DropReason::Egress);
         }
         if let Err(reason) = self.deparse(&mut packet) {
-            return self.drop_for(reason);
+            return self.count_drop(reason);
         }
         if packet.requests.recirculate != 0 {
             let list = packet.requests.recirculate;
@@ -228,7 +229,7 @@ impl<'a> Interpreter<'a> {
         packet.steps = STEPS_MAX;
         let now_us = self.now_us;
         self.set_named(packet, "intrinsic_metadata", "egress_global_timestamp", now_us);
-        if self.with_queueing() {
+        if self.has_queueing_metadata() {
             self.set_named(packet, "queueing_metadata", "deq_timedelta", 0);
             self.set_named(packet, "queueing_metadata", "deq_qdepth", 0);
             let priority = self
@@ -264,13 +265,13 @@ impl<'a> Interpreter<'a> {
     }
 
     fn enqueue_pass(&mut self, packet: Packet<'a>, queues: &mut Queues<'a>) {
-        if queues.passes >= PASSES_MAX {
-            return self.drop_for(DropReason::PassLimit);
+        if queues.extra_passes >= PASSES_MAX {
+            return self.count_drop(DropReason::PassLimit);
         }
         if queues.ingress.len() >= WAITING_MAX {
-            return self.drop_for(DropReason::QueueFull);
+            return self.count_drop(DropReason::QueueFull);
         }
-        queues.passes += 1;
+        queues.extra_passes += 1;
         queues.ingress.push_back(packet);
     }
 
@@ -304,6 +305,6 @@ impl<'a> Interpreter<'a> {
 
 fn truncate(packet: &mut Packet<'_>, bytes_max: u32) {
     if bytes_max != 0 {
-        packet.truncated = packet.truncated.min(bytes_max as usize);
+        packet.bytes_max = packet.bytes_max.min(bytes_max as usize);
     }
 }

@@ -31,8 +31,8 @@ impl ExpectedPacket {
         Self { digits, exact_length }
     }
 
-    /// Compares a packet digit by digit. The packet may be longer unless `$` is given. A wrong length is reported before
-    /// a wrong digit.
+    /// Returns the first difference, or `None` if the packet matches. With `$`, the packet must not be longer than expected. A
+    /// wrong length is reported before a wrong digit.
     pub fn difference(&self, received: &[u8]) -> Option<Difference> {
         let length = received.len() * 2;
         if self.exact_length && length > self.digits.len() {
@@ -64,10 +64,11 @@ impl fmt::Display for ExpectedPacket {
     }
 }
 
+/// Expected packet and the line of its `expect`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ExpectedLine {
     line: u32,
-    /// Expectation; `None` for any packet.
+    /// Expected packet; `None` for any packet.
     packet: Option<ExpectedPacket>,
 }
 
@@ -87,7 +88,7 @@ struct ExpectedLine {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expectations {
     ports: BTreeMap<u32, Vec<ExpectedLine>>,
-    /// Whether other ports must send nothing.
+    /// Whether ports that do not occur in the test must send nothing.
     no_other_packets: bool,
 }
 

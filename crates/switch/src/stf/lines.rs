@@ -6,12 +6,12 @@ use super::numbers::{Base, Number};
 /// Maximum number of digits of a number: a field of 16,384 bits, eight times the limit of p4c.
 const DIGITS_MAX: usize = 4096;
 
-/// Cursor with the rest of a line.
+/// Cursor in a line: everything before `unparsed` has been parsed.
 pub(super) struct Cursor<'a> {
     file: &'a str,
     line: u32,
     text: &'a str,
-    rest: &'a str,
+    unparsed: &'a str,
 }
 
 impl<'a> Cursor<'a> {
@@ -27,17 +27,17 @@ impl<'a> Cursor<'a> {
             file,
             line,
             text,
-            rest: text.trim_start(),
+            unparsed: text.trim_start(),
         }
     }
 
     /// Creates an error that names the expected element.
     pub(super) fn fail(&self, expected: impl Into<String>) -> StfError {
-        let word = self.rest.split_whitespace().next();
+        let word = self.unparsed.split_whitespace().next();
         let found = word.map_or("the end of the line".to_owned(), |word| {
             format!("`{}`", word.chars().take(40).collect::<String>())
         });
-        let offset = self.text.len() - self.rest.len();
+        let offset = self.text.len() - self.unparsed.len();
         let column = self.text.get(..offset).map_or(0, |parsed| parsed.chars().count()) + 1;
         StfError {
             file: self.file.to_owned(),
@@ -50,50 +50,50 @@ impl<'a> Cursor<'a> {
 
     /// Current position, for [`Self::rewind`].
     pub(super) fn position(&self) -> &'a str {
-        self.rest
+        self.unparsed
     }
 
     /// Resets the cursor to a position of this line.
     pub(super) fn rewind(&mut self, position: &'a str) {
-        self.rest = position;
+        self.unparsed = position;
     }
 
     pub(super) fn is_at_end(&self) -> bool {
-        self.rest.is_empty()
+        self.unparsed.is_empty()
     }
 
     /// Whether the next character satisfies `matches`.
     pub(super) fn next_is(&self, matches: impl Fn(char) -> bool) -> bool {
-        self.rest.starts_with(matches)
+        self.unparsed.starts_with(matches)
     }
 
-    /// Takes all characters up to the first that does not satisfy `matches`.
+    /// Takes the leading characters that satisfy `matches`.
     fn take_while(&mut self, matches: impl Fn(char) -> bool) -> &'a str {
         let end = self
-            .rest
+            .unparsed
             .find(|character| !matches(character))
-            .unwrap_or(self.rest.len());
-        let (text, rest) = self.rest.split_at_checked(end).unwrap_or((self.rest, ""));
-        self.rest = rest;
+            .unwrap_or(self.unparsed.len());
+        let (text, rest) = self.unparsed.split_at_checked(end).unwrap_or((self.unparsed, ""));
+        self.unparsed = rest;
         text
     }
 
     fn skip_blank(&mut self) {
-        self.rest = self.rest.trim_start();
+        self.unparsed = self.unparsed.trim_start();
     }
 
-    /// Takes `symbol` if it is next.
+    /// Takes `symbol` and the following blanks if the unparsed text starts with `symbol`; returns whether it does.
     pub(super) fn accept(&mut self, symbol: &str) -> bool {
-        match self.rest.strip_prefix(symbol) {
+        match self.unparsed.strip_prefix(symbol) {
             Some(rest) => {
-                self.rest = rest.trim_start();
+                self.unparsed = rest.trim_start();
                 true
             }
             None => false,
         }
     }
 
-    /// Takes `symbol`, which must be next.
+    /// Takes `symbol`; an error that names `expected` if the unparsed text does not start with `symbol`.
     pub(super) fn expect(&mut self, symbol: &str, expected: &str) -> Result<(), StfError> {
         if self.accept(symbol) {
             Ok(())
@@ -113,11 +113,15 @@ impl<'a> Cursor<'a> {
 
     /// Takes a name without dots or a quoted text, without skipping blanks.
     fn identifier_only(&mut self, expected: &str) -> Result<&'a str, StfError> {
-        if let Some((name, rest)) = self.rest.strip_prefix('"').and_then(|rest| rest.split_once('"')) {
+        if let Some((name, rest)) = self
+            .unparsed
+            .strip_prefix('"')
+            .and_then(|rest| rest.split_once('"'))
+        {
             if name.is_empty() {
                 return Err(self.fail(expected));
             }
-            self.rest = rest;
+            self.unparsed = rest;
             return Ok(name);
         }
         if !self.next_is(|first| first.is_ascii_alphabetic() || first == '_' || first == '$') {
@@ -137,17 +141,17 @@ impl<'a> Cursor<'a> {
     pub(super) fn name(&mut self, expected: &str) -> Result<String, StfError> {
         let mut name = self.identifier_only(expected)?.to_owned();
         loop {
-            if let Some(rest) = self.rest.strip_prefix('.') {
-                self.rest = rest;
+            if let Some(rest) = self.unparsed.strip_prefix('.') {
+                self.unparsed = rest;
                 name.push('.');
                 name.push_str(self.identifier_only("the next part of a name")?);
-            } else if let Some(rest) = self.rest.strip_prefix('[') {
-                self.rest = rest;
+            } else if let Some(rest) = self.unparsed.strip_prefix('[') {
+                self.unparsed = rest;
                 let index = self.take_while(|digit| digit.is_ascii_digit());
-                if index.is_empty() || !self.rest.starts_with(']') {
+                if index.is_empty() || !self.unparsed.starts_with(']') {
                     return Err(self.fail("an index in brackets such as `[0]`"));
                 }
-                self.rest = self.rest.strip_prefix(']').unwrap_or(self.rest);
+                self.unparsed = self.unparsed.strip_prefix(']').unwrap_or(self.unparsed);
                 name.push_str(&format!("[{index}]"));
             } else {
                 self.skip_blank();
@@ -211,9 +215,9 @@ impl<'a> Cursor<'a> {
 
     /// Takes the next character and skips following blanks.
     pub(super) fn character(&mut self) -> Option<char> {
-        let mut characters = self.rest.chars();
+        let mut characters = self.unparsed.chars();
         let next = characters.next();
-        self.rest = characters.as_str().trim_start();
+        self.unparsed = characters.as_str().trim_start();
         next
     }
 }

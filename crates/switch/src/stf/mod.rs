@@ -62,7 +62,7 @@
 //! * an omitted key matches any value if it is ternary, range or LPM, and is zero if it is exact;
 //! * `check_counter`, `mc_node_update` and `remove all` have no effect in `bmv2stf.py`; here they are executed. `wait`
 //!   has no effect, and the output of the `_read` and `_get` commands is ignored;
-//! * `no_packet` is an error in `bmv2stf.py`; here it means that no port sends a packet that is not expected;
+//! * `no_packet` is an error in `bmv2stf.py`; here it means that ports that do not occur in the test must also send nothing;
 //! * a `packet` with an odd number of digits is skipped by `bmv2stf.py` with a message; here it is an error of the test.
 //!
 //! [`Expectations`] documents the comparison of packets.
@@ -253,7 +253,7 @@ pub enum Command {
         /// Expected packet; `None` for any packet.
         packet: Option<ExpectedPacket>,
     },
-    /// `no_packet`: expects that no port sends a packet that is not expected.
+    /// `no_packet`: ports that do not occur in the test must also send nothing.
     NoPacket,
     /// `wait`: waits until all packets have been processed.
     Wait,

@@ -351,7 +351,7 @@ fn and(left: &[u8], right: &[u8]) -> Vec<u8> {
     left.iter().zip(right).map(|(left, right)| left & right).collect()
 }
 
-/// Mask of the upper `length_bits` of the low `width_bits` of a big-endian number.
+/// Mask of a prefix of `length_bits` bits in a big-endian number of `width_bits` bits.
 fn prefix_mask(width_bits: u32, length_bits: u32) -> Vec<u8> {
     let bytes = width_bits.div_ceil(8);
     let unused = bytes * 8 - width_bits;

@@ -205,7 +205,7 @@ fn table(line: &mut Cursor<'_>) -> Result<String, StfError> {
     line.name("a table")
 }
 
-/// Parses an entry whose keys end at the name of an action, which `target` parses.
+/// Parses keys up to the name of an action. `target` gets this name and parses the rest of the action.
 fn entry<'a>(
     line: &mut Cursor<'a>,
     target: impl FnOnce(&mut Cursor<'a>, String) -> Result<Target, StfError>,
@@ -240,7 +240,7 @@ fn entry<'a>(
     }
 }
 
-/// Parses an entry whose keys end at a number, which `target` parses.
+/// Parses keys up to a number. `target` parses the number.
 fn indirect_entry(
     line: &mut Cursor<'_>,
     target: impl FnOnce(&mut Cursor<'_>) -> Result<Target, StfError>,

@@ -129,7 +129,7 @@ pub(super) struct Runner {
     pub(super) output: Output,
     random: SequentialNumbers,
     now_us: u64,
-    /// Named entries.
+    /// Entries by name.
     entries: HashMap<String, (TableId, EntryHandle)>,
     /// Members by profile and number.
     members: HashMap<(u32, u32), MemberHandle>,
@@ -186,7 +186,7 @@ impl Runner {
                     .batch(self.now_us, |batch| batch.packet(*port, bytes, random, output));
                 Ok(())
             }
-            // A packet is processed completely when it is sent; expectations are checked at the end.
+            // The command `packet` processes a packet completely; expectations are checked at the end of the test.
             Command::Expect { .. } | Command::NoPacket | Command::Wait => Ok(()),
             Command::CheckCounter { counter, cell, check } => {
                 self.check_counter(counter, cell, check.as_ref())
@@ -265,7 +265,7 @@ impl Runner {
             Command::MeterSetRates { meter, index, rates } => self.set_rates(meter, *index, rates),
             Command::MeterArraySetRates { meter, rates } => {
                 let id = self.meter(meter)?;
-                for index in 0..self.switch.externs().meters(id) as u64 {
+                for index in 0..self.switch.externs().meter_count(id) as u64 {
                     self.set_rates(meter, index, rates)?;
                 }
                 Ok(())
@@ -627,7 +627,7 @@ impl Runner {
         number(profiles.iter().position(|profile| profile.name == name))
     }
 
-    fn profile_change(&mut self, profile: u32, op: ProfileOp) -> CommandResult<ProfileChange> {
+    fn apply_profile_op(&mut self, profile: u32, op: ProfileOp) -> CommandResult<ProfileChange> {
         let op = ForwardingOp::Tables(TableSetOp::Profile(crate::tables::ProfileId(profile), op));
         match self.switch.change(op)? {
             ForwardingChange::Tables(TableSetChange::Profile(_, change)) => Ok(change),
@@ -645,7 +645,7 @@ impl Runner {
         let actions = table.map(|table| table.actions.clone()).unwrap_or_default();
         let entry = self.action_entry(&actions, action)?;
         let call = action_call(self.program(), &entry);
-        match self.profile_change(id, ProfileOp::AddMember(call))? {
+        match self.apply_profile_op(id, ProfileOp::AddMember(call))? {
             ProfileChange::Member { member: handle, .. } => {
                 self.members.insert((id, member), handle);
                 Ok(())
@@ -656,7 +656,7 @@ impl Runner {
 
     fn group_add(&mut self, profile: &str, group: u32) -> CommandResult<()> {
         let id = self.profile(profile)?;
-        match self.profile_change(id, ProfileOp::AddGroup(Vec::new()))? {
+        match self.apply_profile_op(id, ProfileOp::AddGroup(Vec::new()))? {
             ProfileChange::Group { group: handle, .. } => {
                 self.groups.insert((id, group), handle);
                 Ok(())
@@ -669,7 +669,7 @@ impl Runner {
         let id = self.profile(profile)?;
         let group = self.handle_of(&self.groups, id, group)?;
         let member = self.handle_of(&self.members, id, member)?;
-        self.profile_change(id, ProfileOp::AddToGroup(group, member))?;
+        self.apply_profile_op(id, ProfileOp::AddToGroup(group, member))?;
         Ok(())
     }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use crate::program::ids::ActionId;
 
-/// Concatenated arguments of an action in the executor's encoding. Short data, the usual case, is stored inside of the
-/// entry.
+/// Concatenated arguments of an action, in the encoding of [`layout_args`](crate::lower::layout_args). Short data, the usual
+/// case, is stored inside of the entry.
 pub type ActionData = SmallVec<[u8; 24]>;
 
 /// Action with its arguments.
@@ -49,8 +49,8 @@ pub struct EntryHandle {
 }
 
 impl EntryHandle {
-    /// Index of the entry, below the table's size. As in BMv2, a new entry gets the lowest free index. Direct meters and other
-    /// state outside of the table use this index.
+    /// Index of the entry, below the table's size. As in BMv2, a new entry gets the lowest free index. State outside of
+    /// the table uses this index; the direct meter of the entry is in [`EntryState`].
     #[must_use]
     pub fn index(self) -> u32 {
         self.index

@@ -2,15 +2,15 @@
 
 use super::entry::Entry;
 use super::hash::HashSeed;
-use super::index::{EntriesByIndex, Index};
+use super::index::{EntriesByIndex, SearchStructure};
 use super::key::MatchKey;
 use super::words::Words;
 use hashbrown::{HashMap, HashTable};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// Index for keys of at most `8 * N` bytes. A key is stored next to the pointer to its entry, so a lookup without a match
-/// accesses no entry.
+/// Search structure for keys of at most `8 * N` bytes. A key is stored next to the pointer to its entry, so a lookup without a
+/// match accesses no entry.
 #[derive(Clone)]
 pub(super) struct ExactWords<const N: usize> {
     entries: HashMap<Words<N>, Arc<Entry>, HashSeed>,
@@ -24,7 +24,7 @@ impl<const N: usize> ExactWords<N> {
     }
 }
 
-impl<const N: usize> Index for ExactWords<N> {
+impl<const N: usize> SearchStructure for ExactWords<N> {
     #[inline]
     fn lookup<'a>(&'a self, key: &[u8], _: &'a EntriesByIndex) -> Option<&'a Arc<Entry>> {
         self.entries.get(&Words::load(key))
@@ -48,12 +48,12 @@ impl<const N: usize> Index for ExactWords<N> {
         self.add_entry(entry);
     }
 
-    fn boxed_clone(&self) -> Box<dyn Index> {
+    fn boxed_clone(&self) -> Box<dyn SearchStructure> {
         Box::new(self.clone())
     }
 }
 
-/// Index for longer keys, which are compared in the entries.
+/// Search structure for longer keys. A lookup compares the key with the keys stored in the entries.
 #[derive(Clone)]
 pub(super) struct ExactBytes {
     entries: HashTable<Arc<Entry>>,
@@ -74,7 +74,7 @@ impl ExactBytes {
     }
 }
 
-impl Index for ExactBytes {
+impl SearchStructure for ExactBytes {
     fn lookup<'a>(&'a self, key: &[u8], _: &'a EntriesByIndex) -> Option<&'a Arc<Entry>> {
         self.find(key)
     }
@@ -110,7 +110,7 @@ impl Index for ExactBytes {
         }
     }
 
-    fn boxed_clone(&self) -> Box<dyn Index> {
+    fn boxed_clone(&self) -> Box<dyn SearchStructure> {
         Box::new(self.clone())
     }
 }

@@ -13,7 +13,7 @@ pub(super) type EntriesByIndex = Vec<Option<Arc<Entry>>>;
 
 /// Search structure over entries. The table guarantees the preconditions: keys have the correct form and length, an entry to
 /// add is absent, an entry to remove or replace is present.
-pub(super) trait Index: Send + Sync {
+pub(super) trait SearchStructure: Send + Sync {
     /// Best matching entry for a packet's key.
     fn lookup<'a>(&'a self, key: &[u8], entries: &'a EntriesByIndex) -> Option<&'a Arc<Entry>>;
 
@@ -30,11 +30,11 @@ pub(super) trait Index: Send + Sync {
     fn replace(&mut self, entry: &Arc<Entry>);
 
     /// Copies the structure; the entries are shared.
-    fn boxed_clone(&self) -> Box<dyn Index>;
+    fn boxed_clone(&self) -> Box<dyn SearchStructure>;
 }
 
 /// Creates the structure that suits a key.
-pub(super) fn for_key(spec: &KeySpec, seed: &HashSeed) -> Box<dyn Index> {
+pub(super) fn for_key(spec: &KeySpec, seed: &HashSeed) -> Box<dyn SearchStructure> {
     let seed = seed.clone();
     match (spec.match_type(), spec.bytes()) {
         (MatchType::Exact, ..=8) => Box::new(ExactWords::<1>::new(seed)),

@@ -2,7 +2,7 @@
 //!
 //! # Priorities
 //! In this crate, as in BMv2's JSON and Thrift API, the *lower* number wins ([`Priority`]). Of two matching entries with
-//! equal priority the entry with the lower index wins, as in BMv2, which uses the lowest free index.
+//! equal priority the entry with the lower index wins, as in BMv2. A new entry gets the lowest free index.
 //! [`Priority::from_p4runtime`] converts P4Runtime priorities, for which the higher number wins.
 //!
 //! # Differences to BMv2
@@ -43,7 +43,7 @@ pub enum MatchType {
     Exact,
     /// The longest matching prefix wins.
     Lpm,
-    /// The matching entry with the best priority wins; a prefix is only a mask.
+    /// The matching entry with the best priority wins; an LPM field is only a mask.
     Ternary,
     /// Same as `Ternary`, with range fields.
     Range,
@@ -192,7 +192,7 @@ pub enum KeyError {
         /// Number of match fields of the entry.
         actual: usize,
     },
-    /// The match kind differs from that of the field.
+    /// The match kind differs from the field's match kind.
     #[error("wrong match kind for key field {field}: expected {expected:?}")]
     WrongKind {
         /// Field.
@@ -245,7 +245,7 @@ pub enum KeyError {
 pub struct Priority(pub i32);
 
 impl Priority {
-    /// Converts a P4Runtime priority, for which the higher number wins, as simple_switch_grpc does.
+    /// Converts a P4Runtime priority (the higher number wins), as simple_switch_grpc does.
     #[must_use]
     pub fn from_p4runtime(priority: i32) -> Self {
         Self(i32::MAX.saturating_sub(priority))
@@ -317,6 +317,7 @@ struct Wildcard {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum KeyShape {
     Exact,
+    /// Number of compared bits, see [`MatchKey::prefix_bits`].
     Prefix(u32),
     Wild(Box<Wildcard>),
 }
@@ -341,11 +342,11 @@ impl KeySpec {
         Self::with_type(fields, needed)
     }
 
-    /// Creates a specification with the declared match type, which may be more general than the fields
+    /// Creates a specification with the declared match type. `Ternary` and `Range` may be more general than the fields
     /// require.
     ///
     /// # Errors
-    /// The fields are invalid or require a more general match type.
+    /// The fields are invalid, or the declared match type does not support them.
     pub fn with_type(fields: Vec<KeyField>, declared: MatchType) -> Result<Self, SpecError> {
         let needed = needed_type(&fields);
         let fits = match declared {
@@ -624,7 +625,7 @@ impl FieldMatch {
     }
 }
 
-/// Most general match type that a field requires.
+/// Least general match type that supports all fields.
 fn needed_type(fields: &[KeyField]) -> MatchType {
     let any = |kind| fields.iter().any(|field| field.kind == kind);
     if any(MatchKind::Range) {

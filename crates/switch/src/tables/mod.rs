@@ -2,10 +2,10 @@
 //!
 //! A [`TableSet`] holds the tables and action profiles of a program. A [`Publisher`] provides immutable snapshots to the
 //! packet path while a writer prepares the next version. The packet path writes the key of a table as a byte string
-//! ([`KeySpec`]), looks the key up ([`Table::lookup`]) and resolves the target of the entry, or else the table's default
-//! ([`TableSet::resolve`]).
+//! ([`KeySpec`]), looks the key up ([`Table::lookup`]) and resolves the target of the entry, or the table's default
+//! target if no entry matches ([`TableSet::resolve`]).
 //!
-//! The semantics are those of simple_switch, except for one defect that the documentation of module `key` describes.
+//! The semantics match simple_switch, except for one defect of BMv2 (see module `key`).
 #![forbid(unsafe_code)]
 
 mod entry;

@@ -1,7 +1,7 @@
-//! Action profiles and selectors: actions shared by several entries, single or in groups with selection by hash.
+//! Action profiles and selectors: actions that several entries share, individually or in groups from which a hash selects.
 //!
-//! Member selection is that of BMv2: members in the order of their handles, at index `hash % size`. A P4Runtime weight is
-//! the number of consecutive positions of a member.
+//! As in BMv2, a hash selects the member at position `hash % size`; members are in the order of their handles. A P4Runtime
+//! weight is the number of consecutive positions of a member.
 
 use super::entry::{ActionCall, GroupHandle, MemberHandle, Target};
 use super::publish::Replicated;
@@ -321,7 +321,7 @@ impl ActionProfile {
             }
         }
         let size: u64 = members.iter().map(|(_, weight)| u64::from(*weight)).sum();
-        // If the program sets no limit, a default limit prevents a single message from exhausting the memory.
+        // This limit prevents a single message from exhausting the memory.
         let max = self
             .spec
             .group_size_max
@@ -365,6 +365,7 @@ impl ActionProfile {
         }
     }
 
+    /// Stores the new value of a change if `forward`, else the old value.
     fn put(&mut self, change: &ProfileChange, forward: bool) {
         match change {
             ProfileChange::Member {
@@ -380,6 +381,7 @@ impl ActionProfile {
         }
     }
 
+    /// Returns the change that an operation makes, without applying the change.
     fn member_change(&self, op: ProfileOp) -> Result<ProfileChange, ProfileError> {
         let (member, after) = match op {
             ProfileOp::AddMember(action) => {
@@ -421,6 +423,7 @@ impl ActionProfile {
         })
     }
 
+    /// Same as [`Self::member_change`] for an operation on a group.
     fn group_change(&self, op: ProfileOp) -> Result<ProfileChange, ProfileError> {
         if !self.spec.selector {
             return Err(ProfileError::NotSelector { profile: self.name() });
@@ -475,7 +478,7 @@ impl ActionProfile {
     }
 }
 
-/// Default maximum size of a group.
+/// Maximum size of a group (sum of weights), also if the program sets a higher limit or no limit.
 const GROUP_SIZE_MAX: u32 = 1 << 16;
 
 impl Replicated for ActionProfile {

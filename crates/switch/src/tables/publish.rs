@@ -3,8 +3,8 @@
 //! There are two copies of the state. Readers use the published copy and never wait. A writer changes the spare copy in a
 //! batch. At the end of the batch the copies are swapped atomically. The old copy becomes the spare copy. Before the next
 //! batch, the writer waits until the last reader has released the spare copy, and applies the log of changes to this copy
-//! (left-right; Ramalhete and Correia, 2015). So an update costs twice its work but never a copy of a table, and a reader
-//! sees a batch completely or not at all.
+//! (left-right; Ramalhete and Correia, 2015). So an update is applied twice, but no table is copied, and a reader sees a
+//! batch completely or not at all.
 //!
 //! A dropped or failed batch is undone change by change.
 
@@ -122,7 +122,7 @@ impl<T: Replicated + Clone> Publisher<T> {
         }
     }
 
-    /// Current published state. The borrow prevents a deadlock of a batch that waits for this snapshot.
+    /// Current published state. The result borrows the publisher, so no batch can start and wait forever for this snapshot.
     #[must_use]
     pub fn current(&self) -> WriterSnapshot<'_, T> {
         WriterSnapshot {
@@ -131,7 +131,7 @@ impl<T: Replicated + Clone> Publisher<T> {
         }
     }
 
-    /// Starts a batch. Waits while a reader holds a snapshot that precedes the last batch.
+    /// Starts a batch. Waits while a reader holds a snapshot from before the latest commit.
     pub fn begin(&mut self) -> Batch<'_, T> {
         while !self.catch_up() {
             std::thread::yield_now();
@@ -142,7 +142,7 @@ impl<T: Replicated + Clone> Publisher<T> {
         }
     }
 
-    /// Starts a batch; `None` while a reader holds a snapshot that precedes the last batch.
+    /// Starts a batch; `None` while a reader holds a snapshot from before the latest commit.
     pub fn try_begin(&mut self) -> Option<Batch<'_, T>> {
         self.catch_up().then_some(()).map(|()| Batch {
             publisher: self,
@@ -179,7 +179,8 @@ impl<T: Replicated + Clone> Publisher<T> {
 }
 
 impl<T: Replicated + Clone> Batch<'_, T> {
-    /// Applies one operation. Later operations of this batch see the change immediately, readers after [`Batch::commit`].
+    /// Applies one operation. Later operations of this batch see the change immediately; readers see it after
+    /// [`Batch::commit`].
     ///
     /// # Errors
     /// The operation was rejected; earlier changes of the batch stay.

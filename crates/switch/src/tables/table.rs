@@ -1,8 +1,8 @@
-//! Table: entries by handle, and by key in a search structure.
+//! Table: finds an entry by its handle, or by its key in a search structure.
 
 use super::entry::{ActionId, Entry, EntryHandle, EntryState, Target};
 use super::hash::HashSeed;
-use super::index::{self, EntriesByIndex, Index};
+use super::index::{self, EntriesByIndex, SearchStructure};
 use super::key::{KeySpec, MatchKey};
 use super::publish::Replicated;
 use std::collections::BTreeSet;
@@ -147,12 +147,12 @@ pub enum TableChange {
 pub struct Table {
     spec: Arc<TableSpec>,
     entries: EntriesByIndex,
-    /// Generation of each used index: the number of its previous entries.
+    /// Generation of each index that was ever used: the number of its previous entries.
     generations: Vec<u32>,
     /// Free indices that were used before.
-    free: BTreeSet<u32>,
+    free_indices: BTreeSet<u32>,
     len: u32,
-    index: Box<dyn Index>,
+    search: Box<dyn SearchStructure>,
     default: Option<Target>,
     sealed: bool,
 }
@@ -164,9 +164,9 @@ impl Table {
         Self {
             entries: Vec::new(),
             generations: Vec::new(),
-            free: BTreeSet::new(),
+            free_indices: BTreeSet::new(),
             len: 0,
-            index: index::for_key(&spec.key, seed),
+            search: index::for_key(&spec.key, seed),
             default: spec.initial_default.clone(),
             sealed: false,
             spec,
@@ -187,7 +187,7 @@ impl Table {
         if key.len() != self.spec.key.bytes() {
             return None;
         }
-        self.index.lookup(key, &self.entries).map(|entry| &**entry)
+        self.search.lookup(key, &self.entries).map(|entry| &**entry)
     }
 
     /// Default action.
@@ -216,7 +216,7 @@ impl Table {
     /// Entry with exactly this match key, including the priority if the table has priorities.
     #[must_use]
     pub fn find(&self, key: &MatchKey) -> Option<&Arc<Entry>> {
-        let index = self.index.find_key(key)?;
+        let index = self.search.find_key(key)?;
         self.entries.get(index as usize)?.as_ref()
     }
 
@@ -256,7 +256,11 @@ impl Table {
                 size: self.spec.size,
             });
         }
-        let index = self.free.first().copied().unwrap_or(self.entries.len() as u32);
+        let index = self
+            .free_indices
+            .first()
+            .copied()
+            .unwrap_or(self.entries.len() as u32);
         let generation = self.generations.get(index as usize).copied().unwrap_or(0);
         let entry = Arc::new(Entry {
             handle: EntryHandle { index, generation },
@@ -369,28 +373,28 @@ impl Table {
         let index = entry.handle.index;
         let needed_len = index as usize + 1;
         if self.entries.len() < needed_len {
-            // Indices are allocated without gaps. An index in a gap belonged to an entry whose insertion was undone, so the
-            // index is free.
-            self.free.extend(self.entries.len() as u32..index);
+            // Indices are allocated without gaps. A gap can only contain indices of entries whose insertion was undone, so
+            // these indices are free.
+            self.free_indices.extend(self.entries.len() as u32..index);
             self.entries.resize(needed_len, None);
             self.generations.resize(needed_len, 0);
         }
-        self.free.remove(&index);
+        self.free_indices.remove(&index);
         self.set_entry(index, Some(entry.clone()), entry.handle.generation);
         self.len += 1;
-        self.index.add_entry(entry);
+        self.search.add_entry(entry);
     }
 
     fn remove_entry(&mut self, entry: &Arc<Entry>, next_generation: u32) {
         let index = entry.handle.index;
-        self.index.remove_entry(entry);
+        self.search.remove_entry(entry);
         self.set_entry(index, None, next_generation);
-        self.free.insert(index);
+        self.free_indices.insert(index);
         self.len -= 1;
     }
 
     fn replace(&mut self, entry: &Arc<Entry>) {
-        self.index.replace(entry);
+        self.search.replace(entry);
         self.set_entry(entry.handle.index, Some(entry.clone()), entry.handle.generation);
     }
 
@@ -453,9 +457,9 @@ impl Clone for Table {
             spec: self.spec.clone(),
             entries: self.entries.clone(),
             generations: self.generations.clone(),
-            free: self.free.clone(),
+            free_indices: self.free_indices.clone(),
             len: self.len,
-            index: self.index.boxed_clone(),
+            search: self.search.boxed_clone(),
             default: self.default.clone(),
             sealed: self.sealed,
         }

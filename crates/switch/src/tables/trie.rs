@@ -8,7 +8,7 @@
 //! Exact fields are moved to the front of the key: all entries contain them as part of the prefix.
 
 use super::entry::Entry;
-use super::index::{EntriesByIndex, Index};
+use super::index::{EntriesByIndex, SearchStructure};
 use super::key::{KeySpec, MatchKey, WILD_KEY_MAX_BYTES};
 use super::words::Words;
 use smallvec::SmallVec;
@@ -20,7 +20,7 @@ const FANOUT: usize = 256;
 const BUCKET_MAX: usize = 4;
 /// Maximum bucket size in a small trie: a node is faster to search than a bucket of several items, but needs 2 KiB.
 const SMALL_BUCKET_MAX: usize = 2;
-/// Maximum number of nodes of a small trie: half a MiB.
+/// A trie with fewer nodes (half a MiB) is small.
 const SMALL_NODES_MAX: usize = 256;
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -74,10 +74,13 @@ struct Node {
     prefixes: u32,
 }
 
+/// Prefix with its entry.
 #[derive(Clone, Copy)]
 struct Item<const N: usize> {
     value: Words<N>,
+    /// Length of the prefix, bits.
     bits: u32,
+    /// Index of the entry, or [`NONE`] in a search.
     entry: u32,
 }
 
@@ -204,7 +207,7 @@ impl<const N: usize> PrefixTrie<N> {
                 }
                 self.burst(location, link & !BUCKET, depth);
             } else {
-                self.count(link, 1);
+                self.add_prefixes(link, 1);
                 if let Some(stub) = stub_of(&item, depth) {
                     self.add_stub(link, stub, item.entry);
                     return;
@@ -242,7 +245,7 @@ impl<const N: usize> PrefixTrie<N> {
         };
         self.free_buckets.push(bucket);
         let node = self.new_node();
-        self.count(node, items.len() as u32);
+        self.add_prefixes(node, items.len() as u32);
         self.set_link(location, node);
         for item in items {
             if let Some(stub) = stub_of(&item, depth) {
@@ -276,7 +279,7 @@ impl<const N: usize> PrefixTrie<N> {
         })
     }
 
-    fn count(&mut self, node: u32, prefixes: u32) {
+    fn add_prefixes(&mut self, node: u32, prefixes: u32) {
         if let Some(node) = self.nodes.get_mut(node as usize) {
             node.prefixes += prefixes;
         }
@@ -425,7 +428,7 @@ fn find_stub(node: &Node, stub: Stub) -> Option<u32> {
     node.stubs.get(position).map(|(_, entry)| *entry)
 }
 
-impl<const N: usize> Index for PrefixTrie<N> {
+impl<const N: usize> SearchStructure for PrefixTrie<N> {
     #[inline]
     fn lookup<'a>(&'a self, key: &[u8], entries: &'a EntriesByIndex) -> Option<&'a Arc<Entry>> {
         entries.get(self.search(&self.load(key)) as usize)?.as_ref()
@@ -456,7 +459,7 @@ impl<const N: usize> Index for PrefixTrie<N> {
         // The trie refers to entries by index, so a replaced entry needs no update.
     }
 
-    fn boxed_clone(&self) -> Box<dyn Index> {
+    fn boxed_clone(&self) -> Box<dyn SearchStructure> {
         Box::new(self.clone())
     }
 }

@@ -1,13 +1,14 @@
 //! Ternary and range matching by tuple space search (Srinivasan, Suri, Varghese, SIGCOMM 1999): the entries with equal mask
-//! form a hash table, and a lookup searches these tables one by one.
+//! form a hash table, and a lookup searches these hash tables one by one.
 //!
-//! The tables are ordered by their best entry, so a lookup ends when no remaining table can contain a better entry. A range
+//! The hash tables are ordered by their best entry, so a lookup ends when no remaining hash table can contain a better entry.
+//! A range
 //! does not contribute to the mask; ranges are checked after the hash lookup. Entries that differ only in ranges are searched
 //! in the order of their rank.
 
 use super::entry::Entry;
 use super::hash::HashSeed;
-use super::index::{EntriesByIndex, Index};
+use super::index::{EntriesByIndex, SearchStructure};
 use super::key::MatchKey;
 use super::words::Words;
 use hashbrown::HashMap;
@@ -41,7 +42,7 @@ pub(super) struct TupleSpace<const N: usize> {
     order: Vec<(u64, u32)>,
     by_mask: HashMap<Words<N>, u32, HashSeed>,
     /// Indices of empty tuples.
-    free: Vec<u32>,
+    free_tuples: Vec<u32>,
     seed: HashSeed,
 }
 
@@ -51,7 +52,7 @@ impl<const N: usize> TupleSpace<N> {
             tuples: Vec::new(),
             order: Vec::new(),
             by_mask: HashMap::with_hasher(seed.clone()),
-            free: Vec::new(),
+            free_tuples: Vec::new(),
             seed,
         }
     }
@@ -74,7 +75,7 @@ impl<const N: usize> TupleSpace<N> {
             cells: HashMap::with_hasher(self.seed.clone()),
             ranks: BTreeSet::new(),
         };
-        let index = match self.free.pop() {
+        let index = match self.free_tuples.pop() {
             Some(index) => index,
             None => self.tuples.len() as u32,
         };
@@ -110,7 +111,7 @@ impl<const N: usize> TupleSpace<N> {
             let mask = tuple.mask;
             tuple.cells = HashMap::with_hasher(self.seed.clone());
             self.by_mask.remove(&mask);
-            self.free.push(index);
+            self.free_tuples.push(index);
         }
     }
 }
@@ -119,7 +120,7 @@ fn mask_of<const N: usize>(key: &MatchKey) -> Words<N> {
     Words::load(key.mask().unwrap_or_default())
 }
 
-impl<const N: usize> Index for TupleSpace<N> {
+impl<const N: usize> SearchStructure for TupleSpace<N> {
     fn lookup<'a>(&'a self, key: &[u8], _: &'a EntriesByIndex) -> Option<&'a Arc<Entry>> {
         let words = Words::<N>::load(key);
         let mut best: Option<&Ranked> = None;
@@ -196,7 +197,7 @@ impl<const N: usize> Index for TupleSpace<N> {
         }
     }
 
-    fn boxed_clone(&self) -> Box<dyn Index> {
+    fn boxed_clone(&self) -> Box<dyn SearchStructure> {
         Box::new(self.clone())
     }
 }

@@ -7,7 +7,7 @@ const WORD_BYTES: usize = 8;
 
 /// Key of at most `8 * N` bytes, big-endian, left-aligned, zero-padded.
 ///
-/// Keys of equal length have the same equality and order as their byte strings.
+/// Keys of equal length are equal if and only if their byte strings are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Words<const N: usize>([u64; N]);
 

@@ -29,20 +29,20 @@ fn updates_of_every_kind(controller: &Controller) -> Vec<Update> {
         mode: SelectionMode::SelectorDefault,
         size: SizeMode::SelectorDefault,
     });
-    let any = FieldMatch::Lpm {
+    let any_destination = FieldMatch::Lpm {
         value: bits(32, 0),
         prefix_bits: 0,
     };
-    let mut timed = controller.entry("In.mac", vec![exact(48, 5), exact(9, 0)], forward(1));
-    (timed.idle_timeout_ns, timed.metadata) = (5_000_000_000, b"noted".to_vec());
+    let mut entry_with_timeout = controller.entry("In.mac", vec![exact(48, 5), exact(9, 0)], forward(1));
+    (entry_with_timeout.idle_timeout_ns, entry_with_timeout.metadata) = (5_000_000_000, b"noted".to_vec());
     let replica = Replica {
         port: port(1),
         instance: 1,
         backups: Vec::new(),
     };
     vec![
-        insert(timed),
-        insert(controller.entry("In.routes", vec![exact(12, 0), any], one_shot)),
+        insert(entry_with_timeout),
+        insert(controller.entry("In.routes", vec![exact(12, 0), any_destination], one_shot)),
         Update::Member(Change::Insert(Member {
             profile,
             id: 1.into(),
@@ -113,7 +113,7 @@ fn failing_update(controller: &Controller) -> Update {
 
 #[test]
 fn atomic_batch_makes_no_change_if_its_last_update_fails() {
-    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let (_fixture, mut controller) = SwitchFixture::with(&everything());
     let before = controller.read_all();
     for (atomicity, with_cells) in [
         (Atomicity::RollbackOnError, true),
@@ -139,7 +139,7 @@ fn atomic_batch_makes_no_change_if_its_last_update_fails() {
 
 #[test]
 fn continue_on_error_batch_keeps_successful_updates() {
-    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let (_fixture, mut controller) = SwitchFixture::with(&everything());
     let mut updates = Vec::new();
     for update in updates_of_every_kind(&controller)
         .into_iter()
@@ -161,13 +161,13 @@ fn continue_on_error_batch_keeps_successful_updates() {
 
 #[test]
 fn cells_are_rejected_in_data_plane_atomic_batches() {
-    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let (_fixture, mut controller) = SwitchFixture::with(&everything());
     let before = controller.read_all();
     for cell in updates_of_every_cell(&controller).into_iter().skip(1) {
         let mut updates = updates_of_every_kind(&controller);
         updates.push(cell.clone());
         let result = controller.try_write(&updates, Atomicity::DataplaneAtomic);
-        let Err(Refusal::Rejected(status)) = result else {
+        let Err(ClientError::Rejected(status)) = result else {
             panic!("{result:?}");
         };
         assert_eq!(status.code(), Code::Unimplemented);
@@ -180,7 +180,7 @@ fn cells_are_rejected_in_data_plane_atomic_batches() {
 
 #[test]
 fn failed_update_is_rolled_back_completely() {
-    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let (_fixture, mut controller) = SwitchFixture::with(&everything());
     let before = controller.read_all();
     let action = |port| WeightedAction {
         action: controller.action("In.route", &[1, port]),
@@ -195,11 +195,11 @@ fn failed_update_is_rolled_back_completely() {
         mode: SelectionMode::SelectorDefault,
         size: SizeMode::SelectorDefault,
     });
-    let any = FieldMatch::Lpm {
+    let any_destination = FieldMatch::Lpm {
         value: bits(32, 0),
         prefix_bits: 0,
     };
-    let entry = controller.entry("In.routes", vec![exact(12, 0), any], set);
+    let entry = controller.entry("In.routes", vec![exact(12, 0), any_destination], set);
     // The number of attempts exceeds the capacity of the selector.
     for _ in 0..200 {
         assert_eq!(

@@ -25,7 +25,7 @@ fn counter(controller: &mut Controller, index: u64) -> CounterData {
 
 #[test]
 fn counters_count_from_the_written_value() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     let id = controller
         .info()
         .counters()
@@ -40,8 +40,8 @@ fn counters_count_from_the_written_value() {
     let index = Some(1);
     controller.write(&[insert(flow.clone()), Update::Counter { id, index, data }]);
     let sent = frame(1, 0x1234, &[7; 50]);
-    lab.send(1, &sent);
-    assert_eq!(lab.receive(2), sent);
+    fixture.send(1, &sent);
+    assert_eq!(fixture.receive(2), sent);
     let expected = CounterData {
         bytes: 1064,
         packets: 11,
@@ -59,8 +59,8 @@ fn counters_count_from_the_written_value() {
         entry: entry.clone(),
         data,
     }]);
-    lab.send(1, &sent);
-    lab.receive(2);
+    fixture.send(1, &sent);
+    fixture.receive(2);
     let table = Some(flow.key.table);
     let read = controller.read(Read::DirectCounters {
         table,
@@ -80,7 +80,7 @@ fn counters_count_from_the_written_value() {
 
 #[test]
 fn registers_wider_than_a_machine_word_are_written_and_read() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     let id = controller
         .info()
         .registers()
@@ -95,8 +95,8 @@ fn registers_wider_than_a_machine_word_are_written_and_read() {
     };
     let flow = controller.flow(1, "In.add_word", &[1, 5]);
     controller.write(&[write, insert(flow)]);
-    lab.send(3, &frame(1, 0x1234, b"add"));
-    lab.receive(3);
+    fixture.send(3, &frame(1, 0x1234, b"add"));
+    fixture.receive(3);
     let read = controller.read(Read::Registers {
         id: Some(id),
         index: None,
@@ -137,7 +137,7 @@ fn registers_wider_than_a_machine_word_are_written_and_read() {
 /// With rates of zero and buckets of two packets, the third packet is red and is dropped.
 #[test]
 fn meters_mark_by_the_written_rates() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     let id = controller
         .info()
         .meters()
@@ -172,10 +172,10 @@ fn meters_mark_by_the_written_rates() {
     };
     assert_eq!(read, [cell(Some(config))]);
     for number in 0..4u8 {
-        lab.send(1, &frame(1, 0x1234, &[number]));
+        fixture.send(1, &frame(1, 0x1234, &[number]));
     }
     for number in 0..2u8 {
-        assert_eq!(lab.receive(2)[14], number);
+        assert_eq!(fixture.receive(2)[14], number);
     }
     // The counter shows that all four packets have been processed.
     let start = std::time::Instant::now();
@@ -183,8 +183,8 @@ fn meters_mark_by_the_written_rates() {
         assert!(start.elapsed() < LONG);
     }
     controller.write(&[meter(None)]);
-    lab.send(1, &frame(1, 0x1234, &[10]));
-    assert_eq!(lab.receive(2)[14], 10);
+    fixture.send(1, &frame(1, 0x1234, &[10]));
+    assert_eq!(fixture.receive(2)[14], 10);
     for invalid_config in [
         MeterConfig {
             committed_rate: 5,
@@ -207,7 +207,7 @@ fn meters_mark_by_the_written_rates() {
 
 #[test]
 fn direct_meter_belongs_to_its_entry() {
-    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let (_fixture, mut controller) = SwitchFixture::with(&everything());
     let config = MeterConfig {
         committed_rate: 1,
         committed_burst: 2,

@@ -8,26 +8,28 @@ use linewarden_p4runtime::evidence::{Client, Digests, EvidenceClientError, Inven
 
 use crate::support::*;
 
-fn client(lab: &SwitchFixture) -> Client {
-    lab.runtime
-        .block_on(Client::connect(lab.address(), None))
+fn client(fixture: &SwitchFixture) -> Client {
+    fixture
+        .runtime
+        .block_on(Client::connect(fixture.address(), None))
         .unwrap()
 }
 
-fn digests(lab: &SwitchFixture) -> Digests {
-    lab.runtime
-        .block_on(async { client_of(lab).await.digests().await })
+fn digests(fixture: &SwitchFixture) -> Digests {
+    fixture
+        .runtime
+        .block_on(async { client_of(fixture).await.digests().await })
         .unwrap()
 }
 
-async fn client_of(lab: &SwitchFixture) -> Client {
-    Client::connect(lab.address(), None).await.unwrap()
+async fn client_of(fixture: &SwitchFixture) -> Client {
+    Client::connect(fixture.address(), None).await.unwrap()
 }
 
 #[test]
 fn switch_without_a_program_has_no_evidence() {
-    let lab = SwitchFixture::start();
-    let error = lab.runtime.block_on(client(&lab).digests()).unwrap_err();
+    let fixture = SwitchFixture::start();
+    let error = fixture.runtime.block_on(client(&fixture).digests()).unwrap_err();
     assert!(
         matches!(error, EvidenceClientError::Rejected(status) if status.message() == "no program is running")
     );
@@ -35,12 +37,12 @@ fn switch_without_a_program_has_no_evidence() {
 
 #[test]
 fn writes_of_a_controller_change_the_corresponding_digest() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
-    let before = digests(&lab);
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
+    let before = digests(&fixture);
     assert_eq!((before.switch_id, before.boot_count), (SWITCH.0, BOOT.0));
     let flow = controller.flow(1, "In.to_port", &[2]);
     controller.write(&[insert(flow.clone())]);
-    let after = digests(&lab);
+    let after = digests(&fixture);
     assert_ne!(before.tables, after.tables);
     assert_eq!(
         (&before.program, &before.registers),
@@ -48,14 +50,14 @@ fn writes_of_a_controller_change_the_corresponding_digest() {
     );
     assert!(before.sequence < after.sequence);
     controller.write(&[Update::TableEntry(Box::new(Change::Delete(flow.key)))]);
-    assert_eq!(before.tables, digests(&lab).tables);
+    assert_eq!(before.tables, digests(&fixture).tables);
 }
 
 #[test]
 fn meter_configuration_is_in_the_digest_of_tables() {
-    let (lab, mut controller) = SwitchFixture::with(&everything());
+    let (fixture, mut controller) = SwitchFixture::with(&everything());
     let meters: Vec<_> = controller.info().meters().iter().map(|meter| meter.id).collect();
-    let before = digests(&lab);
+    let before = digests(&fixture);
     let config = MeterConfig {
         committed_rate: 1000,
         committed_burst: 10,
@@ -70,26 +72,26 @@ fn meter_configuration_is_in_the_digest_of_tables() {
         reset_counters: false,
     };
     controller.write(&[meter(Some(config))]);
-    assert_ne!(before.tables, digests(&lab).tables);
+    assert_ne!(before.tables, digests(&fixture).tables);
     controller.write(&[meter(None)]);
-    assert_eq!(before.tables, digests(&lab).tables);
+    assert_eq!(before.tables, digests(&fixture).tables);
 }
 
 #[test]
 fn statement_contains_the_nonce_and_lists_every_entry() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     let flow = controller.flow(1, "In.to_port", &[2]);
     controller.write(&[insert(flow)]);
     let nonce = Nonce([0x3c; 32]);
-    let attested = lab
+    let attested = fixture
         .runtime
-        .block_on(client(&lab).attest(nonce.0, InventoryScope::ALL))
+        .block_on(client(&fixture).attest(nonce.0, InventoryScope::ALL))
         .unwrap();
     let key = Ed25519Signer::from_pem(KEY).unwrap().public_key();
     let evidence = verify(&attested.statement, &key, nonce).unwrap();
     assert_eq!(
         evidence.snapshot().digests.tables.0.to_vec(),
-        digests(&lab).tables
+        digests(&fixture).tables
     );
     let inventory = Inventory::read(&attested.inventory.unwrap()).unwrap();
     inventory.prove(&evidence).unwrap();
@@ -98,7 +100,7 @@ fn statement_contains_the_nonce_and_lists_every_entry() {
 
 #[test]
 fn inventory_omits_excluded_objects() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     let flow = controller.flow(1, "In.to_port", &[2]);
     let info = controller.info();
     let table = info.tables().iter().find(|table| table.id == flow.key.table);
@@ -111,7 +113,7 @@ fn inventory_omits_excluded_objects() {
     let key = Ed25519Signer::from_pem(KEY).unwrap().public_key();
     let attest_without = |excluded: &str| {
         let scope = InventoryScope::AllExcept(vec![excluded.to_owned()]);
-        lab.runtime.block_on(client(&lab).attest(nonce.0, scope))
+        fixture.runtime.block_on(client(&fixture).attest(nonce.0, scope))
     };
     for (excluded, is_listed) in [
         ("table:others", true),
@@ -130,10 +132,10 @@ fn inventory_omits_excluded_objects() {
 
 #[test]
 fn new_program_changes_the_digest_and_continues_sequence_numbers() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
-    let before = digests(&lab);
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
+    let before = digests(&fixture);
     controller.set(&everything());
-    let after = digests(&lab);
+    let after = digests(&fixture);
     assert_ne!(before.program, after.program);
     assert!(before.sequence < after.sequence);
 }

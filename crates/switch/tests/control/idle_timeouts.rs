@@ -95,8 +95,8 @@ impl IdleTimeoutFixture {
         });
     }
 
-    /// Entries in the current notification.
-    fn idle(&mut self) -> Vec<TableEntry> {
+    /// Searches for idle entries; returns the entries in the notification, if the control sends one.
+    fn idle_entries(&mut self) -> Vec<TableEntry> {
         self.control.notify_idle_entries();
         let notification = poll_once(self.events.next());
         match notification {
@@ -119,46 +119,50 @@ fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
 
 #[test]
 fn idle_entry_is_notified_after_each_timeout() {
-    let mut lab = IdleTimeoutFixture::new();
-    let (short, long, never) = (lab.entry(1, 1000), lab.entry(2, 5000), lab.entry(3, 0));
+    let mut fixture = IdleTimeoutFixture::new();
+    let (short, long, never) = (
+        fixture.entry(1, 1000),
+        fixture.entry(2, 5000),
+        fixture.entry(3, 0),
+    );
     for entry in [&short, &long, &never] {
-        lab.write(Change::Insert(entry.clone()));
+        fixture.write(Change::Insert(entry.clone()));
     }
-    lab.set_time_ms(999);
-    assert_eq!(lab.idle(), []);
-    lab.set_time_ms(1000);
-    assert_eq!(lab.idle(), from_ref(&short));
-    assert_eq!(lab.idle(), []);
-    lab.set_time_ms(1999);
-    assert_eq!(lab.idle(), []);
-    lab.set_time_ms(2000);
-    assert_eq!(lab.idle(), from_ref(&short));
+    fixture.set_time_ms(999);
+    assert_eq!(fixture.idle_entries(), []);
+    fixture.set_time_ms(1000);
+    assert_eq!(fixture.idle_entries(), from_ref(&short));
+    assert_eq!(fixture.idle_entries(), []);
+    fixture.set_time_ms(1999);
+    assert_eq!(fixture.idle_entries(), []);
+    fixture.set_time_ms(2000);
+    assert_eq!(fixture.idle_entries(), from_ref(&short));
     // A hit restarts the timeout.
-    lab.set_time_ms(2500);
-    lab.hit(1);
-    lab.set_time_ms(3400);
-    assert_eq!(lab.idle(), []);
-    lab.set_time_ms(3500);
-    assert_eq!(lab.idle(), from_ref(&short));
-    lab.set_time_ms(5000);
-    assert_eq!(lab.idle(), [short.clone(), long.clone()]);
-    lab.write(Change::Delete(short.key));
+    fixture.set_time_ms(2500);
+    fixture.hit(1);
+    fixture.set_time_ms(3400);
+    assert_eq!(fixture.idle_entries(), []);
+    fixture.set_time_ms(3500);
+    assert_eq!(fixture.idle_entries(), from_ref(&short));
+    fixture.set_time_ms(5000);
+    assert_eq!(fixture.idle_entries(), [short.clone(), long.clone()]);
+    fixture.write(Change::Delete(short.key));
     // A modified entry starts its new timeout now.
-    let longer = lab.entry(2, 10_000);
-    lab.write(Change::Modify(longer.clone()));
-    lab.set_time_ms(14_999);
-    assert_eq!(lab.idle(), []);
-    lab.set_time_ms(15_000);
-    assert_eq!(lab.idle(), [longer]);
+    let longer = fixture.entry(2, 10_000);
+    fixture.write(Change::Modify(longer.clone()));
+    fixture.set_time_ms(14_999);
+    assert_eq!(fixture.idle_entries(), []);
+    fixture.set_time_ms(15_000);
+    assert_eq!(fixture.idle_entries(), [longer]);
 }
 
 #[test]
 fn controller_reads_the_time_since_the_last_hit() {
-    let mut lab = IdleTimeoutFixture::new();
-    lab.write(Change::Insert(lab.entry(1, 60_000)));
-    lab.set_time_ms(7000);
-    lab.hit(1);
-    lab.set_time_ms(9500);
+    let mut fixture = IdleTimeoutFixture::new();
+    fixture.write(Change::Insert(fixture.entry(1, 60_000)));
+    fixture.set_time_ms(7000);
+    fixture.hit(1);
+    fixture.set_time_ms(9500);
     let query = Query::Entries {
         table: packets().info.tables().by_name_or_alias("In.flows").unwrap().id,
         key: None,
@@ -168,7 +172,7 @@ fn controller_reads_the_time_since_the_last_hit() {
         },
     };
     let mut times_since_hit = Vec::new();
-    let result = lab.control.read(&query, &mut |entity| match entity {
+    let result = fixture.control.read(&query, &mut |entity| match entity {
         Entity::TableEntry(entry) => times_since_hit.push(entry.since_hit_ns),
         other => panic!("{other:?}"),
     });

@@ -9,43 +9,43 @@ use crate::support::*;
 
 #[test]
 fn a_packet_is_sent_to_the_controller_and_returned() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     let flow = controller.flow(1, "In.to_controller", &[5]);
     controller.write(&[insert(flow)]);
     let sent = frame(1, 0x1234, b"for the controller");
-    lab.send(3, &sent);
+    fixture.send(3, &sent);
     let metadata = vec![bits(9, 3), bits(7, 5)];
     let payload = sent.clone();
     assert_eq!(
         controller.next_event(),
         StreamEvent::PacketIn { metadata, payload }
     );
-    // The worker may sleep between two packets, so each packet must wake it.
+    // The worker can sleep between two packets, so each packet must wake the worker.
     for port in [2, 0, 2] {
         controller.packet_out(port, &sent);
-        assert_eq!(lab.receive(port.into()), sent);
+        assert_eq!(fixture.receive(port.into()), sent);
     }
 }
 
 #[test]
 fn switch_without_a_program_drops_packets() {
-    let lab = SwitchFixture::start();
-    let mut controller = lab.controller();
+    let fixture = SwitchFixture::start();
+    let mut controller = fixture.controller();
     let result = controller.try_set(&linewarden_p4runtime::target::Pipeline {
         device_config: b"no program"[..].into(),
         ..packets()
     });
-    let Err(Refusal::Rejected(status)) = result else {
+    let Err(ClientError::Rejected(status)) = result else {
         panic!("{result:?}");
     };
     assert_eq!(status.code(), Code::InvalidArgument);
-    lab.send(0, &frame(1, 0, b"dropped"));
-    assert!(lab.is_silent());
+    fixture.send(0, &frame(1, 0, b"dropped"));
+    assert!(fixture.is_silent());
 }
 
 #[test]
 fn multicast_group_sends_each_replica() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     let replica = |number, instance| Replica {
         port: port(number),
         instance,
@@ -64,17 +64,17 @@ fn multicast_group_sends_each_replica() {
     let read = controller.read(Read::MulticastGroups(None));
     assert_eq!(read, [Entity::MulticastGroup(group.clone())]);
     let sent = frame(0xffff_ffff_ffff, 0x1234, b"for all");
-    lab.send(0, &sent);
+    fixture.send(0, &sent);
     for port in [1, 2, 2] {
-        assert_eq!(lab.receive(port), sent);
+        assert_eq!(fixture.receive(port), sent);
     }
     group.replicas.remove(0);
     controller.write(&[Update::MulticastGroup(Change::Modify(group.clone()))]);
-    lab.send(0, &sent);
+    fixture.send(0, &sent);
     for port in [2, 2] {
-        assert_eq!(lab.receive(port), sent);
+        assert_eq!(fixture.receive(port), sent);
     }
-    assert!(lab.is_silent());
+    assert!(fixture.is_silent());
     for (invalid_replica, code) in [
         (replica(512, 0), Code::InvalidArgument),
         (replica(1, 65_536), Code::InvalidArgument),
@@ -103,7 +103,7 @@ fn multicast_group_sends_each_replica() {
 
 #[test]
 fn packets_are_cloned_until_their_clone_session_is_deleted() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     let replica = |number, instance| Replica {
         port: port(number),
         instance,
@@ -121,8 +121,8 @@ fn packets_are_cloned_until_their_clone_session_is_deleted() {
         Update::CloneSession(Change::Insert(session.clone())),
     ]);
     let sent = frame(1, 0x1234, b"twice, and the second time cut off");
-    lab.send(0, &sent);
-    assert_eq!(lab.receive(2), sent);
+    fixture.send(0, &sent);
+    assert_eq!(fixture.receive(2), sent);
     // `packet_length_bytes` includes the 2 bytes of the packet-in header.
     let StreamEvent::PacketIn { payload, .. } = controller.next_event() else {
         panic!("no packet");
@@ -132,19 +132,19 @@ fn packets_are_cloned_until_their_clone_session_is_deleted() {
     controller.write(&[Update::CloneSession(Change::Modify(session.clone()))]);
     let read = controller.read(Read::CloneSessions(None));
     assert_eq!(read, [Entity::CloneSession(session.clone())]);
-    lab.send(0, &sent);
+    fixture.send(0, &sent);
     for port in [1, 2, 3] {
-        assert_eq!(lab.receive(port), sent);
+        assert_eq!(fixture.receive(port), sent);
     }
     controller.write(&[Update::CloneSession(Change::Delete(session.id))]);
-    lab.send(0, &sent);
-    assert_eq!(lab.receive(2), sent);
-    assert!(lab.is_silent());
+    fixture.send(0, &sent);
+    assert_eq!(fixture.receive(2), sent);
+    assert!(fixture.is_silent());
 }
 
 #[test]
 fn digests_are_sent_once_until_acknowledged() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     let id = controller.info().digests().by_name_or_alias("seen_t").unwrap().id;
     let digest = Digest {
         id,
@@ -157,9 +157,9 @@ fn digests_are_sent_once_until_acknowledged() {
     let flow = controller.flow(1, "In.learn", &[2]);
     controller.write(&[insert(flow), Update::Digest(Change::Insert(digest))]);
     assert_eq!(controller.read(Read::Digests(None)), [Entity::Digest(digest)]);
-    lab.send(0, &frame(1, 0x1234, b"from 0"));
-    lab.send(0, &frame(1, 0x1234, b"from 0 again"));
-    lab.send(3, &frame(1, 0x1234, b"from 3"));
+    fixture.send(0, &frame(1, 0x1234, b"from 0"));
+    fixture.send(0, &frame(1, 0x1234, b"from 0 again"));
+    fixture.send(3, &frame(1, 0x1234, b"from 3"));
     let mut ports = Vec::new();
     for _ in 0..2 {
         let StreamEvent::Digest(list) = controller.next_event() else {
@@ -178,7 +178,7 @@ fn digests_are_sent_once_until_acknowledged() {
 
 #[test]
 fn value_set_determines_accepted_packets() {
-    let (lab, mut controller) = SwitchFixture::with(&everything());
+    let (fixture, mut controller) = SwitchFixture::with(&everything());
     let id = controller
         .info()
         .value_sets()
@@ -201,27 +201,27 @@ fn value_set_determines_accepted_packets() {
     controller.write(&[Update::DefaultEntry(Box::new(default))]);
     let mut sent = ipv4([1, 1, 1, 1], [2, 2, 2, 2], 17);
     sent[12..14].copy_from_slice(&[0x11, 0x22]);
-    lab.send(1, &sent);
-    assert_eq!(lab.receive(3), sent);
+    fixture.send(1, &sent);
+    assert_eq!(fixture.receive(3), sent);
     controller.write(&[set(&[0x3344, 0x1122])]);
     let read = controller.read(Read::ValueSets(None));
     let members = [0x1122, 0x3344].map(|value| vec![exact(16, value)]).to_vec();
     assert_eq!(read, [Entity::ValueSet { id, members }]);
-    lab.send(1, &sent);
-    assert_eq!(lab.receive(0), sent);
+    fixture.send(1, &sent);
+    assert_eq!(fixture.receive(0), sent);
     controller.write(&[set(&[])]);
-    lab.send(1, &sent);
-    assert_eq!(lab.receive(3), sent);
+    fixture.send(1, &sent);
+    assert_eq!(fixture.receive(3), sent);
     let error = controller.expect_write_error(set(&[1, 2, 3, 4, 5]));
     assert_eq!(error.code, Code::ResourceExhausted);
 }
 
 #[test]
 fn stopped_server_ends_its_streams() {
-    let (mut lab, mut controller) = SwitchFixture::with(&packets());
-    lab.stop_server();
-    let result = lab.runtime.block_on(controller.events.next());
-    let Err(Refusal::Rejected(status)) = result else {
+    let (mut fixture, mut controller) = SwitchFixture::with(&packets());
+    fixture.stop_server();
+    let result = fixture.runtime.block_on(controller.events.next());
+    let Err(ClientError::Rejected(status)) = result else {
         panic!("{result:?}");
     };
     assert_eq!(status.code(), Code::Unavailable);

@@ -29,7 +29,7 @@ fn mismatched_p4info_is_rejected_with_the_element_name() {
         "/../p4runtime/tests/data/everything.p4info.txtpb"
     ));
     let text = text.unwrap();
-    let lab = SwitchFixture::start();
+    let fixture = SwitchFixture::start();
     for (from, to, element) in [
         ("name: \"In.mac\"", "name: \"In.macs\"", "table \"In.macs\""),
         ("name: \"In.route\"", "name: \"In.way\"", "action \"In.way\""),
@@ -97,22 +97,22 @@ fn mismatched_p4info_is_rejected_with_the_element_name() {
             info: Arc::new(info),
             ..everything()
         };
-        let error = lab.control.verify(&pipeline).unwrap_err();
+        let error = fixture.control.verify(&pipeline).unwrap_err();
         assert_eq!(error.code, Code::InvalidArgument, "{to}: {error}");
         assert!(error.message.contains(element), "{to}: {error}");
     }
-    lab.control.verify(&everything()).unwrap();
+    fixture.control.verify(&everything()).unwrap();
 }
 
 #[test]
 fn every_compiled_program_can_be_controlled() {
-    let lab = SwitchFixture::start();
+    let fixture = SwitchFixture::start();
     let directory = "../../p4/compiled";
     let mut programs = 0;
     for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../p4/compiled")).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
         if let Some(name) = name.strip_suffix(".json") {
-            let result = lab.control.verify(&pipeline_of(directory, name));
+            let result = fixture.control.verify(&pipeline_of(directory, name));
             result.unwrap_or_else(|error| panic!("{name}: {error}"));
             programs += 1;
         }
@@ -123,22 +123,23 @@ fn every_compiled_program_can_be_controlled() {
 /// Writes change the saved program, while packets still use the running program.
 #[test]
 fn program_is_prepared_while_another_one_runs() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
-    let running = controller.flow(1, "In.to_port", &[1]);
-    controller.write(&[insert(running.clone())]);
-    lab.control.save(&reformatted(&packets())).unwrap();
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
+    let running_flow = controller.flow(1, "In.to_port", &[1]);
+    controller.write(&[insert(running_flow.clone())]);
+    fixture.control.save(&reformatted(&packets())).unwrap();
     assert_eq!(controller.entries("In.flows"), []);
-    let prepared = controller.flow(1, "In.to_port", &[2]);
-    controller.write(&[insert(prepared.clone())]);
+    let prepared_flow = controller.flow(1, "In.to_port", &[2]);
+    controller.write(&[insert(prepared_flow.clone())]);
     let sent = frame(1, 0x1234, b"before");
-    lab.send(0, &sent);
-    assert_eq!(lab.receive(1), sent);
-    lab.control.commit().unwrap();
-    lab.send(0, &sent);
-    assert_eq!(lab.receive(2), sent);
-    assert_eq!(lab.control.commit().unwrap_err().code, Code::NotFound);
+    fixture.send(0, &sent);
+    assert_eq!(fixture.receive(1), sent);
+    fixture.control.commit().unwrap();
+    fixture.send(0, &sent);
+    assert_eq!(fixture.receive(2), sent);
+    assert_eq!(fixture.control.commit().unwrap_err().code, Code::NotFound);
 }
 
+/// Writes state of every kind that a reconciliation must keep.
 fn fill(controller: &mut Controller) {
     let info = controller.info();
     let mut flow = controller.flow(1, "In.to_port", &[1]);
@@ -197,7 +198,7 @@ fn fill(controller: &mut Controller) {
 
 #[test]
 fn reconcile_keeps_written_state_or_makes_no_change() {
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     fill(&mut controller);
     let before = controller.read_all();
     controller.reconcile(&reformatted(&packets())).unwrap();
@@ -206,25 +207,25 @@ fn reconcile_keeps_written_state_or_makes_no_change() {
     controller.reconcile(&reformatted(&packets())).unwrap();
     assert_eq!(controller.read_all(), before);
     let sent = frame(2, 0x1234, b"copied");
-    lab.send(0, &sent);
+    fixture.send(0, &sent);
     for port in [1, 2] {
-        assert_eq!(lab.receive(port), sent);
+        assert_eq!(fixture.receive(port), sent);
     }
     let before = controller.read_all();
     let result = controller.reconcile(&everything());
-    let Err(Refusal::Rejected(status)) = result else {
+    let Err(ClientError::Rejected(status)) = result else {
         panic!("{result:?}");
     };
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(controller.read_all(), before);
-    lab.send(0, &sent);
-    assert_eq!(lab.receive(1), sent);
+    fixture.send(0, &sent);
+    assert_eq!(fixture.receive(1), sent);
 }
 
 #[test]
 fn no_packet_is_lost_during_program_changes() {
     const PACKETS: u32 = 20_000;
-    let (lab, mut controller) = SwitchFixture::with(&packets());
+    let (fixture, mut controller) = SwitchFixture::with(&packets());
     let flow = controller.flow(1, "In.to_port", &[1]);
     controller.write(&[insert(flow)]);
     let (original, reformatted_pipeline) = (packets(), reformatted(&packets()));
@@ -241,12 +242,12 @@ fn no_packet_is_lost_during_program_changes() {
             change_count
         });
         for number in 0..PACKETS {
-            lab.send(0, &frame(1, 0x1234, &number.to_be_bytes()));
-            assert_eq!(lab.receive(1)[14..], number.to_be_bytes());
+            fixture.send(0, &frame(1, 0x1234, &number.to_be_bytes()));
+            assert_eq!(fixture.receive(1)[14..], number.to_be_bytes());
         }
         done.store(true, Ordering::Relaxed);
         controller_thread.join().unwrap()
     });
     assert!(change_count > 1, "{change_count}");
-    assert!(lab.is_silent());
+    assert!(fixture.is_silent());
 }

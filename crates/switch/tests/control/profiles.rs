@@ -42,25 +42,25 @@ fn group(controller: &Controller, members: &[(u32, u32)]) -> Group {
 
 /// Route for all packets from port 1, whose VRF is 10.
 fn route(controller: &Controller, action: EntryAction) -> TableEntry {
-    let any = FieldMatch::Lpm {
+    let any_destination = FieldMatch::Lpm {
         value: bits(32, 0),
         prefix_bits: 0,
     };
-    controller.entry("In.routes", vec![exact(12, 10), any], action)
+    controller.entry("In.routes", vec![exact(12, 10), any_destination], action)
 }
 
 /// Sends 400 packets of different flows, and returns how many of them leave each port.
-fn spread(lab: &SwitchFixture) -> BTreeMap<usize, usize> {
+fn spread(fixture: &SwitchFixture) -> BTreeMap<usize, usize> {
     let mut by_port = BTreeMap::new();
     for flow in 0..400u16 {
         let [high, low] = flow.to_be_bytes();
-        lab.send(1, &ipv4([10, 0, high, low], [10, 1, low, high], 17));
+        fixture.send(1, &ipv4([10, 0, high, low], [10, 1, low, high], 17));
     }
     let mut remaining = 400;
     let start = std::time::Instant::now();
     while remaining > 0 && start.elapsed() < LONG {
         for port in 1..4 {
-            while lab.try_receive(port) {
+            while fixture.try_receive(port) {
                 *by_port.entry(port).or_default() += 1;
                 remaining -= 1;
             }
@@ -72,7 +72,7 @@ fn spread(lab: &SwitchFixture) -> BTreeMap<usize, usize> {
 
 #[test]
 fn a_group_spreads_flows_by_weight() {
-    let (lab, mut controller) = SwitchFixture::with(&everything());
+    let (fixture, mut controller) = SwitchFixture::with(&everything());
     let members = [member(&controller, 1, 1), member(&controller, 2, 2)];
     let group = group(&controller, &[(2, 3), (1, 1)]);
     let entry = route(&controller, EntryAction::Group(7.into()));
@@ -94,14 +94,14 @@ fn a_group_spreads_flows_by_weight() {
     });
     assert_eq!(read, members.map(Entity::Member));
     assert_eq!(controller.entries("In.routes"), [entry]);
-    let by_port = spread(&lab);
+    let by_port = spread(&fixture);
     assert_eq!(by_port.values().sum::<usize>(), 400);
     assert!(by_port[&2] > 2 * by_port[&1], "{by_port:?}");
 }
 
 #[test]
 fn objects_in_use_cannot_be_deleted() {
-    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let (_fixture, mut controller) = SwitchFixture::with(&everything());
     let only_member = member(&controller, 1, 1);
     let group_of_one = group(&controller, &[(1, 1)]);
     let entry = route(&controller, EntryAction::Group(7.into()));
@@ -154,7 +154,7 @@ fn objects_in_use_cannot_be_deleted() {
 
 #[test]
 fn one_shot_entry_creates_and_deletes_its_group() {
-    let (lab, mut controller) = SwitchFixture::with(&everything());
+    let (fixture, mut controller) = SwitchFixture::with(&everything());
     let set = |controller: &Controller, ports: &[u128]| {
         let weighted = |port: &u128| WeightedAction {
             action: controller.action("In.route", &[0xee, *port]),
@@ -171,14 +171,14 @@ fn one_shot_entry_creates_and_deletes_its_group() {
     let entry = route(&controller, set(&controller, &[1, 2, 3]));
     controller.write(&[insert(entry.clone())]);
     assert_eq!(controller.entries("In.routes"), from_ref(&entry));
-    assert_eq!(spread(&lab).keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(spread(&fixture).keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
     let new_member = member(&controller, 1, 1);
     let error = controller.expect_write_error(Update::Member(Change::Insert(new_member.clone())));
     assert_eq!(error.code, Code::InvalidArgument);
     let entry = route(&controller, set(&controller, &[2]));
     controller.write(&[modify(entry.clone())]);
     assert_eq!(controller.entries("In.routes"), from_ref(&entry));
-    assert_eq!(spread(&lab), BTreeMap::from([(2, 400)]));
+    assert_eq!(spread(&fixture), BTreeMap::from([(2, 400)]));
     // A selector with 128 members must not leak capacity when such entries are added and deleted.
     for _ in 0..50 {
         controller.write(&[

@@ -9,7 +9,7 @@ use linewarden_evidence::keys::Ed25519Signer;
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_p4runtime::arbitration::ArbitrationStatus;
 use linewarden_p4runtime::bytes::Bits;
-use linewarden_p4runtime::client::{Client, ClientError, ClientIdentity, Events, StreamEvent};
+use linewarden_p4runtime::client::{Client, ClientIdentity, Events, StreamEvent};
 use linewarden_p4runtime::entity::*;
 use linewarden_p4runtime::error::{Code, EntityError};
 use linewarden_p4runtime::ids::TableId;
@@ -30,7 +30,7 @@ pub const CPU: u16 = 510;
 const PORTS: u16 = 4;
 pub const SWITCH: SwitchId = SwitchId(0x5117);
 pub const BOOT: BootCount = BootCount(4);
-/// RFC 8032, 7.1, test 1.
+/// Private key of RFC 8032, 7.1, test 1.
 pub const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n-----END PRIVATE KEY-----\n";
 
 pub fn pipeline_of(directory: &str, name: &str) -> Pipeline {
@@ -56,7 +56,7 @@ fn attestation_config() -> AttestationConfig {
         identity: Identity::new(SWITCH, BOOT),
         in_band: None,
         cpu_port: None,
-        volatile: Default::default(),
+        volatile_registers: Default::default(),
     };
     AttestationConfig::new(
         settings,
@@ -108,10 +108,10 @@ impl SwitchFixture {
 
     /// Starts with this program and returns the controller.
     pub fn with(pipeline: &Pipeline) -> (Self, Controller) {
-        let lab = Self::start();
-        let mut controller = lab.controller();
+        let fixture = Self::start();
+        let mut controller = fixture.controller();
         controller.set(pipeline);
-        (lab, controller)
+        (fixture, controller)
     }
 
     /// Address of the server.
@@ -183,7 +183,7 @@ pub struct Controller {
     pub events: Events,
 }
 
-pub use linewarden_p4runtime::client::ClientError as Refusal;
+pub use linewarden_p4runtime::client::ClientError;
 pub use linewarden_p4runtime::target::Atomicity;
 pub use linewarden_p4runtime::translate::{EntryFilter, Read};
 
@@ -248,7 +248,7 @@ impl Controller {
             .collect()
     }
 
-    /// All readable entities except constant entries.
+    /// All entities except digests. Direct counters and meters are read with their entries.
     pub fn read_all(&mut self) -> Vec<Entity> {
         let options = ReadOptions {
             counter: true,

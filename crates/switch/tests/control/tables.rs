@@ -67,7 +67,7 @@ fn route_all(controller: &mut Controller, port: u128) {
 /// Without a route, permitted packets are sent to port 0.
 #[test]
 fn the_highest_priority_wins() {
-    let (lab, mut controller) = SwitchFixture::with(&everything());
+    let (fixture, mut controller) = SwitchFixture::with(&everything());
     let deny = acl(&controller, (0x0a00_0000, 0xff00_0000), None, 10, "In.deny");
     let permit = acl(&controller, (0x0a01_0000, 0xffff_0000), Some(17), 20, "In.permit");
     controller.write(&[insert(deny.clone()), insert(permit.clone())]);
@@ -77,19 +77,19 @@ fn the_highest_priority_wins() {
     let permitted = ipv4([10, 1, 0, 1], [10, 9, 9, 9], 17);
     let unknown = ipv4([11, 1, 0, 1], [10, 9, 9, 9], 6);
     for frame in [&denied, &permitted, &unknown] {
-        lab.send(1, frame);
+        fixture.send(1, frame);
     }
-    assert_eq!(lab.receive(0), permitted);
-    assert_eq!(lab.receive(0), unknown);
+    assert_eq!(fixture.receive(0), permitted);
+    assert_eq!(fixture.receive(0), unknown);
     // With swapped priorities the catch-all entry wins.
     let (mut deny, mut permit) = (deny, permit);
     controller.write(&[delete(&deny), delete(&permit)]);
     (deny.key.priority, permit.key.priority) = (20, 10);
     controller.write(&[insert(deny), insert(permit)]);
     for frame in [&denied, &permitted, &unknown] {
-        lab.send(1, frame);
+        fixture.send(1, frame);
     }
-    assert_eq!(lab.receive(0), unknown);
+    assert_eq!(fixture.receive(0), unknown);
     let hits: Vec<_> = controller
         .entries("In.acl")
         .iter()
@@ -100,7 +100,7 @@ fn the_highest_priority_wins() {
 
 #[test]
 fn the_longest_prefix_wins() {
-    let (lab, mut controller) = SwitchFixture::with(&everything());
+    let (fixture, mut controller) = SwitchFixture::with(&everything());
     route_all(&mut controller, 1);
     let profile = controller
         .info()
@@ -116,10 +116,10 @@ fn the_longest_prefix_wins() {
     };
     let longer = route(&controller, 0x0a01_0200, 23, EntryAction::Member(2.into()));
     controller.write(&[Update::Member(Change::Insert(member)), insert(longer.clone())]);
-    lab.send(1, &ipv4([1, 1, 1, 1], [10, 1, 3, 9], 17));
-    lab.send(1, &ipv4([1, 1, 1, 1], [10, 1, 4, 9], 17));
-    assert_eq!(lab.receive(2)[5], 0xdd);
-    assert_eq!(lab.receive(1)[5], 0xcc);
+    fixture.send(1, &ipv4([1, 1, 1, 1], [10, 1, 3, 9], 17));
+    fixture.send(1, &ipv4([1, 1, 1, 1], [10, 1, 4, 9], 17));
+    assert_eq!(fixture.receive(2)[5], 0xdd);
+    assert_eq!(fixture.receive(1)[5], 0xcc);
     assert_eq!(
         controller.expect_write_error(insert(longer.clone())).code,
         Code::AlreadyExists
@@ -130,13 +130,13 @@ fn the_longest_prefix_wins() {
         Code::NotFound
     );
     assert_eq!(controller.expect_write_error(modify(longer)).code, Code::NotFound);
-    lab.send(1, &ipv4([1, 1, 1, 1], [10, 1, 3, 9], 17));
-    assert_eq!(lab.receive(1)[5], 0xcc);
+    fixture.send(1, &ipv4([1, 1, 1, 1], [10, 1, 3, 9], 17));
+    assert_eq!(fixture.receive(1)[5], 0xcc);
 }
 
 #[test]
 fn entries_of_the_program_are_readable_and_immutable() {
-    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let (_fixture, mut controller) = SwitchFixture::with(&everything());
     let entries = controller.entries("In.vrf_of_port");
     assert_eq!(entries.len(), 2);
     assert!(entries.iter().all(|entry| entry.is_const));
@@ -151,7 +151,7 @@ fn entries_of_the_program_are_readable_and_immutable() {
 
 #[test]
 fn a_default_action_can_be_set_and_reset() {
-    let (lab, mut controller) = SwitchFixture::with(&everything());
+    let (fixture, mut controller) = SwitchFixture::with(&everything());
     let table = controller.table("In.everywhere");
     let initial = DefaultEntry {
         table,
@@ -178,8 +178,8 @@ fn a_default_action_can_be_set_and_reset() {
     );
     controller.write(&[Update::DefaultEntry(Box::new(written.clone()))]);
     assert_eq!(read(&mut controller), [Entity::DefaultEntry(Box::new(written))]);
-    lab.send(0, &frame(9, 0x1234, b"to the default"));
-    assert_eq!(lab.receive(3)[5], 9);
+    fixture.send(0, &frame(9, 0x1234, b"to the default"));
+    assert_eq!(fixture.receive(3)[5], 9);
     let reset = DefaultEntry {
         action: None,
         ..initial.clone()
@@ -190,14 +190,14 @@ fn a_default_action_can_be_set_and_reset() {
 
 #[test]
 fn metadata_of_a_controller_is_read_as_written() {
-    let (_lab, mut controller) = SwitchFixture::with(&packets());
+    let (_fixture, mut controller) = SwitchFixture::with(&packets());
     let mut entry = controller.flow(1, "In.to_port", &[1]);
     entry.metadata = vec![0, 1, 2];
     entry.idle_timeout_ns = 1_000_000_000_001;
     entry.resources.counter = Some(CounterData { bytes: 7, packets: 1 });
     controller.write(&[insert(entry.clone())]);
     assert_eq!(controller.entries("In.flows"), [entry.clone()]);
-    // A modification without action and counter data keeps both.
+    // A modification without action and counter data keeps the previous action and counter data.
     let mut modification = entry.clone();
     (
         modification.action,
@@ -218,7 +218,7 @@ fn metadata_of_a_controller_is_read_as_written() {
 
 #[test]
 fn full_table_reports_resource_exhausted() {
-    let (_lab, mut controller) = SwitchFixture::with(&everything());
+    let (_fixture, mut controller) = SwitchFixture::with(&everything());
     let forward = EntryAction::Action(controller.action("In.forward", &[1]));
     let entries: Vec<Update> = (0..5)
         .map(|dst| insert(controller.entry("In.mac", vec![exact(48, dst), exact(9, 0)], forward.clone())))

@@ -43,7 +43,7 @@ pub struct Case {
     pub packets: Vec<InputPacket>,
 }
 
-/// Generated programs have no list of the fields that they use, so assume that they use all.
+/// Generated programs have no list of the fields that they use, so all fields are assumed to be used.
 fn all_fields(program: &Program) -> BTreeSet<FieldRef> {
     let headers = (0u32..).map(HeaderId).take(program.headers.len());
     headers
@@ -54,6 +54,7 @@ fn all_fields(program: &Program) -> BTreeSet<FieldRef> {
         .collect()
 }
 
+/// Program without declarations.
 fn empty() -> Program {
     let pipeline = |name: &str| Pipeline {
         name: name.into(),
@@ -92,7 +93,7 @@ fn empty() -> Program {
 }
 
 /// State before any control plane operation.
-pub fn initial(program: &Program) -> Result<Forwarding, LowerError> {
+pub fn initial_forwarding(program: &Program) -> Result<Forwarding, LowerError> {
     setup::forwarding(program, &HashSeed::new([1, 2, 3, 4]))
 }
 
@@ -136,7 +137,7 @@ impl Case {
 }
 
 fn control_plane_ops(source: &mut Source, program: &Program) -> Option<Vec<ForwardingOp>> {
-    let mut forwarding = initial(program).ok()?;
+    let mut forwarding = initial_forwarding(program).ok()?;
     let mut ops = Vec::new();
     let mut apply = |forwarding: &mut Forwarding, op: ForwardingOp| {
         if forwarding.apply(op.clone()).is_ok() {

@@ -1,4 +1,4 @@
-//! Programs that never end: the switch and the reference interpreter stop them at the same point.
+//! Programs that would process a packet endlessly: the switch and the reference interpreter stop them at the same point.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use linewarden_switch::reference::{COPIES_MAX, PASSES_MAX};
 use num_bigint::BigInt;
 
 use super::case::Case;
-use super::run::{PacketOutcome, by_engine, by_reference};
+use super::run::{PacketOutcome, run_in_reference, run_in_switch};
 use super::shape;
 use super::source::Source;
 
@@ -20,7 +20,7 @@ fn number(value: u32) -> Data {
     Data::Const(BigInt::from(value))
 }
 
-/// Pipeline that only executes this action.
+/// Pipeline that only executes this action; without an action, an empty pipeline.
 fn pipeline_with(name: &str, action: Option<u32>) -> Pipeline {
     Pipeline {
         name: name.into(),
@@ -48,7 +48,7 @@ fn case(ingress: Vec<Statement>, egress: Vec<Statement>) -> Case {
 /// Outcome of the first packet, which must be the same in the reference interpreter and in the switch.
 fn common_outcome(case: &Case) -> PacketOutcome {
     let executable = lower(case.program.clone()).unwrap();
-    let (expected, actual) = (by_reference(case), by_engine(case, &executable));
+    let (expected, actual) = (run_in_reference(case), run_in_switch(case, &executable));
     assert!(
         expected == actual,
         "the reference interpreter and the switch differ"
@@ -72,7 +72,7 @@ fn recursive_clones_end() {
 }
 
 #[test]
-fn doubling_resubmissions_end() {
+fn doubling_recirculations_end() {
     let group = Statement::Assign(LValue::Field(shape::standard("mcast_grp")), number(1));
     let mut case = case(vec![group], vec![Statement::Recirculate(number(1))]);
     let replicas: Arc<[Replica]> = [3, 4].map(|port| Replica { rid: 1, port }).into();
@@ -83,7 +83,7 @@ fn doubling_resubmissions_end() {
 }
 
 #[test]
-fn recirculated_packets_end() {
+fn resubmitted_packets_end() {
     let outcome = common_outcome(&case(vec![Statement::Resubmit(number(1))], Vec::new()));
     assert_eq!((outcome.packets(), outcome.fault("passes")), (0, 1));
     assert_eq!(PASSES_MAX, linewarden_switch::engine::PASSES_MAX);

@@ -39,7 +39,7 @@ impl Expressions<'_> {
         }
     }
 
-    /// Field of fixed length, mostly a metadata field.
+    /// Field of fixed length: in one of three cases a user metadata field, else any field.
     pub fn field(&mut self) -> FieldRef {
         let fields = match self.source.below(3) {
             0 => shape::fixed_fields_of(self.program, USER),

@@ -41,7 +41,8 @@ fn describe(seed: u64, (difference, choices, case): &(String, Vec<u64>, Case)) -
     )
 }
 
-/// Difference in the case made from these choices, with the choices used and the case; `None` if the case does not fail.
+/// Runs the case made from these choices. Returns the difference between the results, the used choices and the case;
+/// `None` if the case does not fail.
 fn failure(mut source: Source) -> Option<(String, Vec<u64>, Case)> {
     let case = Case::of(&mut source)?;
     match run::compare(&case) {
@@ -140,7 +141,7 @@ fn switch_matches_reference_interpreter() {
         match run::compare(&case) {
             Comparison::Same => {
                 same_count += 1;
-                sent_count += run::by_reference(&case)
+                sent_count += run::run_in_reference(&case)
                     .0
                     .iter()
                     .map(run::PacketOutcome::packets)

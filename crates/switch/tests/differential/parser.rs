@@ -35,7 +35,7 @@ fn state(source: &mut Source, program: &mut Program, index: usize, count: usize)
         advances |= op_advances;
         ops.push(op);
     }
-    // Only a state that consumes bytes can go back.
+    // Only a state that consumes bytes has transitions to itself or to earlier states, so that each loop ends.
     let first = if advances { 0 } else { index + 1 };
     let next = |source: &mut Source| match source.below(5) {
         0 => None,
@@ -66,6 +66,7 @@ fn state(source: &mut Source, program: &mut Program, index: usize, count: usize)
     }
 }
 
+/// Length in bits of the variable field; `None` if the type has no such field, or defines its length itself.
 fn length(source: &mut Source, program: &Program, header_type: TypeId) -> Option<Data> {
     let declaration = &program.types[header_type.index()];
     declaration.variable()?;
@@ -219,7 +220,7 @@ fn key_bits(program: &Program, part: &KeyPart) -> u32 {
     }
 }
 
-/// Value with these widths, each padded to whole bytes.
+/// Random values of these widths in bits, each padded to whole bytes.
 fn padded(source: &mut Source, widths: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for bits in widths {

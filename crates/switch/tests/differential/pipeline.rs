@@ -31,7 +31,7 @@ const ALGORITHMS: [&str; 9] = [
     "round_robin",
 ];
 
-/// Size of the registers that record the egress result.
+/// Number of cells in the register array that records packet state in egress.
 const REPORT_SIZE: u32 = 12;
 
 fn inputs(source: &mut Source, program: &Program) -> Vec<Input> {

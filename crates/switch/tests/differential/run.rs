@@ -48,7 +48,7 @@ struct State {
 impl State {
     fn of(case: &Case) -> Self {
         let program = &case.program;
-        let mut forwarding = case::initial(program).unwrap();
+        let mut forwarding = case::initial_forwarding(program).unwrap();
         for op in &case.ops {
             forwarding.apply(op.clone()).unwrap();
         }
@@ -86,7 +86,7 @@ impl State {
                 .collect()
         });
         let counters = (0..program.counters.len() as u32).map(CounterId).map(|id| {
-            (0..self.externs.counters(id) as u64)
+            (0..self.externs.counter_count(id) as u64)
                 .map(|index| self.externs.counter(id, index).unwrap().get())
                 .collect()
         });
@@ -102,11 +102,11 @@ impl State {
     }
 }
 
-/// Random numbers, the same in both runs.
+/// Random numbers that are the same in each run.
 #[derive(Default)]
-struct Numbers(u64);
+struct RepeatableRandom(u64);
 
-impl RandomSource for Numbers {
+impl RandomSource for RepeatableRandom {
     fn between(&mut self, low: u64, high: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         match (high - low).checked_add(1) {
@@ -117,7 +117,7 @@ impl RandomSource for Numbers {
 }
 
 /// Runs the case in the reference interpreter.
-pub fn by_reference(case: &Case) -> Observation {
+pub fn run_in_reference(case: &Case) -> Observation {
     let state = State::of(case);
     let reference = Reference {
         program: &case.program,
@@ -126,7 +126,7 @@ pub fn by_reference(case: &Case) -> Observation {
         calculations: &state.calculations,
         config: ReferenceConfig::default(),
     };
-    let mut numbers = Numbers::default();
+    let mut numbers = RepeatableRandom::default();
     let mut outcome_of = |arrival: &InputPacket| {
         let mut random = |low, high| numbers.between(low, high);
         let outcome = reference.process(arrival.now_us, arrival.port, &arrival.frame, &mut random);
@@ -181,10 +181,10 @@ impl Sink for PacketOutcome {
 }
 
 /// Runs the case in the switch.
-pub fn by_engine(case: &Case, executable: &Executable) -> Observation {
+pub fn run_in_switch(case: &Case, executable: &Executable) -> Observation {
     let state = State::of(case);
     let mut engine = Engine::default();
-    let mut numbers = Numbers::default();
+    let mut numbers = RepeatableRandom::default();
     let mut outcome_of = |arrival: &InputPacket| {
         let batch = Batch {
             environment: Environment {
@@ -227,11 +227,11 @@ pub fn compare(case: &Case) -> Comparison {
     let Ok(executable) = lower(case.program.clone()) else {
         return Comparison::Unrunnable;
     };
-    let expected = by_reference(case);
-    if expected != by_reference(case) {
+    let expected = run_in_reference(case);
+    if expected != run_in_reference(case) {
         return Comparison::Different("two runs in the reference interpreter differ".into());
     }
-    let run = || by_engine(case, &executable);
+    let run = || run_in_switch(case, &executable);
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
         Err(_) => Comparison::Different("the switch panics".into()),
         Ok(actual) if actual == expected => Comparison::Same,
@@ -246,16 +246,16 @@ fn differences(case: &Case, expected: &Observation, actual: &Observation) -> Str
             continue;
         }
         let _ = writeln!(text, "packet {index}:");
-        line(
+        add_difference(
             &mut text,
             "sent",
             &packets(&expected.sent),
             &packets(&actual.sent),
         );
-        line(&mut text, "faults", &expected.faults, &actual.faults);
-        line(&mut text, "dropped", &expected.dropped, &actual.dropped);
+        add_difference(&mut text, "faults", &expected.faults, &actual.faults);
+        add_difference(&mut text, "dropped", &expected.dropped, &actual.dropped);
         if expected.digests.len() != actual.digests.len() {
-            line(
+            add_difference(
                 &mut text,
                 "digests",
                 &expected.digests.len(),
@@ -271,17 +271,17 @@ fn differences(case: &Case, expected: &Observation, actual: &Observation) -> Str
             for ((expected, actual), field) in expected.iter().zip(actual).zip(&digest.unwrap().fields) {
                 let header = &case.program.headers[field.header.index()].name;
                 let name = format!("digest: {header} field {}", field.field);
-                line(&mut text, &name, &hex::encode(expected), &hex::encode(actual));
+                add_difference(&mut text, &name, &hex::encode(expected), &hex::encode(actual));
             }
         }
     }
     for (index, (expected, actual)) in expected.1.registers.iter().zip(&actual.1.registers).enumerate() {
         for (cell, (expected, actual)) in expected.iter().zip(actual).enumerate() {
-            line(&mut text, &format!("register {index}[{cell}]"), expected, actual);
+            add_difference(&mut text, &format!("register {index}[{cell}]"), expected, actual);
         }
     }
-    line(&mut text, "counters", &expected.1.counters, &actual.1.counters);
-    line(&mut text, "entries", &expected.1.entries, &actual.1.entries);
+    add_difference(&mut text, "counters", &expected.1.counters, &actual.1.counters);
+    add_difference(&mut text, "entries", &expected.1.entries, &actual.1.entries);
     text
 }
 
@@ -291,7 +291,8 @@ fn packets(sent: &[(u32, Vec<u8>)]) -> Vec<String> {
         .collect()
 }
 
-fn line<T: Debug + PartialEq + ?Sized>(text: &mut String, name: &str, expected: &T, actual: &T) {
+/// Appends the two values if they differ.
+fn add_difference<T: Debug + PartialEq + ?Sized>(text: &mut String, name: &str, expected: &T, actual: &T) {
     if expected != actual {
         let _ = writeln!(
             text,

@@ -57,7 +57,7 @@ const WIDTHS: [u32; 22] = [
     8, 16, 1, 2, 3, 7, 9, 13, 24, 31, 32, 33, 48, 63, 64, 65, 100, 121, 127, 128, 129, 200,
 ];
 
-/// Random width, bits.
+/// Random width in bits.
 pub fn width(source: &mut Source) -> u32 {
     match source.below(8) {
         0 => 1 + source.below(200) as u32,

@@ -29,7 +29,7 @@ impl Source {
         }
     }
 
-    /// Recorded choices.
+    /// Returns the choices that were used.
     pub fn into_choices(mut self) -> Vec<u64> {
         self.choices.truncate(self.position);
         self.choices
@@ -69,7 +69,7 @@ impl Source {
         }
     }
 
-    /// Bytes, mostly small.
+    /// Random bytes, mostly with small values.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.byte()).collect()
     }

@@ -34,7 +34,7 @@ fn counter(cell: usize) -> Data {
     Data::Register(COUNTERS, Box::new(number(cell)))
 }
 
-/// 1 while a cell is below its limit.
+/// 1 if the cell is below `limit`, else 0.
 fn is_below_limit(cell: usize, limit: usize) -> Data {
     let (count, limit) = (Box::new(counter(cell)), Box::new(number(limit)));
     Data::FromBool(Box::new(Bool::Compare(Compare::Lt, count, limit)))
@@ -382,7 +382,7 @@ pub fn action(source: &mut Source, program: &Program, number: u32) -> Action {
     }
 }
 
-/// Action that reports packet state: validity, stack sizes and these fields in registers, other fields by the digest.
+/// Action that reports packet state: validity, stack sizes and `fields` in registers, all other fields by `digest`.
 pub fn report_action(
     program: &Program,
     id: u32,
@@ -394,25 +394,33 @@ pub fn report_action(
     if let Some(digest) = digest {
         body.push(Statement::Digest(number(digest)));
     }
-    let mut valid = number(1);
+    let mut validity_and_sizes = number(1);
     for header in shape::packet_headers(program) {
         let bit = Data::FromBool(Box::new(Bool::Valid(Box::new(HeaderExpr::Header(HeaderId(
             header.0,
         ))))));
-        valid = Data::Binary(
+        validity_and_sizes = Data::Binary(
             Binary::Add,
-            Box::new(Data::Binary(Binary::Shl, Box::new(valid), Box::new(number(1)))),
+            Box::new(Data::Binary(
+                Binary::Shl,
+                Box::new(validity_and_sizes),
+                Box::new(number(1)),
+            )),
             Box::new(bit),
         );
     }
     for stack in shape::stacks(program) {
-        valid = Data::Binary(
+        validity_and_sizes = Data::Binary(
             Binary::Add,
-            Box::new(Data::Binary(Binary::Shl, Box::new(valid), Box::new(number(3)))),
+            Box::new(Data::Binary(
+                Binary::Shl,
+                Box::new(validity_and_sizes),
+                Box::new(number(3)),
+            )),
             Box::new(Data::Size(stack)),
         );
     }
-    let mut values = vec![valid];
+    let mut values = vec![validity_and_sizes];
     values.extend(fields.iter().map(|field| Data::Field(*field)));
     for (index, value) in values.into_iter().enumerate() {
         body.push(Statement::RegisterWrite(cells, number(index), value));

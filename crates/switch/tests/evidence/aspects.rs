@@ -114,7 +114,7 @@ proptest! {
         };
         let mut direct = SwitchFixture::new("router", None);
         fill(&mut direct, &mut first.iter());
-        // This fixture first has other entries, and gets the entries in reverse order.
+        // This fixture first has the entries of `second`, and then gets the entries of `first` in reverse order.
         let mut reordered = SwitchFixture::plain("router");
         fill(&mut reordered, &mut second.iter());
         reordered.switch.start_attestation(super::fixture::settings(None), None).unwrap();
@@ -180,7 +180,7 @@ fn control_plane_and_program_read_the_digests() {
     );
 }
 
-/// 4: packets carry the state in which the switch sent them.
+/// 4: packets carry evidence of the state in which the switch sent them.
 #[test]
 fn packets_carry_evidence_of_the_processing_state() {
     for carrier in [Carrier::Option, Carrier::Clone { port: 9 }] {
@@ -245,7 +245,7 @@ fn classic_content_has_the_path() {
     );
 }
 
-/// Packets other than IPv6 cannot carry an option, and reach the controller unchanged.
+/// Packets other than IPv6 cannot carry an option, and are sent unchanged.
 #[test]
 fn packets_without_space_for_evidence_are_unchanged() {
     let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));

@@ -43,7 +43,7 @@ fn cells_with_other_boundaries_have_different_digests() {
     assert_ne!(digest(&[(0, 7)]), digest(&[(1, 7)]));
 }
 
-/// The published main branch ignores register writes by the program.
+/// The main branch of the published switch ignores register writes by the program.
 #[test]
 fn register_write_by_program_changes_the_digest() {
     let mut fixture = SwitchFixture::new("evidence", None);

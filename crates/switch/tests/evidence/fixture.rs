@@ -31,13 +31,13 @@ pub fn master() -> MasterKey {
 pub fn settings(in_band: Option<(Carrier, ContentFormat)>) -> EvidenceSettings {
     EvidenceSettings {
         identity: Identity::new(SWITCH, BOOT),
-        in_band: in_band.map(|(carrier, form)| InBand {
+        in_band: in_band.map(|(carrier, format)| InBand {
             carrier,
-            form,
+            format,
             key: master().key(SWITCH, BOOT),
         }),
         cpu_port: Some(510),
-        volatile: BTreeSet::new(),
+        volatile_registers: BTreeSet::new(),
     }
 }
 
@@ -184,6 +184,7 @@ pub fn route(address: u32, prefix_bits: u32) -> FieldMatch {
     }
 }
 
+/// Destination address of the packets of [`ipv6`].
 pub const ADDRESS: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
 
 /// IPv6 packet in an Ethernet frame.
@@ -219,7 +220,7 @@ pub fn request_frame(request: ProgramRequest, index: u32, value: u32) -> Vec<u8>
     frame
 }
 
-/// Digests read by the program: registers, tables, program.
+/// The digests that the program has read and written into a frame: registers, tables, program.
 pub fn read_by_program(frame: &[u8]) -> [[u8; 16]; 3] {
     let digests = &frame[23..71];
     [0, 16, 32].map(|offset| digests[offset..offset + 16].try_into().unwrap())

@@ -52,7 +52,7 @@ fn false_options_in_cloned_packets_are_dropped() {
     assert_eq!(fixture.attester().settings().identity.forged_packets(), 1);
 }
 
-/// A packet without room for a true option must not leave with a false one.
+/// A packet without space for a true option must not be sent with a false option.
 #[test]
 fn false_option_in_packet_without_space_is_dropped() {
     let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Classic, 0);
@@ -72,9 +72,9 @@ fn false_option_in_packet_without_space_is_dropped() {
     );
 }
 
-/// Other readers may accept evidence that the reader of this project rejects.
+/// Readers of other projects possibly accept evidence that the reader of this project rejects.
 #[test]
-fn lookalike_of_evidence_leaves_only_unchanged() {
+fn lookalike_of_evidence_is_sent_only_unchanged() {
     let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
     let tagged = [&[2; 12][..], &[0x81, 0, 0, 1].repeat(3), &[0x52, 0x41], &[7; 60]].concat();
     assert_eq!(
@@ -190,19 +190,19 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
     let tags = 0..4usize;
     (base, changes, tags, 0..12usize, any::<bool>()).prop_map(
-        |(mut frame, changes, tags, end, is_truncated)| {
+        |(mut frame, changes, tags, tail_bytes, is_truncated)| {
             for (index, byte) in changes {
                 // Change headers more often than payload.
-                let end = frame.len().min(80);
-                let index = index.index(end);
+                let position_limit = frame.len().min(80);
+                let index = index.index(position_limit);
                 frame[index] = byte;
             }
             for _ in 0..tags {
                 frame.splice(12..12, [0x81, 0, 0, 1]);
             }
             match is_truncated {
-                true => frame.truncate(frame.len() - end),
-                false => frame.resize(frame.len() + end, 0),
+                true => frame.truncate(frame.len() - tail_bytes),
+                false => frame.resize(frame.len() + tail_bytes, 0),
             }
             frame
         },

@@ -48,7 +48,7 @@ fn volatile_arrays_are_excluded_from_digest() {
     let mut fixture = SwitchFixture::plain("evidence");
     let mut volatile_settings = settings(None);
     volatile_settings
-        .volatile
+        .volatile_registers
         .insert("EvidenceIngress.large".to_owned());
     fixture
         .switch
@@ -59,7 +59,7 @@ fn volatile_arrays_are_excluded_from_digest() {
     fixture.send_one(0, &request_frame(ProgramRequest::WriteLarge, 1, 77));
     assert_eq!(before.digests, fixture.snapshot().digests);
     volatile_settings
-        .volatile
+        .volatile_registers
         .insert("EvidenceIngress.larger".to_owned());
     let result = fixture
         .switch
@@ -121,12 +121,14 @@ fn sequence_numbers_continue_across_programs() {
     let first = fixture.snapshot();
     let frame = fixture.send_one(0, &ipv6(17, b"a datagram"));
     assert_eq!(appraise(&frame, &first.digests), Ok(first));
-    let volatile_settings = fixture.attester().settings().clone();
-    let mut next = Switch::new(&program("evidence"), Settings::default(), &HashSeed::new([2; 4])).unwrap();
-    next.start_attestation(volatile_settings, Some(&fixture.switch))
+    let same_settings = fixture.attester().settings().clone();
+    let mut next_switch =
+        Switch::new(&program("evidence"), Settings::default(), &HashSeed::new([2; 4])).unwrap();
+    next_switch
+        .start_attestation(same_settings, Some(&fixture.switch))
         .unwrap();
-    fixture.slot.run(&next);
-    fixture.switch = next;
+    fixture.slot.run(&next_switch);
+    fixture.switch = next_switch;
     let second = fixture.snapshot();
     assert_eq!(
         first.digests, second.digests,
@@ -141,7 +143,7 @@ fn sequence_numbers_continue_across_programs() {
     );
 }
 
-/// Reading the digests includes pending register writes; packets after that still carry evidence of these writes.
+/// A read of the digests includes pending register writes, and later packets still carry evidence of these writes.
 #[test]
 fn reading_digests_loses_no_worker_changes() {
     let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
@@ -174,7 +176,7 @@ fn reading_digests_loses_no_worker_changes() {
 /// While workers write registers and send packets, the control plane changes tables: no evidence counter repeats, and
 /// equal sequence numbers have equal digests.
 #[test]
-fn workers_never_repeat_a_sequence_number() {
+fn workers_never_repeat_an_evidence_counter() {
     let mut fixture = SwitchFixture::new(
         "evidence",
         Some((Carrier::Clone { port: 9 }, ContentFormat::Default)),

@@ -55,7 +55,7 @@ fn frames_reach_their_port_in_order() {
 }
 
 #[test]
-fn full_queue_is_counted_on_its_side() {
+fn full_queue_is_counted_in_its_direction() {
     let (mut set, peers) = set_of(2, 5);
     let accepted = (0..8).filter(|_| peers[0].send(&[0; 64])).count();
     assert_eq!(accepted, 5);

@@ -16,7 +16,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Creates a namespace. If this process lacks the permission, prints this and returns `None`.
+    /// Creates a namespace. If this process lacks the permission, prints a message and returns `None`.
     pub fn new() -> Option<Self> {
         let creator = thread::spawn(|| {
             // SAFETY: takes no pointer, and concerns this short-lived thread only.
@@ -39,7 +39,7 @@ impl Namespace {
         }
     }
 
-    /// Runs a closure in the namespace. Sockets opened there stay there.
+    /// Runs a closure in the namespace. Sockets that the closure opens stay in the namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let thread = scope.spawn(|| {

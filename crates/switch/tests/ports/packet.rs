@@ -15,7 +15,7 @@ use crate::net::{Forwarder, Namespace, id, link};
 /// Test timeout, long enough for any machine; only a failing test reaches it.
 pub const LONG: Duration = Duration::from_secs(60);
 
-fn small() -> PacketOptions {
+fn small_ring() -> PacketOptions {
     PacketOptions {
         ring_bytes: 2 << 20,
         ..PacketOptions::default()
@@ -63,7 +63,7 @@ impl Hosts {
     }
 
     fn ports(&self) -> [Port; 2] {
-        ["p0", "p1"].map(|interface| open(&self.switch, interface, small()))
+        ["p0", "p1"].map(|interface| open(&self.switch, interface, small_ring()))
     }
 }
 
@@ -256,7 +256,7 @@ pub fn next_frames(port: &mut Port) -> Vec<Vec<u8>> {
 
 #[test]
 fn frames_of_every_length_pass_unchanged_in_order() {
-    let Some((_first, _second, a, mut b)) = pair(small()) else {
+    let Some((_first, _second, a, mut b)) = pair(small_ring()) else {
         return;
     };
     let mut sender = a.sender;
@@ -281,7 +281,7 @@ fn frames_of_every_length_pass_unchanged_in_order() {
     assert_eq!(counters.bytes, lengths().map(u64::from).sum::<u64>());
 }
 
-/// Frames at an MTU of 9,000 use slots of 16 KiB; frames of 65,535 bytes are too long for a slot.
+/// Frames at an MTU of 9,000 use slots of 16 KiB. Frames of 65,535 bytes are longer than a slot, and must pass as well.
 #[test]
 fn long_frames_pass() {
     for (mtu, longest) in [(9000, 9018), (65_535, 65_535)] {
@@ -294,8 +294,8 @@ fn long_frames_pass() {
         link((&first, "a"), (&second, "b"));
         first.shell(&format!("ip link set dev a mtu {mtu}"));
         second.shell(&format!("ip link set dev b mtu {mtu}"));
-        let mut sender = open(&first, "a", small()).sender;
-        let mut receiver = open(&second, "b", small());
+        let mut sender = open(&first, "a", small_ring()).sender;
+        let mut receiver = open(&second, "b", small_ring());
         for number in 0..300 {
             let full_frame = frame(number, longest - number as usize % 20);
             sender.send(&full_frame, &[]).unwrap();
@@ -312,7 +312,7 @@ fn long_frames_pass() {
 /// The receiving kernel removes the outermost VLAN tag before it delivers a frame.
 #[test]
 fn vlan_tags_are_preserved() {
-    let Some((_first, _second, a, mut b)) = pair(small()) else {
+    let Some((_first, _second, a, mut b)) = pair(small_ring()) else {
         return;
     };
     let mut sender = a.sender;
@@ -339,7 +339,7 @@ fn vlan_tags_are_preserved() {
 
 #[test]
 fn port_receives_all_addresses_but_not_its_own_frames() {
-    let Some((_first, _second, mut a, mut b)) = pair(small()) else {
+    let Some((_first, _second, mut a, mut b)) = pair(small_ring()) else {
         return;
     };
     a.sender.send(&frame(1, 60), &[]).unwrap();
@@ -353,7 +353,7 @@ fn port_receives_all_addresses_but_not_its_own_frames() {
 
 #[test]
 fn full_ring_counts_lost_frames() {
-    let Some((_first, _second, a, mut b)) = pair(small()) else {
+    let Some((_first, _second, a, mut b)) = pair(small_ring()) else {
         return;
     };
     let mut sender = a.sender;
@@ -385,13 +385,14 @@ fn full_ring_counts_lost_frames() {
     });
 }
 
-/// The first limit fills the kernel's queue, the second one fills the ring: all its frames wait in that queue.
+/// With the first limit, the kernel's queue is full. With the second limit, the ring is full, because all frames of the
+/// ring wait in the kernel's queue.
 #[test]
 fn slow_link_counts_rejected_frames() {
     for (limit, min_frames) in [(20_000, 10), (4_000_000, 512)] {
         let options = PacketOptions {
             bypass_qdisc: false,
-            ..small()
+            ..small_ring()
         };
         let Some((first, _second, a, b)) = pair(options) else {
             return;
@@ -425,19 +426,19 @@ fn slow_link_counts_rejected_frames() {
         // The port accepts frames again.
         sender.send(&frame(7777, 1000), &[]).unwrap();
         sender.flush().unwrap();
-        let mut last = 0;
+        let mut received_number = 0;
         while set
-            .serve(Some(LONG), |_, frame, _| last = number_of(frame))
+            .serve(Some(LONG), |_, frame, _| received_number = number_of(frame))
             .unwrap()
             == 0
         {}
-        assert_eq!(last, 7777);
+        assert_eq!(received_number, 7777);
     }
 }
 
 #[test]
 fn port_survives_link_down_but_not_removal() {
-    let Some((first, second, a, b)) = pair(small()) else {
+    let Some((first, second, a, b)) = pair(small_ring()) else {
         return;
     };
     let mut sender = a.sender;
@@ -449,7 +450,7 @@ fn port_survives_link_down_but_not_removal() {
     sender.flush().unwrap();
     assert_eq!(sender.counters().dropped_down, 1);
     second.shell("ip link set dev b down");
-    // The error is cleared, so it is reported only once.
+    // The port clears the error, so the port set does not report the error.
     while set.serve(Some(Duration::from_millis(20)), |_, _, _| {}).unwrap() > 0 {}
 
     first.shell("ip link set dev a up");
@@ -481,13 +482,13 @@ fn port_survives_link_down_but_not_removal() {
 
 #[test]
 fn workers_share_an_interface_by_flow() {
-    let Some((_first, second, a, b)) = pair(small()) else {
+    let Some((_first, second, a, b)) = pair(small_ring()) else {
         return;
     };
     drop(b);
     let options = PacketOptions {
         fanout_group: Some(77),
-        ..small()
+        ..small_ring()
     };
     let mut workers = [0, 1, 2].map(|_| open(&second, "b", options));
     let mut sender = a.sender;
@@ -501,13 +502,13 @@ fn workers_share_an_interface_by_flow() {
         sender.send(&frame, &[]).unwrap();
     }
     sender.flush().unwrap();
-    let mut owner = [None; 32];
+    let mut worker_of_flow = [None; 32];
     let mut received_frames = Vec::new();
     until(|| {
         for (worker, port) in workers.iter_mut().enumerate() {
             let mut take = |frame: &[u8]| {
                 let flow = usize::from(frame[35]);
-                assert_eq!(*owner[flow].get_or_insert(worker), worker, "flow {flow}");
+                assert_eq!(*worker_of_flow[flow].get_or_insert(worker), worker, "flow {flow}");
                 received_frames.push(u32::from_be_bytes(frame[60..64].try_into().unwrap()));
             };
             port.receiver.receive(64, &mut take).unwrap();
@@ -516,7 +517,7 @@ fn workers_share_an_interface_by_flow() {
     });
     received_frames.sort_unstable();
     assert_eq!(received_frames, (0..320).collect::<Vec<_>>());
-    let used_workers: std::collections::BTreeSet<_> = owner.iter().flatten().collect();
+    let used_workers: std::collections::BTreeSet<_> = worker_of_flow.iter().flatten().collect();
     assert!(used_workers.len() > 1, "all flows went to one worker");
 }
 
@@ -546,7 +547,7 @@ fn interfaces_without_ethernet_headers_are_rejected() {
         println!("SKIPPED: this kernel has neither tun nor ipip devices");
         return;
     }
-    let error = namespace.run(|| packet::open("t0", &small())).unwrap_err();
+    let error = namespace.run(|| packet::open("t0", &small_ring())).unwrap_err();
     assert!(matches!(&error, PortError::NotEthernet { .. }), "{error}");
 }
 
@@ -554,7 +555,7 @@ fn interfaces_without_ethernet_headers_are_rejected() {
 #[test]
 fn loopback_interface_works_as_port() {
     let Some(namespace) = Namespace::new() else { return };
-    let mut port = open(&namespace, "lo", small());
+    let mut port = open(&namespace, "lo", small_ring());
     for bytes in [60, 1500, 20_000, 65_000] {
         let full_frame = frame(1, bytes);
         port.sender.send(&full_frame, &[]).unwrap();

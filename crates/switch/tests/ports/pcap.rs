@@ -1,4 +1,4 @@
-//! Capture files, read and written like simple_switch with `--use-files`.
+//! Capture files, read and written as simple_switch reads and writes them with `--use-files`.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -71,7 +71,7 @@ fn damage_is_reported_with_offset() {
         damaged[position..position + bytes.len()].copy_from_slice(bytes);
         damaged
     };
-    let second = 24 + 16 + 3;
+    let second_packet = 24 + 16 + 3;
     let truncated = |element, actual_bytes, expected_bytes| FormatError::Truncated {
         element,
         actual_bytes,
@@ -86,13 +86,13 @@ fn damage_is_reported_with_offset() {
         (damaged_at(4, &[3]), 4, FormatError::Version(3)),
         (damaged_at(20, &[101]), 20, FormatError::LinkType(101)),
         (
-            damaged_at(second + 8, &[0xff; 4]),
-            second + 8,
+            damaged_at(second_packet + 8, &[0xff; 4]),
+            second_packet + 8,
             FormatError::PacketTooLong(u32::MAX),
         ),
         (
-            damaged_at(second + 12, &[200]),
-            second + 8,
+            damaged_at(second_packet + 12, &[200]),
+            second_packet + 8,
             FormatError::Incomplete {
                 captured: 3,
                 original: 200,
@@ -101,13 +101,13 @@ fn damage_is_reported_with_offset() {
         (intact[..10].to_vec(), 0, truncated("the file header", 10, 24)),
         (Vec::new(), 0, truncated("the file header", 0, 24)),
         (
-            intact[..second + 5].to_vec(),
-            second,
+            intact[..second_packet + 5].to_vec(),
+            second_packet,
             truncated("a packet header", 5, 16),
         ),
         (
-            intact[..second + 18].to_vec(),
-            second,
+            intact[..second_packet + 18].to_vec(),
+            second_packet,
             truncated("a packet and its header", 18, 19),
         ),
     ] {
@@ -121,7 +121,7 @@ fn damage_is_reported_with_offset() {
             other => panic!("{expected:?}: {other:?}"),
         }
     }
-    let message = read(&intact[..second + 18]).unwrap_err().to_string();
+    let message = read(&intact[..second_packet + 18]).unwrap_err().to_string();
     assert_eq!(
         message,
         "malformed capture file in.pcap at byte 43: file ends after 18 of 19 bytes of a packet and its header"
@@ -215,7 +215,7 @@ fn files_are_merged_by_time_and_written_immediately() {
     ];
     assert_eq!(received, expected.map(|(port, frame)| (port, frame.into())));
 
-    // The file is still open, but already complete.
+    // The output files are still open, but already complete.
     for (name, frames) in [("pcap0_out.pcap", "bef"), ("x_out.pcap", "acdg")] {
         let packets = read(&fs::read(directory.path().join(name)).unwrap()).unwrap();
         let content: Vec<u8> = packets.iter().flat_map(|packet| packet.frame.clone()).collect();

@@ -77,7 +77,7 @@ fn datagrams_arrive_with_correct_checksums() {
     assert!(client.rx.checksums_completed >= 10, "{client:?}");
 }
 
-/// A packet socket sends a tagged datagram with a partial checksum. Its tag is part of the frame data.
+/// A packet socket sends a tagged datagram with a partial checksum; the tag is part of the frame data.
 #[test]
 fn tagged_frame_keeps_tag_and_gets_checksum() {
     let (Some(first), Some(second)) = (Namespace::new(), Namespace::new()) else {
@@ -99,7 +99,7 @@ fn tagged_frame_keeps_tag_and_gets_checksum() {
         full_frame.extend([
             8, 0, 0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
         ]);
-        // Ports 7 and 9; the sender has summed only 0a00 + 0001 + 0a00 + 0002 + 17 + 12 = 1420.
+        // UDP ports 7 and 9. The sender has added up only 0a00 + 0001 + 0a00 + 0002 + 0011 + 000c = 1420 (hexadecimal).
         full_frame.extend([0, 7, 0, 9, 0, 12, 0x14, 0x20, 1, 2, 3, 4]);
         sender.send(&full_frame, &[]).unwrap();
         sender.flush().unwrap();
@@ -153,9 +153,9 @@ fn full_ring_counts_lost_frames() {
         sender.flush().unwrap();
         until(|| {
             let counters = b.receiver.counters();
-            let mut arrived = 256.min(u64::from(burst + 1) * 100);
-            arrived += counters.dropped_full;
-            (arrived == u64::from(burst + 1) * 100).then_some(())
+            let sent_frames = u64::from(burst + 1) * 100;
+            let arrived_frames = sent_frames.min(256) + counters.dropped_full;
+            (arrived_frames == sent_frames).then_some(())
         });
     }
     assert_eq!(b.receiver.counters().dropped_full, 1000 - 256);
@@ -181,15 +181,15 @@ fn more_frames_than_slots_pass() {
     let mut sender = a.sender;
     let mut set = PortSet::new().unwrap();
     set.add(id(0), b).unwrap();
-    let mut next = 0;
+    let mut next_number = 0;
     for number in 0..50_000u32 {
         sender.send(&frame(number, 100), &[]).unwrap();
         if number % 64 == 63 || number == 49_999 {
             sender.flush().unwrap();
-            while next <= number {
+            while next_number <= number {
                 set.serve(Some(LONG), |_, frame, _| {
-                    assert_eq!(number_of(frame), next);
-                    next += 1;
+                    assert_eq!(number_of(frame), next_number);
+                    next_number += 1;
                 })
                 .unwrap();
             }

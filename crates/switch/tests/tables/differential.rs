@@ -1,4 +1,4 @@
-//! Random tables, entries and packets: every search structure compared with the list model.
+//! Compares every search structure with the list model, on random tables, entries and packets.
 
 use super::model::{AddResult, Model, ModelMatch, action, key_spec, ones, packet_key, table_spec};
 use linewarden_switch::tables::{
@@ -8,7 +8,7 @@ use linewarden_switch::tables::{
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Random numbers of one step; each decision uses the next one.
+/// Random numbers of one step; each decision uses the next number.
 struct TestRandom<'a>(std::iter::Cycle<std::slice::Iter<'a, u16>>);
 
 impl TestRandom<'_> {
@@ -20,13 +20,13 @@ impl TestRandom<'_> {
         self.next_value() % bound
     }
 
-    /// Field value that other values probably share, in full or in its first bits.
+    /// Random field value. At most `spread` different values occur, so values are often equal or have equal first bits.
     fn value(&mut self, bits: u32, spread: u32) -> u128 {
-        let rolled = u128::from(self.below(spread));
+        let number = u128::from(self.below(spread));
         if bits < 16 {
-            return rolled & ones(bits);
+            return number & ones(bits);
         }
-        ((rolled >> 8) | ((rolled & 0xff) << (bits - 8))) & ones(bits)
+        ((number >> 8) | ((number & 0xff) << (bits - 8))) & ones(bits)
     }
 
     fn field_match(&mut self, kind: MatchKind, bits: u32, spread: u32) -> ModelMatch {
@@ -71,12 +71,12 @@ impl TestRandom<'_> {
     }
 }
 
-/// Mask with ones in the first bits.
+/// Mask with ones in the first `prefix` bits of a field of `bits` bits.
 fn prefix_mask(prefix: u32, bits: u32) -> u128 {
     ones(bits) ^ ones(bits - prefix)
 }
 
-/// Fields with at most one LPM field.
+/// Key fields, at most one of them of kind LPM, and the declared match type of the table.
 fn schema() -> impl Strategy<Value = (Vec<(MatchKind, u32)>, MatchType)> {
     let kinds = prop_oneof![
         Just(vec![MatchKind::Exact]),
@@ -112,7 +112,7 @@ fn schema() -> impl Strategy<Value = (Vec<(MatchKind, u32)>, MatchType)> {
     let fields = kinds.prop_flat_map(move |kinds| {
         prop::collection::vec((prop::sample::select(kinds), bits.clone()), 1..=6)
     });
-    (fields, 0..4u8).prop_map(|(mut fields, broader)| {
+    (fields, 0..4u8).prop_map(|(mut fields, choice)| {
         let mut prefixes = 0;
         for (kind, bits) in &mut fields {
             prefixes += u32::from(*kind == MatchKind::Lpm);
@@ -134,7 +134,7 @@ fn schema() -> impl Strategy<Value = (Vec<(MatchKind, u32)>, MatchType)> {
             MatchType::Exact
         };
         // Some programs declare a more general match kind for the table than the fields need.
-        let declared = match broader {
+        let declared = match choice {
             0 => MatchType::Range,
             1 if needed != MatchType::Range => MatchType::Ternary,
             _ => needed,
@@ -143,13 +143,13 @@ fn schema() -> impl Strategy<Value = (Vec<(MatchKind, u32)>, MatchType)> {
     })
 }
 
-/// Expected state, rolled back with a dropped batch.
+/// Expected state of the table. The test continues with an earlier copy if it drops a batch.
 #[derive(Clone)]
 struct State {
     spec: KeySpec,
     model: Model,
     spread: u32,
-    /// Handles of the model's entries.
+    /// Handles of the model's entries by position.
     handles: BTreeMap<u32, EntryHandle>,
     /// Handles of deleted entries.
     stale: Vec<EntryHandle>,
@@ -157,15 +157,15 @@ struct State {
 
 impl State {
     /// Applies one change to the table and to the model.
-    fn step(&mut self, dice: &mut TestRandom, batch: &mut Batch<'_, Table>) {
-        let choice = dice.below(8);
-        let picked = dice.below(self.handles.len().max(1) as u32) as usize;
-        let picked = self
+    fn step(&mut self, random: &mut TestRandom, batch: &mut Batch<'_, Table>) {
+        let choice = random.below(8);
+        let entry_number = random.below(self.handles.len().max(1) as u32) as usize;
+        let any_entry = self
             .handles
             .iter()
-            .nth(picked)
+            .nth(entry_number)
             .map(|(index, handle)| (*index, *handle));
-        match (choice, picked) {
+        match (choice, any_entry) {
             (0..=1, Some((index, handle))) => {
                 let Ok(TableChange::Deleted(entry)) = batch.apply(TableOp::Delete(handle)) else {
                     panic!("{handle:?} not deleted")
@@ -176,7 +176,7 @@ impl State {
                 self.stale.push(handle);
             }
             (2, Some((index, handle))) => {
-                let number = dice.next_value();
+                let number = random.next_value();
                 let Ok(TableChange::Modified(before, after)) =
                     batch.apply(TableOp::Modify(handle, action(number)))
                 else {
@@ -190,20 +190,20 @@ impl State {
                     .action = number;
             }
             (3, _) if !self.stale.is_empty() => {
-                let handle = self.stale[dice.below(self.stale.len() as u32) as usize];
+                let handle = self.stale[random.below(self.stale.len() as u32) as usize];
                 let not_found = Some(TableError::NotFound {
                     table: "ingress.t".into(),
                 });
                 assert_eq!(batch.apply(TableOp::Delete(handle)).err(), not_found);
                 assert_eq!(batch.apply(TableOp::Modify(handle, action(1))).err(), not_found);
             }
-            _ => self.add(dice, picked.map(|(index, _)| index), batch),
+            _ => self.add(random, any_entry.map(|(index, _)| index), batch),
         }
     }
 
-    fn add(&mut self, dice: &mut TestRandom, picked: Option<u32>, batch: &mut Batch<'_, Table>) {
-        // Some entries have the key of an existing entry, and some of these another priority.
-        let duplicated_index = picked.filter(|_| dice.below(4) == 0);
+    fn add(&mut self, random: &mut TestRandom, any_index: Option<u32>, batch: &mut Batch<'_, Table>) {
+        // Some new entries have the matches of an existing entry, and some of these entries have another priority.
+        let duplicated_index = any_index.filter(|_| random.below(4) == 0);
         let existing = duplicated_index.and_then(|index| self.model.positions[index as usize].1.clone());
         let field_matches = match &existing {
             Some(entry) => entry.field_matches.clone(),
@@ -211,22 +211,24 @@ impl State {
                 .model
                 .fields
                 .iter()
-                .map(|(kind, bits)| dice.field_match(*kind, *bits, self.spread))
+                .map(|(kind, bits)| random.field_match(*kind, *bits, self.spread))
                 .collect(),
         };
-        let same_rank = existing
-            .filter(|_| dice.below(2) == 0)
+        let same_priority = existing
+            .filter(|_| random.below(2) == 0)
             .map(|entry| entry.priority);
-        let rank = same_rank.unwrap_or_else(|| dice.below(4) as i32 - 1);
-        let number = dice.next_value();
+        let priority = same_priority.unwrap_or_else(|| random.below(4) as i32 - 1);
+        let number = random.next_value();
         let key = self
             .spec
-            .key(&self.model.matches(&field_matches), Priority(rank))
+            .key(&self.model.matches(&field_matches), Priority(priority))
             .expect("fits");
         assert_eq!(
-            self.spec.key(&self.spec.matches(&key), Priority(rank)).as_ref(),
+            self.spec
+                .key(&self.spec.matches(&key), Priority(priority))
+                .as_ref(),
             Ok(&key),
-            "read back"
+            "the matches of a key give the same key"
         );
         let new_entry = NewEntry {
             key: key.clone(),
@@ -235,8 +237,8 @@ impl State {
             constant: false,
         };
         let added = batch.apply(TableOp::Insert(new_entry));
-        match self.model.add(field_matches, rank, number) {
-            AddResult::At(index, generation) => {
+        match self.model.add(field_matches, priority, number) {
+            AddResult::Added(index, generation) => {
                 let Ok(TableChange::Inserted(entry)) = added else {
                     panic!("not inserted: {added:?}")
                 };
@@ -255,8 +257,8 @@ impl State {
         }
     }
 
-    /// Compares lookups of packets and reads of the control plane.
-    fn check(&self, table: &Table, dice: &mut TestRandom) {
+    /// Compares lookups of packets and reads by the control plane with the model.
+    fn check(&self, table: &Table, random: &mut TestRandom) {
         assert_eq!(table.len() as usize, self.handles.len());
         let entries: Vec<_> = table
             .iter()
@@ -282,7 +284,7 @@ impl State {
         }
         assert!(self.stale.iter().all(|handle| table.get(*handle).is_err()));
         for _ in 0..12 {
-            let values = self.packet(dice);
+            let values = self.packet(random);
             let found_entry = table.lookup(&packet_key(&self.spec, &values));
             let found_entry = found_entry.map(|entry| (entry.handle().index(), entry.handle().generation()));
             assert_eq!(
@@ -294,34 +296,34 @@ impl State {
         }
     }
 
-    /// Fields of a packet: close to those of an entry, or random.
-    fn packet(&self, dice: &mut TestRandom) -> Vec<u128> {
+    /// Field values of a packet: near the values of an entry, or random.
+    fn packet(&self, random: &mut TestRandom) -> Vec<u128> {
         let entry = self
             .model
             .entries()
-            .nth(dice.below(self.handles.len().max(1) as u32) as usize);
+            .nth(random.below(self.handles.len().max(1) as u32) as usize);
         let fields = self.model.fields.iter().enumerate();
         let values = fields.map(|(index, (kind, bits))| {
             let value = match entry.map(|(_, entry)| &entry.field_matches[index]) {
                 Some(ModelMatch::Exact(value)) => *value,
                 Some(ModelMatch::Lpm(value, prefix)) => {
                     let dont_care_mask = ones(bits - prefix);
-                    value | (dice.value(*bits, self.spread) & dont_care_mask)
+                    value | (random.value(*bits, self.spread) & dont_care_mask)
                 }
                 Some(ModelMatch::Ternary(value, mask)) => {
-                    value | (dice.value(*bits, self.spread) & !mask & ones(*bits))
+                    value | (random.value(*bits, self.spread) & !mask & ones(*bits))
                 }
-                Some(ModelMatch::Range(low, high)) => match dice.below(4) {
+                Some(ModelMatch::Range(low, high)) => match random.below(4) {
                     0 => *low,
                     1 => *high,
                     2 => low.saturating_sub(1),
                     _ => (high + u128::from(*high < ones(*bits))).min(ones(*bits)),
                 },
-                None => dice.value(*bits, self.spread),
+                None => random.value(*bits, self.spread),
             };
-            match dice.below(10) {
-                0 if *kind != MatchKind::Valid => dice.value(*bits, self.spread),
-                1 if *kind != MatchKind::Valid => value ^ (1 << dice.below(*bits)),
+            match random.below(10) {
+                0 if *kind != MatchKind::Valid => random.value(*bits, self.spread),
+                1 if *kind != MatchKind::Valid => value ^ (1 << random.below(*bits)),
                 _ => value,
             }
         });
@@ -348,25 +350,25 @@ proptest! {
         let reader = publisher.reader();
         let model = Model::new(fields, match_type, size as usize);
         let mut state = State { spec, model, spread, handles: BTreeMap::new(), stale: Vec::new() };
-        for (steps, keep) in &batches {
-            let mut after = state.clone();
+        for (steps, is_committed) in &batches {
+            let mut new_state = state.clone();
             let mut batch = publisher.begin();
             for numbers in steps {
-                let mut dice = TestRandom(numbers.iter().cycle());
-                after.step(&mut dice, &mut batch);
-                after.check(batch.state(), &mut dice);
+                let mut random = TestRandom(numbers.iter().cycle());
+                new_state.step(&mut random, &mut batch);
+                new_state.check(batch.state(), &mut random);
             }
-            let mut dice = TestRandom(steps[0].iter().cycle());
-            state.check(&reader.snapshot(), &mut dice);
-            if *keep {
+            let mut random = TestRandom(steps[0].iter().cycle());
+            state.check(&reader.snapshot(), &mut random);
+            if *is_committed {
                 batch.commit();
-                state = after;
+                state = new_state;
             } else {
                 drop(batch);
             }
-            state.check(&reader.snapshot(), &mut dice);
+            state.check(&reader.snapshot(), &mut random);
         }
-        // Compare the second copy after all changes and rollbacks.
+        // The other copy of the table must be equal after all changes and rollbacks.
         let batch = publisher.begin();
         for (steps, _) in &batches {
             state.check(batch.state(), &mut TestRandom(steps[0].iter().cycle()));

@@ -33,7 +33,7 @@ fn range(low: &[u8], high: &[u8]) -> FieldMatch {
     }
 }
 
-/// Error of a match on one field.
+/// Error of an invalid match on one field.
 fn match_error(kind: MatchKind, bits: u32, field_match: FieldMatch) -> KeyError {
     let spec = KeySpec::new(vec![field("hdr.f", kind, bits)]).expect("a key");
     spec.key(&[field_match], Priority(1)).expect_err("does not fit")
@@ -126,7 +126,7 @@ fn invalid_key_fields_are_rejected() {
     );
     assert!(
         KeySpec::new(vec![field("a", Exact, 8 * widest)]).is_ok(),
-        "exact keys have no bound"
+        "exact keys have no maximum width"
     );
     let masked = KeyField {
         static_mask: Some(Box::new([0xff])),
@@ -221,7 +221,7 @@ fn values_can_omit_leading_zeros() {
 }
 
 #[test]
-fn a_ternary_field_can_be_matched_as_an_optional_one() {
+fn a_ternary_field_can_be_matched_as_an_optional_field() {
     let spec = KeySpec::new(vec![field("a", MatchKind::Ternary, 9)]).expect("a key");
     let key = |field_match| spec.key(&[field_match], Priority(1));
     assert_eq!(key(FieldMatch::Optional(None)), key(ternary(&[], &[])));
@@ -486,7 +486,7 @@ fn modified_entry_keeps_its_state() {
     assert_eq!(
         state.last_hit_ms(),
         1_400,
-        "hits of several cores may come in any order"
+        "several cores can record hits in any order"
     );
     assert!(!state.is_idle(1_899));
     state.set_timeout(2_000, 0);

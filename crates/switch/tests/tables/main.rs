@@ -1,4 +1,4 @@
-//! Match-action tables compared with a simple model of BMv2's rules, and guarantees to control planes.
+//! Compares match-action tables with a simple model of BMv2's rules, and tests the guarantees to control planes.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-//! Simple model of BMv2's tables: a list of entries, searched from its beginning.
+//! Simple model of BMv2's tables: a list of entries, which a lookup searches from the first entry.
 
 use linewarden_switch::tables::{
     ActionCall, ActionData, ActionId, DefaultPolicy, FieldMatch, KeyField, KeySpec, MatchKind, MatchType,
@@ -25,7 +25,7 @@ impl ModelMatch {
         }
     }
 
-    /// Match in the form required by the field's match kind.
+    /// Converts the match for a field of this match kind.
     pub fn to_match(self, kind: MatchKind) -> FieldMatch {
         let bytes = |value: u128| value.to_be_bytes().to_vec();
         match (self, kind) {
@@ -49,7 +49,8 @@ impl ModelMatch {
     }
 }
 
-/// One entry. Its handle consists of its position in the list and the number of earlier entries at that position.
+/// An entry. Its handle consists of its position in the list and of `generation`, the number of earlier entries at this
+/// position.
 #[derive(Clone, Debug)]
 pub struct ModelEntry {
     pub generation: u32,
@@ -61,7 +62,8 @@ pub struct ModelEntry {
 /// Result of adding an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AddResult {
-    At(u32, u32),
+    /// Position and generation of the new entry.
+    Added(u32, u32),
     Exists,
     Full,
 }
@@ -72,6 +74,7 @@ pub struct Model {
     pub fields: Vec<(MatchKind, u32)>,
     pub match_type: MatchType,
     pub size: usize,
+    /// For each position, the generation of the present or next entry, and the entry if there is one.
     pub positions: Vec<(u32, Option<ModelEntry>)>,
 }
 
@@ -125,7 +128,7 @@ impl Model {
             priority,
             action,
         });
-        AddResult::At(index as u32, generation)
+        AddResult::Added(index as u32, generation)
     }
 
     pub fn delete(&mut self, index: u32) {
@@ -134,7 +137,8 @@ impl Model {
         position.1 = None;
     }
 
-    /// Position and generation of the matching entry. Like BMv2, returns the first of several equally good entries.
+    /// Position and generation of the entry that a packet hits: of several entries with the same rank, the first, as in
+    /// BMv2.
     pub fn lookup(&self, values: &[u128]) -> Option<(u32, u32)> {
         let mut best: Option<(i64, u32, u32)> = None;
         for (index, entry) in self.entries() {
@@ -145,7 +149,7 @@ impl Model {
             {
                 continue;
             }
-            let order = match self.match_type {
+            let rank = match self.match_type {
                 MatchType::Exact => 0,
                 MatchType::Lpm => -entry
                     .field_matches
@@ -160,13 +164,14 @@ impl Model {
                     .sum::<i64>(),
                 MatchType::Ternary | MatchType::Range => i64::from(entry.priority),
             };
-            if best.is_none_or(|(best_order, ..)| order < best_order) {
-                best = Some((order, index, entry.generation));
+            if best.is_none_or(|(best_rank, ..)| rank < best_rank) {
+                best = Some((rank, index, entry.generation));
             }
         }
         best.map(|(_, index, generation)| (index, generation))
     }
 
+    /// Converts the matches of an entry for a table of the switch.
     pub fn matches(&self, field_matches: &[ModelMatch]) -> Vec<FieldMatch> {
         field_matches
             .iter()

@@ -1,4 +1,4 @@
-//! Enough prefixes for the trie to grow, split and shrink, compared with the list model.
+//! Compares the trie with the list model, on enough prefixes for the trie to grow, split and shrink.
 
 use super::model::{AddResult, Model, ModelMatch, action, key_spec, ones, packet_key, table_spec};
 use linewarden_switch::tables::{HashSeed, MatchKind, MatchType, NewEntry, Priority, Table};
@@ -7,7 +7,7 @@ use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
 /// Field value that shares its first bits with most entries, so that prefixes nest.
-fn crowded(rng: &mut ChaCha8Rng, bits: u32) -> u128 {
+fn value_with_common_bits(rng: &mut ChaCha8Rng, bits: u32) -> u128 {
     let varying = [4, 12, 24, bits][rng.random_range(0..4)].min(bits);
     let position = if rng.random_bool(0.5) {
         0
@@ -23,7 +23,7 @@ fn crowded(rng: &mut ChaCha8Rng, bits: u32) -> u128 {
     fixed ^ ((rng.random::<u128>() & ones(varying)) << position) & ones(bits)
 }
 
-/// Number of entries after each round, percent of the maximum.
+/// Number of entries after each round, in percent of the maximum.
 const ROUNDS: [u32; 5] = [100, 30, 100, 0, 60];
 
 fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
@@ -54,7 +54,7 @@ fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
                 MatchKind::Lpm => {
                     let prefix = rng.random_range(0..=*bits);
                     ModelMatch::Lpm(
-                        crowded(&mut rng, *bits) & (ones(*bits) ^ ones(bits - prefix)),
+                        value_with_common_bits(&mut rng, *bits) & (ones(*bits) ^ ones(bits - prefix)),
                         prefix,
                     )
                 }
@@ -72,7 +72,7 @@ fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
             };
             let added = table.insert(new_entry);
             match model.add(field_matches, 0, tries as u32) {
-                AddResult::At(index, generation) => {
+                AddResult::Added(index, generation) => {
                     let handle = added.expect("free").handle();
                     assert_eq!((handle.index(), handle.generation()), (index, generation));
                 }
@@ -81,7 +81,7 @@ fn grow_and_shrink(seed: u64, fields: Vec<(MatchKind, u32)>, count: usize) {
         }
         for _ in 0..300 {
             let field = |(kind, bits): &(MatchKind, u32)| match kind {
-                MatchKind::Lpm => crowded(&mut rng, *bits),
+                MatchKind::Lpm => value_with_common_bits(&mut rng, *bits),
                 _ => rng.random_range(0..2),
             };
             let values: Vec<u128> = fields.iter().map(field).collect();
@@ -125,7 +125,7 @@ proptest! {
     }
 }
 
-/// Grows to more nodes than a small trie has, and shrinks again.
+/// With 4,000 prefixes, the trie needs more nodes than its first size has, and shrinks again.
 #[test]
 fn many_prefixes_match_the_list_model() {
     for seed in 0..2 {

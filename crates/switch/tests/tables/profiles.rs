@@ -34,7 +34,7 @@ fn ecmp() -> TableSet {
     selector(None, None, TargetKind::MemberOrGroup)
 }
 
-fn profile(set: &mut TableSet, op: ProfileOp) -> Result<ProfileChange, TableSetError> {
+fn apply_to_profile(set: &mut TableSet, op: ProfileOp) -> Result<ProfileChange, TableSetError> {
     match set.apply(TableSetOp::Profile(PROFILE, op))? {
         TableSetChange::Profile(PROFILE, change) => Ok(change),
         change => panic!("unexpected change: {change:?}"),
@@ -42,7 +42,7 @@ fn profile(set: &mut TableSet, op: ProfileOp) -> Result<ProfileChange, TableSetE
 }
 
 fn add_member(set: &mut TableSet, number: u32) -> MemberHandle {
-    match profile(set, ProfileOp::AddMember(call(number))) {
+    match apply_to_profile(set, ProfileOp::AddMember(call(number))) {
         Ok(ProfileChange::Member {
             member,
             before: None,
@@ -57,7 +57,7 @@ fn add_group(set: &mut TableSet, members: &[(u32, u32)]) -> GroupHandle {
         .iter()
         .map(|(member, weight)| (MemberHandle(*member), *weight))
         .collect();
-    match profile(set, ProfileOp::AddGroup(members)) {
+    match apply_to_profile(set, ProfileOp::AddGroup(members)) {
         Ok(ProfileChange::Group {
             group,
             before: None,
@@ -80,13 +80,13 @@ fn insert_op(set: &TableSet, key: u8, target: Target) -> TableOp {
     })
 }
 
-fn table(set: &mut TableSet, op: TableOp) -> Result<(), TableSetError> {
+fn apply_to_table(set: &mut TableSet, op: TableOp) -> Result<(), TableSetError> {
     set.apply(TableSetOp::Table(TABLE, op)).map(|_| ())
 }
 
 fn insert(set: &mut TableSet, key: u8, target: Target) -> Result<(), TableSetError> {
     let op = insert_op(set, key, target);
-    table(set, op)
+    apply_to_table(set, op)
 }
 
 fn expect_error<T: std::fmt::Debug>(result: Result<T, TableSetError>) -> ProfileError {
@@ -115,21 +115,21 @@ fn hash_selects_the_same_member_as_bmv2() {
     for (hash, member) in [(0, 0), (1, 2), (2, 3), (3, 0), (0xffff_ffff, 0), (0xffff_fffe, 3)] {
         assert_eq!(selected_call(&set, hash), Some(call(member)), "hash {hash}");
     }
-    profile(&mut set, ProfileOp::AddToGroup(group, MemberHandle(1))).expect("not in it");
+    apply_to_profile(&mut set, ProfileOp::AddToGroup(group, MemberHandle(1))).expect("not in it");
     assert_eq!(selected_call(&set, 1), Some(call(1)));
-    profile(&mut set, ProfileOp::RemoveFromGroup(group, MemberHandle(0))).expect("in it");
+    apply_to_profile(&mut set, ProfileOp::RemoveFromGroup(group, MemberHandle(0))).expect("in it");
     assert_eq!(selected_call(&set, 3), Some(call(1)));
     // A modified member keeps its position.
-    profile(&mut set, ProfileOp::ModifyMember(MemberHandle(1), call(9))).expect("is there");
+    apply_to_profile(&mut set, ProfileOp::ModifyMember(MemberHandle(1), call(9))).expect("is there");
     assert_eq!(selected_call(&set, 0), Some(call(9)));
     for member in [1, 2, 3] {
-        profile(&mut set, ProfileOp::RemoveFromGroup(group, MemberHandle(member))).expect("in it");
+        apply_to_profile(&mut set, ProfileOp::RemoveFromGroup(group, MemberHandle(member))).expect("in it");
     }
     assert_eq!(selected_call(&set, 7), None, "an empty group does nothing");
 }
 
 #[test]
-fn weight_is_a_number_of_slots() {
+fn member_is_selected_in_proportion_to_its_weight() {
     let mut set = ecmp();
     for number in 0..3 {
         add_member(&mut set, number);
@@ -146,7 +146,7 @@ fn weight_is_a_number_of_slots() {
             .collect::<Vec<_>>()
     };
     assert_eq!(chosen(&set), [0, 2, 2, 2, 0, 2, 2, 2]);
-    profile(&mut set, ProfileOp::SetGroup(group, vec![(MemberHandle(1), 2)])).expect("is there");
+    apply_to_profile(&mut set, ProfileOp::SetGroup(group, vec![(MemberHandle(1), 2)])).expect("is there");
     assert_eq!(chosen(&set), [1; 8]);
 }
 
@@ -156,11 +156,11 @@ fn lowest_free_handle_is_used() {
     for number in 0..3 {
         assert_eq!(add_member(&mut set, number), MemberHandle(number));
     }
-    profile(&mut set, ProfileOp::DeleteMember(MemberHandle(1))).expect("nothing uses it");
+    apply_to_profile(&mut set, ProfileOp::DeleteMember(MemberHandle(1))).expect("nothing uses it");
     assert_eq!(add_member(&mut set, 7), MemberHandle(1));
     assert_eq!(add_group(&mut set, &[]), GroupHandle(0));
     assert_eq!(add_group(&mut set, &[]), GroupHandle(1));
-    profile(&mut set, ProfileOp::DeleteGroup(GroupHandle(0))).expect("nothing uses it");
+    apply_to_profile(&mut set, ProfileOp::DeleteGroup(GroupHandle(0))).expect("nothing uses it");
     assert_eq!(add_group(&mut set, &[]), GroupHandle(0));
 }
 
@@ -177,11 +177,11 @@ fn referenced_objects_cannot_be_deleted() {
         uses,
     };
     assert_eq!(
-        expect_error(profile(&mut set, ProfileOp::DeleteMember(direct_member))),
+        expect_error(apply_to_profile(&mut set, ProfileOp::DeleteMember(direct_member))),
         in_use(direct_member, 1)
     );
     assert_eq!(
-        expect_error(profile(&mut set, ProfileOp::DeleteMember(group_member))),
+        expect_error(apply_to_profile(&mut set, ProfileOp::DeleteMember(group_member))),
         in_use(group_member, 1)
     );
     let group_in_use = ProfileError::GroupInUse {
@@ -190,14 +190,14 @@ fn referenced_objects_cannot_be_deleted() {
         uses: 1,
     };
     assert_eq!(
-        expect_error(profile(&mut set, ProfileOp::DeleteGroup(group))),
+        expect_error(apply_to_profile(&mut set, ProfileOp::DeleteGroup(group))),
         group_in_use
     );
 
     // The default action counts as a reference too.
-    table(&mut set, TableOp::SetDefault(Some(Target::Member(direct_member)))).expect("free");
+    apply_to_table(&mut set, TableOp::SetDefault(Some(Target::Member(direct_member)))).expect("free");
     assert_eq!(
-        expect_error(profile(&mut set, ProfileOp::DeleteMember(direct_member))),
+        expect_error(apply_to_profile(&mut set, ProfileOp::DeleteMember(direct_member))),
         in_use(direct_member, 2)
     );
     let entries: Vec<_> = set
@@ -207,16 +207,16 @@ fn referenced_objects_cannot_be_deleted() {
         .map(|entry| entry.handle())
         .collect();
     for entry in entries {
-        table(&mut set, TableOp::Delete(entry)).expect("is there");
+        apply_to_table(&mut set, TableOp::Delete(entry)).expect("is there");
     }
     assert_eq!(
-        expect_error(profile(&mut set, ProfileOp::DeleteMember(direct_member))),
+        expect_error(apply_to_profile(&mut set, ProfileOp::DeleteMember(direct_member))),
         in_use(direct_member, 1)
     );
-    table(&mut set, TableOp::SetDefault(None)).expect("free");
-    profile(&mut set, ProfileOp::DeleteMember(direct_member)).expect("nothing uses it");
-    profile(&mut set, ProfileOp::DeleteGroup(group)).expect("nothing uses it");
-    profile(&mut set, ProfileOp::DeleteMember(group_member)).expect("its group is gone");
+    apply_to_table(&mut set, TableOp::SetDefault(None)).expect("free");
+    apply_to_profile(&mut set, ProfileOp::DeleteMember(direct_member)).expect("nothing uses it");
+    apply_to_profile(&mut set, ProfileOp::DeleteGroup(group)).expect("nothing uses it");
+    apply_to_profile(&mut set, ProfileOp::DeleteMember(group_member)).expect("its group is gone");
 }
 
 #[test]
@@ -282,7 +282,11 @@ fn each_error_is_reported() {
             full("members in a group, counted by weight", 4),
         ),
     ] {
-        assert_eq!(expect_error(profile(&mut set, op.clone())), expected, "{op:?}");
+        assert_eq!(
+            expect_error(apply_to_profile(&mut set, op.clone())),
+            expected,
+            "{op:?}"
+        );
     }
     assert_eq!(
         expect_error(insert(&mut set, 1, Target::Member(no_member))),
@@ -292,7 +296,7 @@ fn each_error_is_reported() {
         expect_error(insert(&mut set, 1, Target::Group(no_group))),
         missing_group
     );
-    profile(&mut set, ProfileOp::SetGroup(group, vec![])).expect("may be empty");
+    apply_to_profile(&mut set, ProfileOp::SetGroup(group, vec![])).expect("may be empty");
     assert!(matches!(
         insert(&mut set, 1, Target::Group(group)),
         Err(TableSetError::EmptyGroup { .. })
@@ -305,7 +309,7 @@ fn each_error_is_reported() {
 
     let mut plain = selector(None, None, TargetKind::Member);
     assert_eq!(
-        expect_error(profile(&mut plain, ProfileOp::AddGroup(vec![]))),
+        expect_error(apply_to_profile(&mut plain, ProfileOp::AddGroup(vec![]))),
         ProfileError::NotSelector { profile: name() }
     );
     let unknown = TableSetOp::Profile(ProfileId(5), ProfileOp::AddGroup(vec![]));
@@ -348,7 +352,7 @@ impl Model {
         }
     }
 
-    /// Applies the step if it is allowed.
+    /// Applies the step if the step is allowed; returns whether it is.
     fn step(&mut self, choice: u8, a: u32, b: u32) -> bool {
         let lowest_free = |used_handles: Vec<u32>| {
             (0..)
@@ -444,18 +448,18 @@ proptest! {
     ) {
         let mut publisher = Publisher::new(ecmp());
         let mut model = Model::default();
-        for (steps, keep) in batches {
-            let mut after = model.clone();
+        for (steps, is_committed) in batches {
+            let mut new_model = model.clone();
             let mut batch = publisher.begin();
             for (choice, a, b) in steps {
                 let next_op = op(batch.state(), choice, a, b);
                 let is_applied = next_op.is_some_and(|op| batch.apply(op).is_ok());
-                prop_assert_eq!(is_applied, after.step(choice, a, b), "{} {} {}", choice, a, b);
-                prop_assert_eq!(&read_back(batch.state()), &after);
+                prop_assert_eq!(is_applied, new_model.step(choice, a, b), "{} {} {}", choice, a, b);
+                prop_assert_eq!(&read_back(batch.state()), &new_model);
             }
-            if keep {
+            if is_committed {
                 batch.commit();
-                model = after;
+                model = new_model;
             } else {
                 drop(batch);
             }

@@ -53,8 +53,8 @@ fn find(set: &TableSet, table: TableId, key: u8) -> Option<(EntryHandle, Target)
     Some((entry.handle(), entry.target().clone()))
 }
 
-/// Checks that both tables have the same entries and default action, and returns the default action. They differ only
-/// if a batch is partly visible.
+/// Checks that both tables have the same entries and default action, and returns the default action. The tables differ
+/// only if a batch is partly visible.
 fn common_default(snapshot: &Snapshot<TableSet>) -> Option<Target> {
     let [exact, ternary] = TABLES.map(|table| {
         let entries = (0..KEYS).map(move |key| find(snapshot, table, key));
@@ -72,32 +72,33 @@ fn common_default(snapshot: &Snapshot<TableSet>) -> Option<Target> {
 }
 
 fn read_until(done: &AtomicBool, reader: &Reader<TableSet>) -> u64 {
-    let mut last = 0;
+    let mut latest_version = 0;
     loop {
         // The flag is read before the snapshot, so the last snapshot contains all batches.
         let is_last = done.load(Ordering::Acquire);
         let snapshot = reader.snapshot();
-        assert!(snapshot.version() >= last, "versions never decrease");
-        last = snapshot.version();
+        assert!(snapshot.version() >= latest_version, "versions never decrease");
+        latest_version = snapshot.version();
         let default = common_default(&snapshot);
-        if last > 0 {
+        if latest_version > 0 {
             assert_eq!(
                 default,
-                Some(action(last as u32)),
+                Some(action(latest_version as u32)),
                 "the default action names its version"
             );
         }
         if is_last {
-            return last;
+            return latest_version;
         }
-        // If the reader is preempted here, the writer does not have to wait for it.
+        // The reader holds no snapshot while it yields, so the writer need not wait for the reader.
         drop(snapshot);
         std::thread::yield_now();
     }
 }
 
-/// One batch of the writer: the same changes to both tables, and the version in the default action.
-fn write(publisher: &mut Publisher<TableSet>, version: u32, fail: bool) {
+/// Writes a batch with the same changes to both tables; the default action names the version. If `is_dropped` is true,
+/// the batch is dropped before its last change.
+fn write(publisher: &mut Publisher<TableSet>, version: u32, is_dropped: bool) {
     let mut batch = publisher.begin();
     for key in (0..KEYS).filter(|key| (u32::from(*key) + version).is_multiple_of(3)) {
         for table in TABLES {
@@ -117,8 +118,8 @@ fn write(publisher: &mut Publisher<TableSet>, version: u32, fail: bool) {
             TableOp::SetDefault(Some(action(version))),
         ))
         .expect("free");
-    if fail {
-        // Half of the batch is applied to the copy that readers will see next.
+    if is_dropped {
+        // The changes were applied to the copy that readers will see next, and must be undone.
         return;
     }
     batch
@@ -156,14 +157,14 @@ fn readers_never_see_half_a_batch() {
 }
 
 #[test]
-fn snapshot_is_stable_and_delays_the_second_next_batch() {
+fn snapshot_is_stable_and_delays_only_the_batch_after_the_next() {
     let mut publisher = Publisher::new(two_tables());
     let old = publisher.reader().snapshot();
     write(&mut publisher, 1, false);
     assert_eq!(old.version(), 0);
     assert_eq!(common_default(&old), None);
     assert_eq!(common_default(&publisher.current()), Some(action(1)));
-    assert!(publisher.try_begin().is_none(), "the copy is still read");
+    assert!(publisher.try_begin().is_none(), "a reader still uses the copy");
     drop(old);
     assert!(publisher.try_begin().is_some());
     write(&mut publisher, 2, false);
@@ -177,13 +178,13 @@ fn batches_are_atomic() {
     let free = (0..KEYS)
         .find(|key| find(&publisher.current(), TABLES[0], *key).is_none())
         .expect("a free key");
-    let ops = |last: u8| {
+    let ops = |second_key: u8| {
         let current = publisher.current();
         vec![
             insert(&current, TABLES[0], free, 5),
             insert(&current, TABLES[1], free, 5),
-            insert(&current, TABLES[0], last, 5),
-            insert(&current, TABLES[1], last, 5),
+            insert(&current, TABLES[0], second_key, 5),
+            insert(&current, TABLES[1], second_key, 5),
         ]
     };
     let (invalid, valid) = (ops(free), ops(200));
@@ -198,7 +199,7 @@ fn batches_are_atomic() {
                 error: TableSetError::Table(_)
             }
         ),
-        "the index must be that of the first invalid operation: {error}"
+        "the index must be the index of the first invalid operation: {error}"
     );
     assert_eq!(find(&publisher.current(), TABLES[0], free), None);
     assert_eq!(publisher.current().version(), 1, "nothing was published");
@@ -232,7 +233,7 @@ fn both_copies_share_their_entries() {
     let op = insert(&publisher.current(), TABLES[0], 1, 1);
     let mut batch = publisher.begin();
     let Ok(TableSetChange::Table(_, TableChange::Inserted(entry))) = batch.apply(op) else {
-        panic!("inserted")
+        panic!("not inserted")
     };
     batch.commit();
     let batch = publisher.begin();

@@ -13,8 +13,8 @@ use super::keys::EndorsementKind;
 const READ: &str = "TPM2_NV_Read";
 const READ_PUBLIC: &str = "TPM2_NV_ReadPublic";
 const CERTIFICATE: &str = "the endorsement key's certificate";
-/// Maximum read size that every TPM of a PC supports.
-const PART_BYTES: u16 = 512;
+/// Bytes of one read; every TPM of a PC supports reads of this size.
+const READ_BYTES_MAX: u16 = 512;
 
 impl EndorsementKind {
     /// The NV index of the certificate (TCG EK Credential Profile 2.5, 2.2.1.4, "Low Range").
@@ -65,8 +65,8 @@ impl Tpm {
             let offset = u16::try_from(bytes.len()).map_err(|_| too_long())?;
             let length = u16::try_from(size - bytes.len())
                 .map_err(|_| too_long())?
-                .min(PART_BYTES);
-            let part = self.run_plain(READ, CERTIFICATE, |context| {
+                .min(READ_BYTES_MAX);
+            let part = self.run_with_empty_password(READ, CERTIFICATE, |context| {
                 context.nv_read(NvAuth::NvIndex(index), index, length, offset)
             })?;
             if part.value().len() != usize::from(length) {

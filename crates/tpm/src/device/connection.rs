@@ -77,7 +77,7 @@ pub struct Tpm {
 }
 
 impl Tpm {
-    /// Opens a TPM: `device:/dev/tpmrm0` ([`DEFAULT_TCTI`]), `swtpm:host=..,port=..`.
+    /// Opens the TPM at `tcti`, for example `device:/dev/tpmrm0` ([`DEFAULT_TCTI`]) or `swtpm:host=..,port=..`.
     ///
     /// # Errors
     /// The text is not a TCTI, or the TPM is unreachable.
@@ -109,7 +109,7 @@ impl Tpm {
     }
 
     /// As [`Tpm::run`], with an empty password as authorization.
-    pub(super) fn run_plain<T>(
+    pub(super) fn run_with_empty_password<T>(
         &mut self,
         command: &'static str,
         object: &'static str,
@@ -174,7 +174,7 @@ impl Tpm {
         operation: impl FnOnce(&mut Self, AuthSession) -> Result<T, TpmError>,
     ) -> Result<T, TpmError> {
         self.with_policy(|tpm, session| {
-            tpm.run_plain("TPM2_PolicySecret", "the endorsement hierarchy", |context| {
+            tpm.run_with_empty_password("TPM2_PolicySecret", "the endorsement hierarchy", |context| {
                 context.policy_secret(
                     session,
                     AuthHandle::Endorsement,

@@ -54,8 +54,8 @@ pub struct QuoteWithValues {
 }
 
 impl Tpm {
-    /// The device's first message: the TPM's keys and certificate, and the current values of the PCRs to which k
-    /// will be bound.
+    /// The device's first message: the TPM's keys and certificate, and the current values of the PCRs to which the
+    /// device key k will be bound.
     ///
     /// # Errors
     /// The TPM failed.
@@ -79,11 +79,11 @@ impl Tpm {
 
     /// Accepts the controller's offer: activates the credential, imports the key, and proves both.
     ///
-    /// The caller must store the key in its file before it sends the response. Before the response is sent, the call may be
+    /// The caller must store the key in a file before sending the response. Before the response is sent, the call may be
     /// repeated with the same offer, for example after the TPM was unavailable.
     ///
     /// # Errors
-    /// The offer is invalid, the TPM failed, or the PCRs have changed since the first message.
+    /// The offer is invalid, the TPM failed, or the current PCRs do not match the policy of the key.
     pub fn accept(
         &mut self,
         blobs: &KeyBlobs,
@@ -122,8 +122,8 @@ impl Tpm {
         Ok((BoundKey { blob, policy }, response))
     }
 
-    /// Quotes these PCRs and returns the quote with the quoted values. If a PCR changes between reading and quoting, both are
-    /// repeated.
+    /// Quotes these PCRs and returns the quote with the quoted values. If a PCR changes between reading and quoting, the
+    /// function reads and quotes again, up to three times in total.
     ///
     /// # Errors
     /// The TPM failed, or the PCRs keep changing.
@@ -158,7 +158,7 @@ impl Tpm {
         bank: HashAlgorithm,
         selection: PcrSelection,
     ) -> Result<(Vec<u8>, Vec<u8>), TpmError> {
-        let (attest, signature) = self.run_plain(QUOTE, AK, |context| {
+        let (attest, signature) = self.run_with_empty_password(QUOTE, AK, |context| {
             context.quote(
                 ak,
                 Data::try_from(&nonce[..])?,

@@ -37,7 +37,7 @@ pub enum Cause {
         /// Whether a retry may succeed.
         retry: Retry,
     },
-    /// There is no TPM at this address, or access is denied.
+    /// No TPM is reachable at this TCTI, or access is denied.
     Unreachable {
         /// The TCTI.
         tcti: String,
@@ -126,7 +126,7 @@ impl TpmError {
 
     /// Changes the cause to [`Cause::BootDiffers`] if this response to this command means that PCR values do not match the
     /// policy.
-    pub(super) fn of_policy(mut self) -> Self {
+    pub(super) fn detect_pcr_mismatch(mut self) -> Self {
         const POLICY_FAIL: u32 = 0x09d;
         const VALUE: u32 = 0x084;
         const PCR_CHANGED: u32 = 0x128;
@@ -170,14 +170,15 @@ const fn base_code(code: u32) -> u32 {
 /// Layers of the software stack that report the TPM's own responses: the TPM, and the two kinds of resource manager.
 const TPM_LAYERS: [u32; 3] = [0, 11, 12];
 const TCTI_LAYER: u32 = 10;
-/// Code of every layer: an earlier command was interrupted, and the stack waits for its response.
+/// Code with the same meaning in every layer: an earlier command was interrupted, and the stack still waits for the
+/// response to that command.
 const BAD_SEQUENCE: u32 = 7;
-/// Code of every layer: the connection is closed.
+/// Code with the same meaning in every layer: the connection is closed.
 const NO_CONNECTION: u32 = 8;
 const IO_ERROR: u32 = 10;
 
 fn refused_cause(response: Tss2ResponseCode) -> Cause {
-    let code = number(response);
+    let code = raw_code(response);
     let (layer, layer_code) = (code >> 16 & 0xff, code & 0xffff);
     if TPM_LAYERS.contains(&layer) {
         return Cause::Refused {
@@ -192,7 +193,7 @@ fn refused_cause(response: Tss2ResponseCode) -> Cause {
     Cause::InvalidResult(format!("the TPM software stack failed (code {code:#x})"))
 }
 
-fn number(response: Tss2ResponseCode) -> u32 {
+fn raw_code(response: Tss2ResponseCode) -> u32 {
     match response {
         Tss2ResponseCode::Success => 0,
         Tss2ResponseCode::FormatZero(code) => code.bit_range(31, 0),
@@ -264,8 +265,12 @@ mod tests {
 
     #[test]
     fn only_a_failed_policy_means_another_boot() {
-        let differs =
-            |command, code| matches!(error(command, code).of_policy().cause, Cause::BootDiffers { .. });
+        let differs = |command, code| {
+            matches!(
+                error(command, code).detect_pcr_mismatch().cause,
+                Cause::BootDiffers { .. }
+            )
+        };
         assert!(differs("TPM2_HMAC", 0x99d));
         assert!(differs("TPM2_HMAC", 0x128));
         assert!(differs("TPM2_PolicyOR", 0x1c4));

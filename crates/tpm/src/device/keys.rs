@@ -63,7 +63,7 @@ pub struct Blob {
 pub struct BoundKey {
     /// The key.
     pub blob: Blob,
-    /// The PCR states in which the TPM allows its use.
+    /// The PCR states in which the TPM allows the use of the key.
     pub policy: PcrPolicy,
 }
 
@@ -74,11 +74,11 @@ pub struct BoundKey {
 pub struct KeyBlobs {
     /// The format version.
     pub version: Version,
-    /// The parent endorsement key.
+    /// The type of the endorsement key, which is the parent of the other keys.
     pub endorsement: EndorsementKind,
     /// The attestation key.
     pub attestation_key: Blob,
-    /// k, once the device is enrolled.
+    /// The device key k; `None` until the device is enrolled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<BoundKey>,
 }
@@ -142,7 +142,7 @@ pub(super) fn to_tss(public: &Public) -> Result<structures::Public, Error> {
 }
 
 impl Tpm {
-    /// Creates an attestation key as a child of this endorsement key. The device is not enrolled thereby.
+    /// Creates an attestation key as a child of this endorsement key. The device still has to be enrolled.
     ///
     /// # Errors
     /// The TPM failed.
@@ -177,7 +177,7 @@ impl Tpm {
     ) -> Result<T, TpmError> {
         const CREATE: &str = "TPM2_CreatePrimary";
         let template = kind.template();
-        let created = self.run_plain(CREATE, EK, |context| {
+        let created = self.run_with_empty_password(CREATE, EK, |context| {
             context.create_primary(Hierarchy::Endorsement, to_tss(&template)?, None, None, None, None)
         })?;
         let handle = created.key_handle;
@@ -246,14 +246,14 @@ impl Tpm {
                 tpm.run("TPM2_PolicyOR", "a policy session", |context| {
                     context.execute_without_session(|context| context.policy_or(session, branches.clone()))
                 })
-                .map_err(TpmError::of_policy)?;
+                .map_err(TpmError::detect_pcr_mismatch)?;
             }
             tpm.run(HMAC, KEY, |context| {
                 context.execute_with_session(Some(AuthSession::PolicySession(session)), |context| {
                     context.hmac(key, message.clone(), HashingAlgorithm::Sha256)
                 })
             })
-            .map_err(TpmError::of_policy)
+            .map_err(TpmError::detect_pcr_mismatch)
         })?;
         <[u8; 32]>::try_from(digest.value())
             .map_err(|_| invalid_result(HMAC, KEY, "the result is not 32 bytes long"))

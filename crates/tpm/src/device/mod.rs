@@ -1,8 +1,8 @@
 //! The device side: an open TPM, its keys, and the responses to a controller.
 //!
 //! Nothing is written to the TPM's non-volatile memory. The endorsement key is created again from its template for each
-//! use; the TPM always derives the same key. The other keys are children of the endorsement key: [`KeyBlobs`], which the TPM
-//! has encrypted for itself. The caller stores the blobs in a file; no other TPM can use them.
+//! use; the TPM always derives the same key. The other keys are children of the endorsement key. The TPM returns these keys as
+//! [`KeyBlobs`], encrypted for itself. The caller stores the blobs in a file; no other TPM can use the blobs.
 
 mod certificate;
 mod connection;

@@ -114,7 +114,7 @@ impl TpmSigner {
     fn sign_digest(&mut self, digest: &[u8; 32]) -> Result<[u8; 64], TpmError> {
         const SIGN: &str = "TPM2_Sign";
         let handle = self.handle;
-        let signature = self.tpm.run_plain(SIGN, KEY, |context| {
+        let signature = self.tpm.run_with_empty_password(SIGN, KEY, |context| {
             // This null ticket suffices, because a key that is not restricted signs any digest.
             let ticket = HashcheckTicket::try_from(TPMT_TK_HASHCHECK {
                 tag: TPM2_ST_HASHCHECK,

@@ -12,7 +12,7 @@ use crate::policy::PcrPolicy;
 /// Maximum length of a message, bytes: enough for an event log of a mebibyte and all other fields.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1_024 * 1_024;
 
-/// The version of the message format; only this one is supported.
+/// The version of the message format; only version 1 is supported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Version;
@@ -99,7 +99,7 @@ pub struct Identity {
     /// The attestation key: TPM2B_PUBLIC.
     #[serde(with = "crate::encoding::base64_bytes")]
     pub attestation_key: Vec<u8>,
-    /// The current values of the PCRs to which the key will be bound.
+    /// The current values of the PCRs to which the device key k will be bound.
     pub pcrs: PcrReport,
     /// The event log of the PCRs, if the device has one. The enrollment does not check the log.
     #[serde(
@@ -110,7 +110,7 @@ pub struct Identity {
     pub event_log: Option<Vec<u8>>,
 }
 
-/// From the controller: the key for the TPM, and the challenge by which the TPM proves that it has the key.
+/// From the controller: the device key k for the TPM, and the challenge by which the TPM proves that it has k.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyOffer {
@@ -232,8 +232,9 @@ pub fn from_json<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, MessageError> {
     }
 }
 
-/// The proof that the TPM with endorsement key and attestation key has decrypted the credential of the enrollment with this
-/// nonce: HMAC-SHA-256 under the secret from TPM2_ActivateCredential.
+/// Proof that the device's TPM has decrypted the credential of the enrollment with this nonce. Only a TPM with both the
+/// endorsement key and the attestation key can do this. The proof is an HMAC-SHA-256 over a label and the nonce, under the
+/// secret from TPM2_ActivateCredential.
 pub fn activation_proof(secret: &[u8; 32], nonce: &[u8; 32]) -> [u8; 32] {
     crate::kdf::hmac(secret, &[b"lap1 tpm activated", nonce])
 }

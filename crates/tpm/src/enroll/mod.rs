@@ -150,7 +150,7 @@ pub struct Binding {
     pub attestation_key: Vec<u8>,
     /// The states in which k may be used.
     pub policy: PcrPolicy,
-    /// The state at enrollment.
+    /// The PCR values at the enrollment.
     pub pcrs: PcrReport,
     /// Clock, start counters and firmware at the enrollment.
     pub quote: VerifiedQuote,
@@ -159,7 +159,7 @@ pub struct Binding {
 /// An enrolled device: its key and its TPM.
 #[derive(Clone, Debug)]
 pub struct EnrolledDevice {
-    /// k.
+    /// The device key k.
     pub key: AttestationSecret,
     /// The TPM of the key.
     pub binding: Binding,

@@ -1,4 +1,4 @@
-//! Operations that must succeed.
+//! Enrollments, key uses and quotes that must succeed.
 
 use linewarden_tpm::device::{EndorsementKind, KeyBlobs, SignerKind, TpmKey};
 use linewarden_tpm::endorsement::{EkHash, Endorsement, EndorsementTrust};

@@ -1,4 +1,4 @@
-//! A TPM that is killed or busy at each command of an enrollment: the error names the command and whether a retry may
+//! A TPM is killed or busy at any one command of an enrollment: the error names the command and whether a retry may
 //! succeed.
 
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ const COMMANDS: [(u32, &str); 15] = [
     (0x169, "TPM2_NV_ReadPublic"),
 ];
 
-fn name(code: u32) -> &'static str {
+fn command_name(code: u32) -> &'static str {
     let command = COMMANDS.iter().find(|(known, _)| *known == code);
     command
         .unwrap_or_else(|| panic!("an unknown command, {code:#x}"))
@@ -44,7 +44,7 @@ fn open_through(proxy: &Proxy, retries: Retries) -> Tpm {
 }
 
 #[test]
-fn a_tpm_killed_at_any_enrollment_command_is_named_and_the_enrollment_can_continue() {
+fn a_tpm_killed_at_any_enrollment_command_is_reported_and_the_enrollment_can_continue() {
     if !installed() {
         return;
     }
@@ -63,8 +63,8 @@ fn a_tpm_killed_at_any_enrollment_command_is_named_and_the_enrollment_can_contin
         let (_, offer, mut enrollment) = make_offer(&mut tpm, &keys, &trust, number as u64);
         drop(tpm);
         let fault = match number % 2 {
-            0 => Fault::Killed,
-            _ => Fault::KilledAfter,
+            0 => Fault::KilledBeforeCommand,
+            _ => Fault::KilledAfterResponse,
         };
         let proxy = Proxy::to(&emulator, FaultPoint(number, fault));
         let mut tpm = open_through(&proxy, Retries::none());
@@ -83,7 +83,7 @@ fn a_tpm_killed_at_any_enrollment_command_is_named_and_the_enrollment_can_contin
         let (_, response) = emulator.lock().unwrap().open().accept(&keys, &offer).unwrap();
         enrollment.finish(&round_trip(&response), NOW_S).unwrap();
     }
-    // Every command of the enrollment was tried at least once.
+    // The TPM was killed at each of these commands.
     for command in [
         "TPM2_CreatePrimary",
         "TPM2_Load",
@@ -100,7 +100,7 @@ fn a_tpm_killed_at_any_enrollment_command_is_named_and_the_enrollment_can_contin
 }
 
 #[test]
-fn a_tpm_killed_before_the_offer_is_named_and_enrollment_can_continue() {
+fn a_tpm_killed_before_the_offer_is_reported_and_the_enrollment_can_continue() {
     if !installed() {
         return;
     }
@@ -111,7 +111,7 @@ fn a_tpm_killed_before_the_offer_is_named_and_enrollment_can_continue() {
     };
     let mut failed_commands = Vec::new();
     for number in 1.. {
-        let proxy = Proxy::to(&emulator, FaultPoint(number, Fault::Killed));
+        let proxy = Proxy::to(&emulator, FaultPoint(number, Fault::KilledBeforeCommand));
         match first_message(&mut open_through(&proxy, Retries::none())) {
             Ok(identity) => {
                 assert_eq!(identity.certificates.len(), 1);
@@ -138,7 +138,7 @@ fn a_tpm_killed_before_the_offer_is_named_and_enrollment_can_continue() {
 }
 
 fn assert_error_names_command(error: &TpmError, proxy: &Proxy, number: usize) {
-    let killed_command = proxy.failed_at().map(name);
+    let killed_command = proxy.failed_at().map(command_name);
     let killed_command =
         killed_command.unwrap_or_else(|| panic!("command {number}: the TPM was not killed: {error}"));
     assert_eq!(error.command, killed_command, "command {number}: {error}");
@@ -146,7 +146,7 @@ fn assert_error_names_command(error: &TpmError, proxy: &Proxy, number: usize) {
 }
 
 #[test]
-fn a_tpm_killed_under_a_key_returns_no_hmac_and_a_connection_error() {
+fn a_key_of_a_killed_tpm_returns_a_connection_error_and_no_hmac() {
     if !installed() {
         return;
     }
@@ -173,15 +173,15 @@ fn a_tpm_killed_under_a_key_returns_no_hmac_and_a_connection_error() {
     assert_eq!(key.hmac(b"retry").unwrap(), device.key.hmac(b"retry"));
 }
 
-/// Returns retries that record the number of each retry, and the recorded numbers.
+/// Returns a retry policy that records the number of each retry, and the recorded numbers.
 fn recorded_retries(max_retries: u32) -> (Retries, Arc<Mutex<Vec<u32>>>) {
-    let waits = Arc::new(Mutex::new(Vec::new()));
-    let retry_numbers = Arc::clone(&waits);
+    let retry_numbers = Arc::new(Mutex::new(Vec::new()));
+    let recorder = Arc::clone(&retry_numbers);
     (
         Retries::new(max_retries, move |number| {
-            retry_numbers.lock().unwrap().push(number);
+            recorder.lock().unwrap().push(number);
         }),
-        waits,
+        retry_numbers,
     )
 }
 
@@ -205,41 +205,48 @@ fn temporary_errors_are_retried_a_bounded_number_of_times() {
     drop(tpm);
     let emulator = Arc::new(Mutex::new(emulator));
     let hmac_with_errors = |code: u32, times: usize, max_retries: u32, number: usize| {
-        let proxy = Proxy::to(&emulator, FaultPoint(number, Fault::Responded { code, times }));
-        let (retries, waits) = recorded_retries(max_retries);
+        let proxy = Proxy::to(
+            &emulator,
+            FaultPoint(number, Fault::ErrorResponse { code, times }),
+        );
+        let (retries, retry_numbers) = recorded_retries(max_retries);
         let tpm = open_through(&proxy, retries);
         let hmac = TpmKey::load(tpm, keys.endorsement, keys.key.as_ref().unwrap())
             .map_err(KeyError::from)
             .and_then(|mut key| key.hmac(b"m"));
-        let waits = waits.lock().unwrap().clone();
-        (hmac, waits, proxy.failed_at().map(name))
+        let retry_numbers = retry_numbers.lock().unwrap().clone();
+        (hmac, retry_numbers, proxy.failed_at().map(command_name))
     };
     // The number of the last command that had a fault.
-    let mut last = 0;
+    let mut last_faulty_command = 0;
     for number in 1.. {
-        let (hmac, waits, failed_at) = hmac_with_errors(NV_RATE, 2, 3, number);
+        let (hmac, retry_numbers, failed_at) = hmac_with_errors(NV_RATE, 2, 3, number);
         let Some(failed_at) = failed_at else {
-            assert_eq!(waits, [0; 0]);
+            assert_eq!(retry_numbers, [0; 0]);
             break;
         };
-        if failed_at == "TPM2_FlushContext" && waits.is_empty() {
-            // This flush is after the HMAC, and is not retried.
+        if failed_at == "TPM2_FlushContext" && retry_numbers.is_empty() {
+            // This flush follows the HMAC, and the device does not retry it.
             continue;
         }
         assert_eq!(hmac, Ok(device.key.hmac(b"m")), "command {number}, {failed_at}");
-        assert_eq!(waits, [1, 2], "command {number}, {failed_at}");
-        last = number;
-        let (hmac, waits, _) = hmac_with_errors(LOCKOUT, 3, 2, number);
+        assert_eq!(retry_numbers, [1, 2], "command {number}, {failed_at}");
+        last_faulty_command = number;
+        let (hmac, retry_numbers, _) = hmac_with_errors(LOCKOUT, 3, 2, number);
         let Err(KeyError::Tpm { message, retry }) = hmac else {
             panic!("command {number}, {failed_at}: {hmac:?}");
         };
         assert!(message.starts_with(failed_at), "{message} at {failed_at}");
-        assert_eq!((retry, &waits[..]), (Retry::Later, &[1, 2][..]), "{message}");
-        let (hmac, waits, _) = hmac_with_errors(FAILURE, 1, 2, number);
+        assert_eq!(
+            (retry, &retry_numbers[..]),
+            (Retry::Later, &[1, 2][..]),
+            "{message}"
+        );
+        let (hmac, retry_numbers, _) = hmac_with_errors(FAILURE, 1, 2, number);
         let Err(KeyError::Tpm { message, retry }) = hmac else {
             panic!("command {number}, {failed_at}: {hmac:?}");
         };
-        assert_eq!((retry, &waits[..]), (Retry::Never, &[][..]), "{message}");
+        assert_eq!((retry, &retry_numbers[..]), (Retry::Never, &[][..]), "{message}");
     }
-    assert!(last >= 8, "only {last} commands");
+    assert!(last_faulty_command >= 8, "only {last_faulty_command} commands");
 }

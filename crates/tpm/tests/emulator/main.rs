@@ -1,4 +1,4 @@
-//! Enrollment, quotes and keys with a software TPM 2.0, and everything that must be refused.
+//! Enrollments, quotes and keys with a software TPM 2.0, and the inputs that must be refused.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -40,7 +40,7 @@ fn rng(seed: u64) -> ChaCha20Rng {
     ChaCha20Rng::seed_from_u64(seed)
 }
 
-/// PCRs of the firmware and one that a process may extend: eight PCRs, the maximum of tpm2_policypcr.
+/// Seven PCRs of the firmware, and PCR 16, which any process may extend. Eight PCRs are the maximum of tpm2_policypcr.
 fn selection() -> PcrSelection {
     "0-6,16".parse().unwrap()
 }
@@ -50,7 +50,7 @@ fn round_trip<M: Serialize + DeserializeOwned>(message: &M) -> M {
     from_json(&serde_json::to_vec(message).unwrap()).unwrap()
 }
 
-/// The first half of an enrollment, up to the offer, bound to the current PCRs.
+/// Starts an enrollment whose key is bound to the current PCRs; returns the identity, the offer and the enrollment.
 fn make_offer(
     tpm: &mut Tpm,
     keys: &KeyBlobs,
@@ -63,7 +63,7 @@ fn make_offer(
     (identity, round_trip(&offer), round_trip(&enrollment))
 }
 
-/// A complete enrollment.
+/// Runs a complete enrollment, stores the new key in `keys` and returns the enrolled device.
 fn enroll_device(tpm: &mut Tpm, keys: &mut KeyBlobs, trust: &EndorsementTrust, seed: u64) -> EnrolledDevice {
     let (_, offer, mut enrollment) = make_offer(tpm, keys, trust, seed);
     let (key, response): (BoundKey, OfferResponse) = tpm.accept(keys, &offer).unwrap();

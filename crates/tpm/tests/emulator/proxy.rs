@@ -1,5 +1,5 @@
-//! A proxy between the device and its TPM that counts commands. At one of the commands it kills the TPM, or responds
-//! instead of the TPM.
+//! A proxy between the device and its TPM that counts commands. At a given command, the proxy kills the TPM, or
+//! responds instead of the TPM.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -15,11 +15,11 @@ const HEADER_BYTES: usize = 10;
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// The TPM is killed before it receives the command.
-    Killed,
-    /// The TPM is killed after its response, before the device receives it.
-    KilledAfter,
+    KilledBeforeCommand,
+    /// The TPM is killed after its response, before the device receives the response.
+    KilledAfterResponse,
     /// The proxy responds with this code to `times` commands; the TPM does not receive them.
-    Responded { code: u32, times: usize },
+    ErrorResponse { code: u32, times: usize },
 }
 
 /// A fault, and the number of the first command that it affects; the first command has number 1.
@@ -42,12 +42,21 @@ impl Proxy {
         // The reference is weak: a waiting proxy must not keep the TPM running.
         let emulator = Arc::downgrade(emulator);
         let failed_at = Arc::new(Mutex::new(None));
-        let last_failed = Arc::clone(&failed_at);
+        let proxy_failed_at = Arc::clone(&failed_at);
         thread::spawn(move || {
-            // The device opens a connection for each command, and one connection before the first command.
-            let mut number = 0;
+            // The device opens one connection per command, and one more connection before the first command.
+            let mut command_number = 0;
             while let Some((device, tpm)) = accept_and_connect(&data, tpm_port) {
-                if forward_commands(device, tpm, &emulator, fault_point, &mut number, &last_failed).is_err() {
+                if forward_commands(
+                    device,
+                    tpm,
+                    &emulator,
+                    fault_point,
+                    &mut command_number,
+                    &proxy_failed_at,
+                )
+                .is_err()
+                {
                     break;
                 }
             }
@@ -89,8 +98,8 @@ fn forward_both_ways(device: &TcpStream, tpm: &TcpStream) {
     });
 }
 
-/// The next message, or `None` at the end of the connection.
-fn message(from: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
+/// Returns the next message, or `None` at the end of the connection.
+fn read_message(from: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; HEADER_BYTES];
     match from.read_exact(&mut bytes) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -110,35 +119,37 @@ fn kill_tpm(emulator: &Weak<Mutex<Emulator>>) -> io::Error {
     io::ErrorKind::ConnectionAborted.into()
 }
 
-/// Forwards one connection; an error means that the TPM was killed.
+/// Forwards the commands of one connection; an error ends the proxy, for example because the TPM was killed.
 fn forward_commands(
     mut device: TcpStream,
     mut tpm: TcpStream,
     emulator: &Weak<Mutex<Emulator>>,
-    FaultPoint(first, fault): FaultPoint,
-    number: &mut usize,
+    FaultPoint(first_command, fault): FaultPoint,
+    command_number: &mut usize,
     failed_at: &Mutex<Option<u32>>,
 ) -> io::Result<()> {
-    while let Some(command) = message(&mut device)? {
-        *number += 1;
-        let last = match fault {
-            Fault::Responded { times, .. } => first + times - 1,
-            Fault::Killed | Fault::KilledAfter => first,
+    while let Some(command) = read_message(&mut device)? {
+        *command_number += 1;
+        let last_command = match fault {
+            Fault::ErrorResponse { times, .. } => first_command + times - 1,
+            Fault::KilledBeforeCommand | Fault::KilledAfterResponse => first_command,
         };
-        let fault = (first..=last).contains(number).then_some(fault);
+        let fault = (first_command..=last_command)
+            .contains(command_number)
+            .then_some(fault);
         if fault.is_some() {
             *failed_at.lock().unwrap() = Some(u32::from_be_bytes(command[6..10].try_into().unwrap()));
         }
-        if let Some(Fault::Responded { code, .. }) = fault {
+        if let Some(Fault::ErrorResponse { code, .. }) = fault {
             device.write_all(&[&[0x80, 1, 0, 0, 0, 10][..], &code.to_be_bytes()].concat())?;
             continue;
         }
-        if let Some(Fault::Killed) = fault {
+        if let Some(Fault::KilledBeforeCommand) = fault {
             return Err(kill_tpm(emulator));
         }
         tpm.write_all(&command)?;
-        let response = message(&mut tpm)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        if let Some(Fault::KilledAfter) = fault {
+        let response = read_message(&mut tpm)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        if let Some(Fault::KilledAfterResponse) = fault {
             return Err(kill_tpm(emulator));
         }
         device.write_all(&response)?;

@@ -1,4 +1,4 @@
-//! Operations that must be refused: by the TPM, by the device, by the controller.
+//! Operations that the TPM, the device or the controller must refuse.
 
 use std::fs;
 
@@ -54,7 +54,7 @@ impl TwoTpms {
     }
 }
 
-fn refused_by_tpm<T: std::fmt::Debug>(result: Result<T, AcceptError>, command: &str) -> TpmError {
+fn expect_tpm_refusal<T: std::fmt::Debug>(result: Result<T, AcceptError>, command: &str) -> TpmError {
     match result {
         Err(AcceptError::Tpm(error)) if error.command == command => error,
         other => panic!("not refused by {command}: {other:?}"),
@@ -66,64 +66,64 @@ fn another_tpm_cannot_open_the_credential_or_import_the_key() {
     if !installed() {
         return;
     }
-    let pair = TwoTpms::new();
-    let (_, for_first, _) = pair.make_offer(0, 1);
-    let (_, for_second, _) = pair.make_offer(1, 2);
-    refused_by_tpm(
-        pair.open(1).accept(&pair.keys[1], &for_first),
+    let tpms = TwoTpms::new();
+    let (_, offer_for_first, _) = tpms.make_offer(0, 1);
+    let (_, offer_for_second, _) = tpms.make_offer(1, 2);
+    expect_tpm_refusal(
+        tpms.open(1).accept(&tpms.keys[1], &offer_for_first),
         "TPM2_ActivateCredential",
     );
-    let with_key_of_first = KeyOffer {
-        key: for_first.key.clone(),
-        key_duplicate: for_first.key_duplicate.clone(),
-        key_seed: for_first.key_seed.clone(),
-        ..for_second.clone()
+    let with_key_of_first_offer = KeyOffer {
+        key: offer_for_first.key.clone(),
+        key_duplicate: offer_for_first.key_duplicate.clone(),
+        key_seed: offer_for_first.key_seed.clone(),
+        ..offer_for_second.clone()
     };
-    refused_by_tpm(
-        pair.open(1).accept(&pair.keys[1], &with_key_of_first),
+    expect_tpm_refusal(
+        tpms.open(1).accept(&tpms.keys[1], &with_key_of_first_offer),
         "TPM2_Import",
     );
     // The blob of an imported key is useless for another TPM.
-    let (key, _) = pair.open(1).accept(&pair.keys[1], &for_second).unwrap();
-    let error = TpmKey::load(pair.open(0), EndorsementKind::Rsa2048, &key).unwrap_err();
+    let (key, _) = tpms.open(1).accept(&tpms.keys[1], &offer_for_second).unwrap();
+    let error = TpmKey::load(tpms.open(0), EndorsementKind::Rsa2048, &key).unwrap_err();
     assert_eq!((error.command, error.retry()), ("TPM2_Load", Retry::Never));
     // A blob with one wrong bit is useless for its own TPM, too.
     for index in [0, 40, key.blob.private.len() - 1] {
         let mut damaged = key.clone();
         damaged.blob.private[index] ^= 1;
-        let error = TpmKey::load(pair.open(1), EndorsementKind::Rsa2048, &damaged).unwrap_err();
+        let error = TpmKey::load(tpms.open(1), EndorsementKind::Rsa2048, &damaged).unwrap_err();
         assert_eq!(
             (error.command, error.retry()),
             ("TPM2_Load", Retry::Never),
             "byte {index}"
         );
     }
-    TpmKey::load(pair.open(1), EndorsementKind::Rsa2048, &key).unwrap();
+    TpmKey::load(tpms.open(1), EndorsementKind::Rsa2048, &key).unwrap();
 }
 
 #[test]
-fn keys_of_two_tpms_are_not_accepted_as_one() {
+fn keys_of_two_tpms_are_not_accepted_as_keys_of_one_tpm() {
     if !installed() {
         return;
     }
-    let pair = TwoTpms::new();
-    let (first, ..) = pair.make_offer(0, 1);
-    let (second, ..) = pair.make_offer(1, 2);
+    let tpms = TwoTpms::new();
+    let (first, ..) = tpms.make_offer(0, 1);
+    let (second, ..) = tpms.make_offer(1, 2);
     let mixed = Identity {
         attestation_key: second.attestation_key.clone(),
         ..first
     };
     let policy = PcrPolicy::new(std::slice::from_ref(&mixed.pcrs.0)).unwrap();
     let (offer, mut enrollment) =
-        enroll::offer(&mixed, &pair.manufacturer.trust(), policy, NOW_S, &mut rng(3)).unwrap();
-    refused_by_tpm(
-        pair.open(0).accept(&pair.keys[0], &offer),
+        enroll::offer(&mixed, &tpms.manufacturer.trust(), policy, NOW_S, &mut rng(3)).unwrap();
+    expect_tpm_refusal(
+        tpms.open(0).accept(&tpms.keys[0], &offer),
         "TPM2_ActivateCredential",
     );
-    // Two TPMs cannot cooperate such that one imports the key and the other quotes.
-    let quoted = pair
+    // Two TPMs cannot share an enrollment: the TPM with the quote cannot activate the credential of the other TPM.
+    let quoted = tpms
         .open(1)
-        .quote(&pair.keys[1], &offer.nonce, BANK, selection())
+        .quote(&tpms.keys[1], &offer.nonce, BANK, selection())
         .unwrap();
     let response = OfferResponse {
         version: enroll::Version,
@@ -148,7 +148,7 @@ fn the_tpm_uses_the_key_only_in_the_states_that_it_is_bound_to() {
     let mut emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
     let keys = create_keys(&mut tpm, EndorsementKind::Rsa2048);
-    // The states before and after PCR 16 is extended; the TPM is in the second one during the enrollment.
+    // The key is bound to the states before and after the extension of PCR 16; the enrollment is in the second state.
     let all_pcrs = "0-23".parse().unwrap();
     let values_before = tpm.pcrs(BANK, all_pcrs).unwrap();
     drop(tpm);
@@ -193,7 +193,7 @@ fn a_key_for_one_state_is_refused_in_another_even_while_it_is_loaded() {
     };
     assert!(message.starts_with("TPM2_HMAC"), "{message}");
     // An offer made before the change is not accepted.
-    let error = refused_by_tpm(key.tpm().accept(&keys, &offer), "TPM2_HMAC");
+    let error = expect_tpm_refusal(key.tpm().accept(&keys, &offer), "TPM2_HMAC");
     assert!(matches!(error.cause, Cause::BootDiffers { .. }), "{error}");
 }
 
@@ -251,9 +251,9 @@ fn wrong_quotes_are_refused_with_their_reasons() {
     if !installed() {
         return;
     }
-    let pair = TwoTpms::new();
-    let mut tpm = pair.open(0);
-    let keys = &pair.keys[0];
+    let tpms = TwoTpms::new();
+    let mut tpm = tpms.open(0);
+    let keys = &tpms.keys[0];
     let nonce = [7; 32];
     let quoted = tpm.quote(keys, &nonce, BANK, selection()).unwrap();
     let own_signer = signer(keys);
@@ -273,7 +273,7 @@ fn wrong_quotes_are_refused_with_their_reasons() {
         Err(QuoteError::NonceMismatch)
     );
     assert_eq!(
-        verify(&signer(&pair.keys[1]), &quoted.attest, &quoted.signature, &nonce),
+        verify(&signer(&tpms.keys[1]), &quoted.attest, &quoted.signature, &nonce),
         Err(QuoteError::Signature(SignatureError::Mismatch))
     );
     for index in 0..quoted.attest.len() {
@@ -292,12 +292,12 @@ fn wrong_quotes_are_refused_with_their_reasons() {
             "byte {index}"
         );
     }
-    let quote_of_fewer = tpm.quote(keys, &nonce, BANK, "0-7".parse().unwrap()).unwrap();
+    let quote_of_other_pcrs = tpm.quote(keys, &nonce, BANK, "0-7".parse().unwrap()).unwrap();
     assert_eq!(
         verify(
             &own_signer,
-            &quote_of_fewer.attest,
-            &quote_of_fewer.signature,
+            &quote_of_other_pcrs.attest,
+            &quote_of_other_pcrs.signature,
             &nonce
         ),
         Err(QuoteError::SelectionMismatch {
@@ -313,13 +313,13 @@ fn wrong_quotes_are_refused_with_their_reasons() {
             &quoted.signature,
             &nonce,
             request,
-            &quote_of_fewer.values
+            &quote_of_other_pcrs.values
         ),
         Err(QuoteError::ValuesSelectionMismatch { .. })
     ));
     drop(tpm);
-    pair.emulators[0].extend_pcr_16();
-    let changed = pair.open(0).quote(keys, &nonce, BANK, selection()).unwrap();
+    tpms.emulators[0].extend_pcr_16();
+    let changed = tpms.open(0).quote(keys, &nonce, BANK, selection()).unwrap();
     assert_eq!(
         verify(&own_signer, &changed.attest, &changed.signature, &nonce),
         Err(QuoteError::DigestMismatch)
@@ -335,10 +335,10 @@ fn an_untrusted_tpm_is_refused_with_the_reason() {
     if !installed() {
         return;
     }
-    let pair = TwoTpms::new();
-    let (identity, ..) = pair.make_offer(0, 1);
-    let (other_identity, ..) = pair.make_offer(1, 2);
-    let verify = |identity: &Identity, trust: &EndorsementTrust, now_s: i64| {
+    let tpms = TwoTpms::new();
+    let (identity, ..) = tpms.make_offer(0, 1);
+    let (other_identity, ..) = tpms.make_offer(1, 2);
+    let endorsement_error = |identity: &Identity, trust: &EndorsementTrust, now_s: i64| {
         let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
         match enroll::offer(identity, trust, policy, now_s, &mut rng(3)) {
             Err(EnrollError::UntrustedEndorsement { key, error }) => {
@@ -349,23 +349,23 @@ fn an_untrusted_tpm_is_refused_with_the_reason() {
             other => panic!("{other:?}"),
         }
     };
-    let trust = pair.manufacturer.trust();
+    let trust = tpms.manufacturer.trust();
     let other_root = {
         let manufacturer = TpmManufacturer::new();
         Emulator::made_by(&manufacturer);
         manufacturer.trust()
     };
-    // The other manufacturer's CA has the name of the issuer but did not sign the certificate.
+    // The other manufacturer's CA has the same name as the issuer but did not sign the certificate.
     assert!(matches!(
-        verify(&identity, &other_root, NOW_S),
+        endorsement_error(&identity, &other_root, NOW_S),
         EndorsementError::WrongUse { reason, .. } if reason.contains("signature")
     ));
     assert!(matches!(
-        verify(&identity, &EndorsementTrust::new(), NOW_S),
+        endorsement_error(&identity, &EndorsementTrust::new(), NOW_S),
         EndorsementError::UntrustedIssuer { .. }
     ));
     assert!(matches!(
-        verify(&identity, &trust, 0),
+        endorsement_error(&identity, &trust, 0),
         EndorsementError::OutsideValidity { now: 0, .. }
     ));
     let with_certificates = |certificates: Vec<Vec<u8>>| Identity {
@@ -373,17 +373,17 @@ fn an_untrusted_tpm_is_refused_with_the_reason() {
         ..identity.clone()
     };
     assert!(matches!(
-        verify(&with_certificates(Vec::new()), &trust, NOW_S),
+        endorsement_error(&with_certificates(Vec::new()), &trust, NOW_S),
         EndorsementError::NoEndorsement
     ));
     assert_eq!(
-        verify(&with_certificates(other_identity.certificates), &trust, NOW_S),
+        endorsement_error(&with_certificates(other_identity.certificates), &trust, NOW_S),
         EndorsementError::KeyMismatch
     );
     let mut forged = identity.certificates.clone();
     *forged[0].last_mut().unwrap() ^= 1;
     assert!(matches!(
-        verify(&with_certificates(forged), &trust, NOW_S),
+        endorsement_error(&with_certificates(forged), &trust, NOW_S),
         EndorsementError::WrongUse { .. }
     ));
 }
@@ -393,11 +393,11 @@ fn keys_of_the_wrong_kind_are_refused() {
     if !installed() {
         return;
     }
-    let pair = TwoTpms::new();
-    let (identity, ..) = pair.make_offer(0, 1);
+    let tpms = TwoTpms::new();
+    let (identity, ..) = tpms.make_offer(0, 1);
     let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
-    let trust = pair.manufacturer.trust();
-    let refused = |identity: &Identity| {
+    let trust = tpms.manufacturer.trust();
+    let refusal_of = |identity: &Identity| {
         enroll::offer(identity, &trust, policy.clone(), NOW_S, &mut rng(2)).unwrap_err()
     };
     let swapped = Identity {
@@ -406,15 +406,15 @@ fn keys_of_the_wrong_kind_are_refused() {
         ..identity.clone()
     };
     assert!(matches!(
-        refused(&swapped),
+        refusal_of(&swapped),
         EnrollError::WrongKeyType(TemplateError::WrongAttributes { .. })
     ));
-    let decrypting = Identity {
+    let with_decryption_key = Identity {
         attestation_key: identity.endorsement_key.clone(),
         ..identity.clone()
     };
     assert!(matches!(
-        refused(&decrypting),
+        refusal_of(&with_decryption_key),
         EnrollError::WrongKeyType(TemplateError::WrongAttributes { .. })
     ));
     let truncated = Identity {
@@ -422,7 +422,7 @@ fn keys_of_the_wrong_kind_are_refused() {
         ..identity.clone()
     };
     assert!(matches!(
-        refused(&truncated),
+        refusal_of(&truncated),
         EnrollError::InvalidStructure { .. }
     ));
     let with_many_certificates = Identity {
@@ -430,12 +430,12 @@ fn keys_of_the_wrong_kind_are_refused() {
         ..identity.clone()
     };
     assert_eq!(
-        refused(&with_many_certificates),
+        refusal_of(&with_many_certificates),
         EnrollError::TooManyCertificates(7)
     );
     let mut with_other_state = identity.clone();
-    with_other_state.pcrs.0 = pair.open(0).pcrs(BANK, "0-7".parse().unwrap()).unwrap();
-    assert_eq!(refused(&with_other_state), EnrollError::StateNotAccepted);
+    with_other_state.pcrs.0 = tpms.open(0).pcrs(BANK, "0-7".parse().unwrap()).unwrap();
+    assert_eq!(refusal_of(&with_other_state), EnrollError::StateNotAccepted);
 }
 
 #[test]
@@ -443,36 +443,46 @@ fn responses_that_are_late_repeated_mixed_up_or_wrong_are_refused() {
     if !installed() {
         return;
     }
-    let pair = TwoTpms::new();
-    let (_, offer, mut enrollment) = pair.make_offer(0, 1);
-    let (_, other_offer, _) = pair.make_offer(0, 2);
-    let (_, response) = pair.open(0).accept(&pair.keys[0], &offer).unwrap();
-    let (_, other_response) = pair.open(0).accept(&pair.keys[0], &other_offer).unwrap();
-    let mut refused = |response: &OfferResponse, now_s: i64| enrollment.finish(response, now_s).unwrap_err();
-    assert_eq!(refused(&other_response, NOW_S), EnrollError::WrongEnrollment);
-    assert_eq!(refused(&response, NOW_S + 301), EnrollError::ResponseTooLate(301));
-    assert_eq!(refused(&response, NOW_S - 1), EnrollError::ResponseTooLate(-1));
+    let tpms = TwoTpms::new();
+    let (_, offer, mut enrollment) = tpms.make_offer(0, 1);
+    let (_, other_offer, _) = tpms.make_offer(0, 2);
+    let (_, response) = tpms.open(0).accept(&tpms.keys[0], &offer).unwrap();
+    let (_, other_response) = tpms.open(0).accept(&tpms.keys[0], &other_offer).unwrap();
+    let mut refusal_of =
+        |response: &OfferResponse, now_s: i64| enrollment.finish(response, now_s).unwrap_err();
+    assert_eq!(refusal_of(&other_response, NOW_S), EnrollError::WrongEnrollment);
+    assert_eq!(
+        refusal_of(&response, NOW_S + 301),
+        EnrollError::ResponseTooLate(301)
+    );
+    assert_eq!(refusal_of(&response, NOW_S - 1), EnrollError::ResponseTooLate(-1));
     let enrollment_id: EnrollmentId = response.enrollment_id;
-    // The response with one proof at a time from the other enrollment.
-    let activation = OfferResponse {
+    // Responses with proofs of the other enrollment: all proofs, the quote only, the key proof only.
+    let with_other_activation = OfferResponse {
         enrollment_id,
         ..other_response.clone()
     };
-    assert_eq!(refused(&activation, NOW_S), EnrollError::CredentialNotActivated);
-    let quote = OfferResponse {
+    assert_eq!(
+        refusal_of(&with_other_activation, NOW_S),
+        EnrollError::CredentialNotActivated
+    );
+    let with_other_quote = OfferResponse {
         quote: other_response.quote.clone(),
         signature: other_response.signature.clone(),
         ..response.clone()
     };
     assert_eq!(
-        refused(&quote, NOW_S),
+        refusal_of(&with_other_quote, NOW_S),
         EnrollError::InvalidQuote(QuoteError::NonceMismatch)
     );
-    let proof = OfferResponse {
+    let with_other_key_proof = OfferResponse {
         key_proof: other_response.key_proof,
         ..response.clone()
     };
-    assert_eq!(refused(&proof, NOW_S), EnrollError::InvalidKeyProof);
+    assert_eq!(
+        refusal_of(&with_other_key_proof, NOW_S),
+        EnrollError::InvalidKeyProof
+    );
     // The enrollment is still open, and the controller may have been restarted.
     let mut enrollment: Enrollment = round_trip(&enrollment);
     enrollment.finish(&response, NOW_S + 300).unwrap();
@@ -484,7 +494,7 @@ fn responses_that_are_late_repeated_mixed_up_or_wrong_are_refused() {
 }
 
 #[test]
-fn repeated_quotes_and_those_of_a_cleared_tpm_are_refused() {
+fn repeated_quotes_and_quotes_of_a_cleared_tpm_are_refused() {
     if !installed() {
         return;
     }
@@ -507,8 +517,8 @@ fn repeated_quotes_and_those_of_a_cleared_tpm_are_refused() {
     ));
 }
 
-/// Stores the key in files for tpm2-tools, loads it with the tools, and returns the directory of the files.
-fn loaded_with_tools(emulator: &Emulator, key: &BoundKey) -> TempDir {
+/// Stores the key in files for tpm2-tools, loads the key with the tools, and returns the directory of the files.
+fn load_with_tools(emulator: &Emulator, key: &BoundKey) -> TempDir {
     let dir = TempDir::new().unwrap();
     let private = [
         &u16::try_from(key.blob.private.len()).unwrap().to_be_bytes()[..],
@@ -541,7 +551,7 @@ fn the_key_never_leaves_the_tpm() {
     let key = keys.key.as_ref().unwrap();
     let secret = device.key.expose();
     assert!(!key.blob.private.windows(32).any(|bytes| bytes == secret));
-    let dir = loaded_with_tools(&emulator, key);
+    let dir = load_with_tools(&emulator, key);
     let tool = |command: &str| emulator.tool(dir.path(), &command.split(' ').collect::<Vec<_>>());
     let public = tool("tpm2_readpublic -c key.ctx -o read.pub -f tss");
     assert!(!public.contains(&hex::encode(secret)), "{public}");
@@ -591,7 +601,7 @@ fn the_key_never_leaves_the_tpm() {
     emulator.tool_fails(dir.path(), "tpm2_hmac -c key.ctx key.pub");
     tool("tpm2_flushcontext -t");
     assert!(!dir.path().join("dup.priv").exists());
-    // Such a session allows the use of the key: only the policy prevented the other operations.
+    // A session with the PCR policy can use the key: only the policy prevented the other operations.
     tool("tpm2_startauthsession --policy-session -S use.ctx");
     tool("tpm2_policypcr -S use.ctx -l sha256:0,1,2,3,4,5,6,16");
     tool("tpm2_hmac -c key.ctx -p session:use.ctx -o mac key.pub");

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A script that closes the inherited files and then executes its arguments. Child processes inherit the C library's
-/// sockets; an emulator with an inherited connection to another emulator would keep that one busy forever.
+/// sockets; an emulator with an inherited connection to another emulator would keep the other emulator busy forever.
 const CLOSE_INHERITED_FILES: &str = r#"for fd in /proc/$$/fd/*; do
     fd=${fd##*/}
     [ "$fd" -le 2 ] || eval "exec $fd>&-"
@@ -129,7 +129,7 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// A new, running TPM with the manufacturer's certificate for RSA 2048.
+    /// A new, running TPM with the manufacturer's certificate for its RSA 2048 endorsement key.
     pub fn made_by(manufacturer: &TpmManufacturer) -> Self {
         let state = TempDir::new().unwrap();
         run(Command::new("swtpm_setup")
@@ -276,8 +276,8 @@ fn two_ports() -> u16 {
     two_listeners().0.local_addr().unwrap().port()
 }
 
-/// Waits until the process listens at both ports, and returns `false` if it ended or the deadline passed before. A
-/// connection test is not sufficient: another emulator may have taken the ports, and would accept the connection too.
+/// Waits until the process listens at both ports. Returns `false` if the process ends or the deadline passes first. A
+/// connection test is not sufficient: another emulator may use the ports, and would accept the connection, too.
 fn listens(process: &mut Child, port: u16, deadline: Instant) -> bool {
     while Instant::now() < deadline {
         if process.try_wait().unwrap().is_some() {
@@ -291,7 +291,7 @@ fn listens(process: &mut Child, port: u16, deadline: Instant) -> bool {
     false
 }
 
-/// Whether a process owns the socket that listens at a TCP port of 127.0.0.1, from proc(5).
+/// Whether a process owns the socket that listens at a TCP port of 127.0.0.1. The source is procfs, see proc(5).
 fn owns_listener(process: u32, port: u16) -> bool {
     // The kernel prints the address as a word in the byte order of the machine.
     let loopback = u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets());

@@ -43,7 +43,7 @@ fn a_credential_of_tpm2_tools_is_opened_like_a_linewarden_credential() {
     ];
     emulator.tool(dir.path(), &make_credential);
     let blob = fs::read(dir.path().join("blob")).unwrap();
-    // The file has eight bytes added by the tools, then both parts with their sizes.
+    // The file has eight bytes added by the tools, then the credential and the seed, each after its size.
     let (id_object, tail) = split_sized(&blob[8..]);
     let (seed, tail) = split_sized(tail);
     assert!(tail.is_empty());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Programs for the benches: the verifier behind a harness that copies a fresh message into the packet on every run,
- * and floors, which do the same parsing, look-ups and hashing and nothing else. With cfg.count_work the look-ups and
- * the hashed words of both are counted, and the bench asserts that the counts are equal.
+ * Programs for the benches: the gateway's program behind a harness that copies the next message into the packet on every
+ * run, and floors, which do the same parsing, look-ups and hashing and nothing else. With cfg.count_work the look-ups and
+ * the hashed words of the gateway's program and of the floors are counted, and the bench asserts that the counts are equal.
  */
 #define LW_COUNT_WORK
 #include "lw_gateway.h"
@@ -20,9 +20,9 @@ struct lw_bench {
 	__u64 count; /* number of cases */
 	__u64 reset; /* 1: restore one device's row before every run; 2: close its session too */
 	__u64 sink; /* uses the results of the floors, so that they are not optimized away */
-	__u64 place; /* of the line that is restored; its slot is 0 */
+	__u64 place; /* of the line that is restored; the slot of this line is 0 */
 	struct lw_line line;
-	struct lw_row row; /* the row after the line's */
+	struct lw_row row; /* the row that follows the row in the line */
 	struct lw_classic_state classic;
 };
 LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
@@ -49,7 +49,7 @@ static __always_inline void lw_reset(struct lw_bench *b)
 }
 
 /*
- * Stores with the sizes and offsets of the verifier's loads (an untagged IPv4 frame). A load that straddles two
+ * Stores with the sizes and offsets of the gateway program's loads (an untagged IPv4 frame). A load that straddles two
  * pending stores would stall, which packets from devices do not cause.
  */
 static __always_inline void lw_lay_out(__u8 *to, const __u8 *from)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Programs for the bench of p4dra-classic: the verifier behind a harness that copies the next prover's reply into the
- * packet on every run. A prover is ok once per round, so each pass over the provers opens a round. A packet that
- * was replaced by a VERIFIED, which is longer, is shortened at its head before the next run.
+ * Programs for the bench of p4dra-classic: the gateway's program behind a harness that copies the next prover's reply into
+ * the packet on every run. A prover can become ok only one time per round, so each pass over the provers opens a round. A
+ * packet that was replaced by a VERIFIED, which is longer, is shortened at its head before the next run.
  */
 #include "lw_p4dra.h"
 #include "lw_gateway.h"
@@ -22,7 +22,7 @@ struct lw_bench {
 };
 LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
 
-/* Stores with the sizes of the verifier's loads, as in bench.bpf.c. */
+/* Stores with the sizes of the gateway program's loads, as in bench.bpf.c. */
 static __always_inline int lw_prepare(struct xdp_md *ctx)
 {
 	__u32 zero = 0;

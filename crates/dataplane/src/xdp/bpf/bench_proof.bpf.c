@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Programs for the bench of PROOFs: the verifier behind a harness that copies the next prover's PROOF into the packet
- * on every run, after constant headers. A prover is ok once per round, so each pass over the provers opens a round,
- * and nothing has to be restored.
+ * Programs for the bench of PROOFs: the gateway's program behind a harness that copies the next prover's PROOF into the
+ * packet on every run, after constant headers. A prover can become ok only one time per round, so each pass over the
+ * provers opens a round, and the harness restores nothing.
  */
 #include "lw_attest.h"
 #include "lw_gateway.h"
 
-/* Ethernet, IPv4 and UDP. */
+/* Size of the Ethernet, IPv4 and UDP headers. */
 #define LW_CASE_AT 42
 
 struct lw_case {
@@ -21,7 +21,7 @@ struct lw_bench {
 };
 LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
 
-/* Stores with the size of the verifier's loads. */
+/* Stores with the size of the gateway program's loads. */
 static __always_inline int lw_prepare(struct xdp_md *ctx)
 {
 	__u32 zero = 0;

@@ -2,8 +2,8 @@
 /*
  * Programs for the benches of the sealed gate: both directions behind a harness that restores the packet on every
  * run. Opening ends with a move of the packet's start, sealing with a move of its end; the harness reverses the move.
- * The harness alone makes both moves, so that the cost of one move must be added to the difference: bench_*_moves
- * measures two moves.
+ * The harness alone makes both moves, so the cost of one move must be added to the difference. bench_*_moves is the harness
+ * with two additional moves.
  */
 #include "lw_data.h"
 #include "lw_seal.h"
@@ -16,7 +16,7 @@ struct lw_bench {
 };
 LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
 
-/* Stores with the sizes of the verifier's loads, as in bench.bpf.c. */
+/* Stores with the sizes of the gateway program's loads, as in bench.bpf.c. */
 static __always_inline int lw_lay_out(void *packet, void *end, const struct lw_bench *b, int bytes)
 {
 	const __u8 *from = (const __u8 *)b->frame;

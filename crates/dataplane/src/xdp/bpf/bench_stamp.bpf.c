@@ -2,8 +2,8 @@
 /*
  * Programs for the bench of in-band evidence: the stamp behind a harness that removes the option again on every run
  * and restores the headers. Stamping ends with a move of the packet's start; the harness reverses the move. The
- * harness alone makes both moves, so that the cost of one move must be added to the difference: bench_stamp_moves
- * measures two moves.
+ * harness alone makes both moves, so the cost of one move must be added to the difference. bench_stamp_moves is the harness
+ * with two additional moves.
  */
 #include "lw_stamp.h"
 

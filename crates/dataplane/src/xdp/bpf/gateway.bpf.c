@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* The verifier and gate on a port of the gateway: incoming frames and, at a sealed gate, outgoing frames. */
+/* LAP handling and gate on a port of the gateway: incoming frames and, at a sealed gate, outgoing frames. */
 #include "lw_attest.h"
 #include "lw_gateway.h"
 #include "lw_p4dra.h"
@@ -46,7 +46,7 @@ int linewarden_sealed_stamping(struct xdp_md *ctx)
 	return lw_sealed_stamping(ctx);
 }
 
-/* Adds evidence to packets that pass a gate: both programs above tail-call this program. */
+/* Adds evidence to packets that pass a gate: the two programs above tail-call this program. */
 SEC("xdp")
 int linewarden_stamp(struct xdp_md *ctx)
 {

@@ -9,7 +9,7 @@
 
 #include "lw_report.h"
 
-/* The interface's entry: at the place given by its index, or at a later one. */
+/* The interface's entry, at the place that the interface index selects or at a later place; NULL if there is none. */
 static __always_inline struct lw_port *lw_find_port(struct lw_control *control_block, __u32 ifindex)
 {
 #pragma clang loop unroll(disable)

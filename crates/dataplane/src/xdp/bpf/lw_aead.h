@@ -40,7 +40,7 @@ static __always_inline void lw_aead_matrix(const struct lw_aead *a, struct lw_ae
 	lw_forro_matrix(w->matrix.word, derived, 0, a->nonce + 4);
 }
 
-/* The first eight words of block 0 are Poly1305's key. */
+/* Sets Poly1305's one-time key: the first eight words of block 0. */
 static __always_inline void lw_aead_once(struct lw_aead_work *w, enum lw_cipher cipher, const int rounds)
 {
 	__u32 m[1][16];
@@ -51,7 +51,7 @@ static __always_inline void lw_aead_once(struct lw_aead_work *w, enum lw_cipher 
 		w->once[i] = lw_keystream_word(m, &w->matrix, 0, cipher, 1, 0, i);
 }
 
-/* The last block of a message, zero padded. */
+/* Adds the last block of a message, zero padded, to the tag. Returns 0 if the packet is too short. */
 static __always_inline int lw_mac_tail(struct lw_poly *p, __u8 *at, void *end, __u32 bytes)
 {
 	__u64 low = 0, high = 0;
@@ -77,8 +77,8 @@ static __always_inline int lw_mac_tail(struct lw_poly *p, __u8 *at, void *end, _
 }
 
 /*
- * The tag of associated data and ciphertext. A global function, so that the kernel's verifier processes its loop
- * once.
+ * Computes w->tag over associated data and ciphertext. Returns 0 if the packet is too short. A global function, so that
+ * the kernel's verifier processes its loop only one time.
  */
 __noinline int lw_aead_tag(struct xdp_md *ctx, struct lw_aead *a, struct lw_aead_work *w, __u32 at, __u32 length)
 {

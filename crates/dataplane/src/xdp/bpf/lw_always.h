@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Decides what passes a gate without a session: ARP, neighbor discovery and DHCP in their exact form and on the link
- * only, and the control protocols that the operator has named; and what no device may send (LAP/1 1.4.17).
+ * Decides which frames pass a gate without a session: ARP, neighbor discovery and DHCP in their exact format and on the
+ * link only, and the control protocols that the operator has named. Also decides which frames no device may send (LAP/1
+ * 1.4.17).
  */
 #ifndef LW_ALWAYS_H
 #define LW_ALWAYS_H
@@ -30,14 +31,15 @@
 #define LW_ND_HOST_OPTIONS 64
 
 /*
- * Addresses of bridge protocols, in the format of lw_mac(): spanning tree, of provider bridges, PVST+; CDP, VTP, DTP.
+ * Addresses of bridge protocols, in the format of lw_mac(): spanning tree, spanning tree of provider bridges, PVST+, and
+ * one address for CDP, VTP and DTP.
  */
 #define LW_MAC_STP 0x000000c28001ULL
 #define LW_MAC_PROVIDER_STP 0x080000c28001ULL
 #define LW_MAC_PVST 0xcdcccc0c0001ULL
 #define LW_MAC_CDP 0xcccccc0c0001ULL
 
-/* ARP (RFC 826) for IPv4 over Ethernet: a request or a reply with nothing after it. */
+/* Whether the payload is ARP (RFC 826) for IPv4 over Ethernet: a request or a reply, followed only by padding. */
 static __always_inline int lw_is_arp(const struct lw_frame *f)
 {
 	const __u16 *p = (const __u16 *)f->payload;
@@ -59,7 +61,10 @@ static __always_inline int lw_is_named(__u64 key)
 	return 0;
 }
 
-/* The destination MAC address, and above it the Ethernet type in wire order, 0 for a length (IEEE 802.3). */
+/*
+ * The key of a control protocol: the destination MAC address in the lower 48 bits. In the upper 16 bits, the Ethernet type
+ * in wire order, or 0 for a length field (IEEE 802.3).
+ */
 static __always_inline __u64 lw_control_key(const struct lw_frame *f)
 {
 	__u64 type = bpf_ntohs(f->type) < 0x0600 ? 0 : f->type;
@@ -78,7 +83,7 @@ static __always_inline enum lw_verdict lw_gate_other(const struct lw_frame *f)
 	case bpf_htons(0x88e7): /* I-TAG */
 	case bpf_htons(0x8926): /* VN-Tag */
 	case bpf_htons(0x893f): /* E-TAG */
-		return LW_DROP_GATE_TAG;
+		return LW_DROP_GATE_VLAN;
 	}
 	if (!(f->eth->dst[0] & 1))
 		return 0;
@@ -98,7 +103,7 @@ static __always_inline int lw_is_link_local(const __u32 *addr)
 	return (addr[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
-/* A report of a host (RFC 3376), after the router alert option (RFC 2113) and no other option. */
+/* Whether the packet is an IGMP report of a host (RFC 3376), with the router alert option (RFC 2113) and no other option. */
 static __always_inline int lw_is_igmp_report(const struct lw_ip4 *ip, const void *end)
 {
 	const __u32 *option = (const __u32 *)(ip + 1);
@@ -111,7 +116,10 @@ static __always_inline int lw_is_igmp_report(const struct lw_ip4 *ip, const void
 	return *message == 0x12 || *message == 0x16 || *message == 0x17 || *message == 0x22;
 }
 
-/* The IPv6 equivalent (RFC 3810, RFC 2711), with two bytes of padding before or after the option. */
+/*
+ * Whether the packet is an MLD report of a host (RFC 3810), with the router alert option (RFC 2711) and two bytes of padding
+ * before or after this option.
+ */
 static __always_inline int lw_is_mld_report(const struct lw_ip6 *ip, const void *end)
 {
 	__u32 payload = bpf_ntohs(ip->payload_length);
@@ -134,8 +142,8 @@ static __always_inline int lw_is_mld_report(const struct lw_ip6 *ip, const void 
 }
 
 /*
- * Messages that only routers send: ICMP redirects (RFC 792) and router advertisements (RFC 1256), IGMP queries (RFC
- * 3376). With fragments the message may begin after the visible part; its type is then unknown.
+ * Drops messages that only routers send: ICMP redirects (RFC 792) and router advertisements (RFC 1256), IGMP queries (RFC
+ * 3376). If the frame is in fragments, the message may begin after the visible part; its type is then unknown.
  */
 static __always_inline enum lw_verdict lw_gate_control4(const struct lw_ip4 *ip, const void *end)
 {
@@ -200,23 +208,23 @@ static __always_inline enum lw_nd lw_nd_on_link(const struct lw_ip6 *ip, __u8 ty
 	       *(const __u8 *)(dst + 3) == 0xff;
 }
 
-/* Whether the lengths of the options add up to `left` bytes, the end of the packet. */
-static __always_inline int lw_nd_options(const __u8 *p, const void *end, __u32 left)
+/* Whether the lengths of the options add up to `remaining` bytes, up to the end of the packet. */
+static __always_inline int lw_nd_options(const __u8 *p, const void *end, __u32 remaining)
 {
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < LW_ND_OPTIONS; i++) {
-		if (!left)
+		if (!remaining)
 			break;
 		if ((const void *)(p + 2) > end)
 			return 0;
 		__u32 bytes = p[1] * 8;
 
-		if (!bytes || bytes > left)
+		if (!bytes || bytes > remaining)
 			return 0;
 		p += bytes;
-		left -= bytes;
+		remaining -= bytes;
 	}
-	return !left;
+	return !remaining;
 }
 
 /*
@@ -253,10 +261,10 @@ static __always_inline enum lw_nd lw_neighbor_discovery(const struct lw_frame *f
 	return lw_nd_options(m + size_min, f->end, length - size_min) ? lw_nd_on_link(ip, type, up) : LW_ND_REFUSED;
 }
 
-/* Result of lw_gate_list() for LW_ND_BY_PREFIX: no verdict. */
+/* Result of lw_gate_list() if the caller must call lw_gate_by_prefix(). This value is not a verdict. */
 #define LW_GATE_BY_PREFIX 0x100
 
-/* IP other than UDP: ICMPv6, and IPv4 control messages that only routers send. */
+/* Decides on IP packets other than UDP: ICMPv6, and IPv4 control messages that only routers send. */
 static __always_inline int lw_gate_control(const struct lw_frame *f)
 {
 	if (!f->is6)
@@ -316,7 +324,7 @@ static __always_inline int lw_is_dhcp(const struct lw_frame *f)
 	return (__u16)(bpf_ntohs(f->udp->dst) - port_min) < 2;
 }
 
-/* Whether the ports are those of a message from a client to a server or, without `from_client`, to a client. */
+/* Whether the ports belong to a DHCP message from a client to a server or, if `from_client` is 0, to a client. */
 static __always_inline int lw_has_dhcp_ports(const struct lw_frame *f, const int from_client)
 {
 	__u16 client = f->is6 ? LW_DHCP6_CLIENT : LW_DHCP4_CLIENT;
@@ -342,8 +350,8 @@ static __always_inline int lw_is_for_dhcp_client(__u16 port, int is6)
 }
 
 /*
- * DHCP messages of clients, to all hosts on the link or to a named server; and messages to a client, which no device
- * may send.
+ * Passes DHCP messages of clients to all hosts on the link or to a named server. Drops messages to a client, which no
+ * device may send.
  */
 static __always_inline enum lw_verdict lw_gate_dhcp(const struct lw_frame *f)
 {
@@ -360,7 +368,7 @@ static __always_inline enum lw_verdict lw_gate_dhcp(const struct lw_frame *f)
 
 /* ---- at the gate ---- */
 
-/* Whether lw_gate_list() handles the frame: checks fields that the parser has found anyway. */
+/* Whether lw_gate_list() handles the frame. Checks only fields that the parser has already found. */
 static __always_inline int lw_is_on_list(const struct lw_frame *f, enum lw_kind kind)
 {
 	switch (kind) {
@@ -380,8 +388,9 @@ static __always_inline int lw_is_on_list(const struct lw_frame *f, enum lw_kind 
 }
 
 /*
- * Decides what passes without a session, and what no device may send. Returns 0 if the sender's session decides, or
- * LW_GATE_BY_PREFIX. A global function that parses the frame again, so that packets of sessions do not become slower.
+ * Decides which frames pass without a session, and which frames no device may send. Returns a verdict, 0 if the sender's
+ * session decides, or LW_GATE_BY_PREFIX. This is a global function, which parses the frame again: inlined code would
+ * slow down the packets of sessions.
  */
 __noinline int lw_gate_list(struct xdp_md *ctx)
 {
@@ -406,8 +415,8 @@ __noinline int lw_gate_list(struct xdp_md *ctx)
 }
 
 /*
- * lw_nd_is_prefixed() for the IPv6 header at that offset. Called by the caller of lw_gate_list(): nested, the
- * functions would exceed the stack of Linux 6.1.
+ * lw_nd_is_prefixed() for the IPv6 header at offset `at`. The caller of lw_gate_list() calls this function: if
+ * lw_gate_list() called it, the functions would exceed the stack of Linux 6.1.
  */
 __noinline int lw_gate_by_prefix(struct xdp_md *ctx, __u32 at)
 {
@@ -421,8 +430,8 @@ __noinline int lw_gate_by_prefix(struct xdp_md *ctx, __u32 at)
 /* ---- counters by Ethernet type ---- */
 
 /*
- * Places of the types, for all CPUs. User space fills the first places before packets flow; the others are assigned
- * to further types as they occur. 0 is free. Frames with a length field (IEEE 802.3) count as type 0.
+ * The Ethernet type of each place, for all CPUs. User space fills the first places before packets flow; the other places
+ * are assigned to further types as these occur. 0: the place is free. Frames with a length field (IEEE 802.3) count as type 0.
  */
 struct lw_dropped_types {
 	__u64 type[LW_DROPPED_TYPES];
@@ -441,7 +450,7 @@ struct {
 	__type(value, struct lw_dropped);
 } dropped SEC(".maps");
 
-/* Counts a dropped frame by its Ethernet type. A global function: it is verified once. */
+/* Counts a dropped frame by its Ethernet type. A global function, so that the kernel's verifier processes it one time. */
 __noinline int lw_drop_type(__u32 ether_type)
 {
 	__u32 zero = 0, place = 0;

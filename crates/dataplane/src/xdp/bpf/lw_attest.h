@@ -11,7 +11,7 @@ struct lw_proof_message {
 };
 _Static_assert(sizeof(struct lw_proof_message) == LW_PROOF_MESSAGE, "96 B");
 
-/* Reports a wrong proof, rate-limited. Any sender can cause this event, so that nothing is decided by it. */
+/* Reports a wrong proof, rate-limited. Any sender can cause this event, so no decision depends on it. */
 static __noinline int lw_wrong_proof(__u64 device_id, __u32 number, __u64 addr0, __u64 addr1, __u32 ingress)
 {
 	__u32 zero = 0;
@@ -142,7 +142,7 @@ static __always_inline void lw_fill_matrix(const struct lw_proof_input *input, v
 	}
 }
 
-/* 0 if the permuted words equal the proof. All words are compared before the result is used. */
+/* 0 if the block (permuted words plus matrix) equals the proof. All words are compared before the result is used. */
 static __always_inline __u64 lw_proof_differs(const struct lw_proof_input *input, const volatile __u32 m[16],
 						const __u64 *proof)
 {
@@ -185,7 +185,7 @@ static __noinline int lw_two_differ(const struct lw_proof_input *input, const __
 	return 0;
 }
 
-/* A PROOF that passed all checks except that of its block. */
+/* A PROOF that passed all checks except the check of its block. */
 struct lw_claim {
 	struct lw_prover *prover;
 	__u32 line; /* this and the following fields as in struct lw_waiting */
@@ -216,7 +216,7 @@ static __always_inline enum lw_verdict lw_settle(const struct lw_claim *claim, s
 	}
 	__u32 *proved = &claim->prover->proved[lw_number(claim->r) & 1];
 
-	/* If several CPUs verify the same proof, one of them succeeds. */
+	/* If several CPUs verify the same proof, only one of them succeeds. */
 	return __sync_val_compare_and_swap(proved, claim->before, after) == claim->before ? LW_PROOF_OK :
 											     LW_DROP_PROVED;
 }
@@ -258,7 +258,10 @@ static __always_inline enum lw_verdict lw_settle_one(const struct lw_claim *clai
 	return lw_settle(claim, &input, m->proof, lw_one_differs(&input, m->proof));
 }
 
-/* Settles this claim and the waiting one, counts the waiting one, and frees its place. */
+/*
+ * Settles `claim` and the waiting PROOF. Counts the verdict on the waiting PROOF and frees its place. Returns the verdict on
+ * `claim`.
+ */
 static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, struct lw_waiting *earlier_proof,
 						     const struct lw_claim *claim, const struct lw_proof_message *m)
 {
@@ -272,7 +275,7 @@ static __always_inline enum lw_verdict lw_settle_two(struct lw_percpu *cpu, stru
 	struct lw_proof_input input[2];
 	__u64 differs[2];
 
-	/* For the kernel's verifier: the line exists. */
+	/* Only for the kernel's verifier: the line always exists. */
 	if (!earlier.prover) {
 		lw_set_state(earlier_proof, LW_WAITING_FREE);
 		return lw_settle_one(claim, m);
@@ -345,7 +348,7 @@ static __always_inline __u32 lw_check_proof(struct xdp_md *ctx, struct lw_percpu
 	claim.prover = lw_find_prover(m->device_id, round->key_lane, &claim.line);
 	if (!claim.prover)
 		return LW_DROP_UNKNOWN_PROVER;
-	/* Computed from the number in the message, because the round may have been replaced. */
+	/* The bits are computed from the number in the message, because the round may have been replaced. */
 	__u32 number_bits = number >> 1 & 0xffff;
 
 	claim.before = LW_READ(claim.prover->proved[lane]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Determines which live session owns an IP address, or a MAC address on a port. A session claims its entry while it
- * is the winner of its line. User space sweeps entries of dead sessions. Until then they are harmless, because an
- * entry counts only if the session that it names has that address.
+ * Determines which live session owns an IP address, or a MAC address on a port. The winner of a line claims the entries of
+ * the line's session. User space sweeps entries of dead sessions. Until then these entries are harmless, because an entry
+ * counts only if the session that the entry names has the address.
  */
 #ifndef LW_BINDING_H
 #define LW_BINDING_H
@@ -49,9 +49,9 @@ static __always_inline struct lw_bucket *lw_bucket_of(const struct lw_key *key, 
 
 /* The result of scanning the two buckets of a key. */
 struct lw_scan {
-	__u64 mine; /* 1: the line already has an entry */
-	__u64 foreign; /* 1: another line's entry has this fingerprint and must be compared in full */
-	__u64 room; /* 1: a place is free */
+	__u64 has_own_entry; /* 1: the line already has an entry */
+	__u64 has_foreign_entry; /* 1: another line's entry has this fingerprint and must be compared in full */
+	__u64 has_room; /* 1: a place is free */
 };
 
 static __always_inline __u64 lw_binding_entry(__u64 hash, __u32 place)
@@ -64,9 +64,9 @@ static __always_inline int lw_binding_scan(void *table, __u64 hash, __u32 place,
 	__u64 entry = lw_binding_entry(hash, place);
 	struct lw_bucket *bucket1 = lw_at(table, lw_bucket_1(hash)), *bucket2 = lw_at(table, lw_bucket_2(hash));
 
-	scan->mine = 0;
-	scan->foreign = 0;
-	scan->room = 0;
+	scan->has_own_entry = 0;
+	scan->has_foreign_entry = 0;
+	scan->has_room = 0;
 	if (!bucket1 || !bucket2)
 		return 0;
 #pragma unroll
@@ -74,19 +74,19 @@ static __always_inline int lw_binding_scan(void *table, __u64 hash, __u32 place,
 		__u64 stored = LW_READ((way < LW_WAYS ? bucket1 : bucket2)->entry[way % LW_WAYS]);
 		__u64 differs = entry ^ stored;
 		__u64 same_place = lw_is_zero(differs & 0xffffffff);
-		__u64 same_print = lw_is_zero(differs >> 32);
+		__u64 same_fingerprint = lw_is_zero(differs >> 32);
 
-		scan->mine |= same_print & same_place;
-		scan->foreign |= same_print & (same_place ^ 1);
+		scan->has_own_entry |= same_fingerprint & same_place;
+		scan->has_foreign_entry |= same_fingerprint & (same_place ^ 1);
 		/* The low half of an entry is never 0. */
-		scan->room |= lw_is_zero(stored & 0xffffffff);
+		scan->has_room |= lw_is_zero(stored & 0xffffffff);
 	}
 	return 1;
 }
 
 /*
  * The full comparison, for the case that another line has an entry with the fingerprint. Returns 1 if a live session of
- * another device has the key. A global function: rare, and verified once.
+ * another device has the key. A global function, because this case is rare.
  */
 __noinline int lw_binding_conflict(struct lw_key *key, __u32 place, __u32 now_s)
 {
@@ -120,15 +120,15 @@ __noinline int lw_binding_conflict(struct lw_key *key, __u32 place, __u32 now_s)
 }
 
 /*
- * Writes an entry for the line at `place` into a free place. Returns 0 if there is none. A global function: needed
- * only when a device's address is new.
+ * Writes an entry for the line at `place` into a free place of the table. Returns 0 if no place is free. A global function,
+ * because it is called only if a device's address is new.
  */
 __noinline int lw_binding_insert(struct lw_key *key, __u32 place)
 {
 	if (!key)
 		return 0;
 	__u64 hash = lw_hash(key->a, key->b);
-	__u64 mine = lw_binding_entry(hash, place);
+	__u64 own_entry = lw_binding_entry(hash, place);
 
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
@@ -138,7 +138,7 @@ __noinline int lw_binding_insert(struct lw_key *key, __u32 place)
 
 		if (!bucket)
 			break;
-		if (__sync_val_compare_and_swap(&bucket->entry[i / 2], 0, mine) == 0)
+		if (__sync_val_compare_and_swap(&bucket->entry[i / 2], 0, own_entry) == 0)
 			return 1;
 	}
 	return 0;
@@ -148,7 +148,7 @@ __noinline int lw_binding_insert(struct lw_key *key, __u32 place)
 static __always_inline void lw_binding_release(const struct lw_key *key, __u32 place)
 {
 	__u64 hash = lw_hash(key->a, key->b);
-	__u64 mine = lw_binding_entry(hash, place);
+	__u64 own_entry = lw_binding_entry(hash, place);
 
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < 2 * LW_WAYS; i++) {
@@ -157,29 +157,30 @@ static __always_inline void lw_binding_release(const struct lw_key *key, __u32 p
 
 		if (!bucket)
 			break;
-		__sync_val_compare_and_swap(&bucket->entry[i % LW_WAYS], mine, 0);
+		__sync_val_compare_and_swap(&bucket->entry[i % LW_WAYS], own_entry, 0);
 	}
 }
 
 /*
  * Claims `key` for the line at `place`, which the caller owns (BUSY) and whose session already has the key. Returns 0
  * or the verdict. The table is read again at the end, whether or not an entry existed: if two CPUs claim one address
- * at the same time, neither keeps it.
+ * at the same time, neither CPU keeps the address.
  */
-static __always_inline enum lw_verdict lw_binding_claim(struct lw_key *key, __u32 place, __u32 now_s, __u64 mine)
+static __always_inline enum lw_verdict lw_binding_claim(struct lw_key *key, __u32 place, __u32 now_s,
+						    __u64 has_own_entry)
 {
 	void *table = key->is_mac ? (void *)&by_mac : (void *)&by_address;
 	__u64 hash = lw_hash(key->a, key->b);
 	struct lw_scan scan;
 
-	if (!mine && !lw_binding_insert(key, place))
+	if (!has_own_entry && !lw_binding_insert(key, place))
 		return LW_DROP_TABLE_FULL;
 	if (!lw_binding_scan(table, hash, place, &scan))
 		return LW_DROP_TABLE_FULL;
 	/* The sweep removed an entry of a dead session that existed when the message arrived. */
-	if (!scan.mine && (!lw_binding_insert(key, place) || !lw_binding_scan(table, hash, place, &scan)))
+	if (!scan.has_own_entry && (!lw_binding_insert(key, place) || !lw_binding_scan(table, hash, place, &scan)))
 		return LW_DROP_TABLE_FULL;
-	return scan.foreign && lw_binding_conflict(key, place, now_s) ? LW_DROP_ADDRESS_OWNED : 0;
+	return scan.has_foreign_entry && lw_binding_conflict(key, place, now_s) ? LW_DROP_ADDRESS_OWNED : 0;
 }
 
 #endif

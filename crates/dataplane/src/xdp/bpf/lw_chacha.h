@@ -30,7 +30,7 @@
 		(b) = LW_ROTL32((b), 7);  \
 	} while (0)
 
-/* `rounds` is one of LW_CHACHA8, 12 and 20. As fast as unrolled, and smaller. */
+/* `rounds` is one of LW_CHACHA8, 12 and 20. The loop is as fast as unrolled code, and smaller. */
 static __always_inline void lw_chacha_permute(__u32 m[16], const int rounds)
 {
 #pragma clang loop unroll(disable)
@@ -83,7 +83,7 @@ static __always_inline void lw_chacha_permute_wide(volatile __u32 m[][16], const
 #undef LW_LANES
 }
 
-/* RFC 8439 2.3: counter and nonce are the last four words. */
+/* Fills the matrix (RFC 8439 2.3): counter and nonce are the last four words. */
 static __always_inline void lw_chacha_matrix(__u32 m[16], const __u32 key[8], __u32 counter, const __u32 nonce[3])
 {
 	m[0] = 0x61707865;

@@ -80,8 +80,8 @@ static __always_inline __u64 lw_sum_at_odd(__u64 sum)
 }
 
 /*
- * REQ: picks CRPs, stores H(R.. | RN), and sends the challenges and RN xor R or, with two CRPs, RN xor (R1 OR R2). The
- * reply's checksum is computed from the stored values: reading the reply back would wait for stores that its loads
+ * REQ: picks CRPs and stores H(R.. | RN). Writes the reply: the challenges, and RN xor R or, with two CRPs, RN xor (R1 OR
+ * R2). The reply's checksum is computed from the stored values: reading the reply back would wait for stores that its loads
  * straddle.
  */
 static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8 *p, struct lw_classic_state *state,
@@ -148,7 +148,7 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 	return LW_REPLY_CLASSIC_CHALLENGE;
 }
 
-/* RESP: accepts no zero-initialized hash, and accepts each hash once. */
+/* RESP: accepts each expected hash at most one time. If the state is 0, no hash is expected. */
 static __always_inline enum lw_verdict lw_classic_response(struct lw_ctx *c, __u8 *p, struct lw_classic_state *state,
 							   const __u32 words)
 {
@@ -158,7 +158,7 @@ static __always_inline enum lw_verdict lw_classic_response(struct lw_ctx *c, __u
 	if (expected != (LW_CLASSIC_PENDING | hash) ||
 	    __sync_val_compare_and_swap(&state->expected, expected, 0) != expected)
 		return LW_DROP_CLASSIC_HASH;
-	/* All fields but the type and the time, which is 0 in the reply. */
+	/* All fields except the type, and the time, which is 0 in the reply. */
 #pragma unroll
 	for (__u32 i = 0; i < 2 + words; i++)
 		sum += lw_halves(*(const __u64 *)(p + 8 * i));

@@ -43,14 +43,15 @@ static __always_inline void lw_data_begin(struct lw_sip *s, const struct lw_seal
 }
 
 /*
- * The tag of `bytes` bytes of payload after the LAP header at offset `at` of the packet; 0 if the packet ends earlier.
- * A global function, so that the kernel's verifier processes the loop once and not for every path that leads to it.
+ * Computes in->tag over `bytes` bytes of payload after the LAP header at offset `at` of the packet. Returns 0 if the packet
+ * ends earlier. A global function, so that the kernel's verifier processes the loop one time and not for every path that
+ * leads to it.
  */
 __noinline int lw_data_tag(struct xdp_md *ctx, __u32 at, __u32 bytes, struct lw_seal_input *in)
 {
 	if (!in)
 		return 0;
-	/* Masks, because clang would compare a copy, from which the kernel's verifier learns nothing. */
+	/* Masks instead of comparisons: clang would compare a copy, from which the kernel's verifier learns nothing. */
 	at &= 127;
 	bytes &= 16383;
 	__u8 *p = (void *)(long)ctx->data + (at + LW_DATA_HEADER), *end = (void *)(long)ctx->data_end;
@@ -70,7 +71,7 @@ __noinline int lw_data_tag(struct xdp_md *ctx, __u32 at, __u32 bytes, struct lw_
 		p += 8;
 	}
 	if (bytes & 7) {
-		/* The last eight bytes; those already hashed, or of the header, are shifted out. */
+		/* The last eight bytes. Bytes that are already hashed or belong to the header are shifted out. */
 		__u8 *last = (void *)(long)ctx->data + (at + LW_DATA_HEADER - 8 + bytes);
 
 		asm volatile("" : "+r"(last));
@@ -102,7 +103,7 @@ static __always_inline __u64 lw_window_accept(__u64 window, __u32 seq)
 	return window | 1ULL << back;
 }
 
-/* Marks the number. If two CPUs have the same number, only one of them gets LW_PASS_DATA. */
+/* Marks `seq` as received. If two CPUs have the same number, only one of them gets LW_PASS_DATA. */
 static __always_inline enum lw_verdict lw_window_mark(struct lw_line *line, __u64 window, __u32 seq)
 {
 #pragma unroll
@@ -122,7 +123,7 @@ static __always_inline enum lw_verdict lw_window_mark(struct lw_line *line, __u6
 	return LW_DROP_SEQUENCE;
 }
 
-/* Fields of the IP header; the addresses as 16 bytes. */
+/* Fields of the IP header; each address has 16 bytes. */
 struct lw_route {
 	__u64 src[2], dst[2];
 	__u32 room; /* bytes after the IP header */
@@ -182,8 +183,8 @@ static __always_inline int lw_change_lengths(void *data, void *end, __u32 ip_at,
 }
 
 /*
- * Moves `bytes` bytes of headers back by the length of the LAP header, starting at the end, because source and
- * destination overlap.
+ * Moves `bytes` bytes of headers towards the end of the packet, by the length of the LAP header. Copies the last bytes
+ * first, because source and destination overlap.
  */
 static __always_inline int lw_move_headers(void *data, void *end, const __u32 bytes)
 {
@@ -342,7 +343,7 @@ static __always_inline enum lw_verdict lw_sealed(struct lw_ctx *c)
 		return LW_DROP_UNANSWERABLE;
 	enum lw_verdict verdict = lw_malformed(f);
 
-	if (verdict != LW_DROP_NOT_SEALED)
+	if (verdict != LW_DROP_GATE_NOT_SEALED)
 		return verdict;
 	__u32 is6 = f->is6, length = f->payload_length;
 	/* Computed from the tags: the kernel's verifier forbids the pointer subtraction that clang would emit. */

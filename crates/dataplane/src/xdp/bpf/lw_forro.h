@@ -5,9 +5,9 @@
  * its security. Words have native byte order; all callers are little-endian.
  *
  * The pollen word chains the quarter rounds: a quarter round cannot begin before the previous one has ended. A quarter
- * round is 12 dependent operations if a rotation is one instruction. With shift, shift and or it is 15, and 56 quarter
- * rounds are 840 dependent steps. lw_forro_chained() needs only 12 for a quarter round, with more independent
- * operations. All other work (copies, spills to the stack, other blocks) overlaps with the chain.
+ * round is 12 dependent operations if a rotation is one instruction. If a rotation is shift, shift and or, a quarter round
+ * is 15 operations, and 56 quarter rounds are 840 dependent steps. lw_forro_chained() needs only 12 for a quarter round,
+ * with more independent operations. All other work (copies, spills to the stack, other blocks) overlaps with the chain.
  */
 #ifndef LW_FORRO_H
 #define LW_FORRO_H
@@ -64,7 +64,7 @@ static __always_inline __u32 lw_plus(__u32 x, __u32 y)
 }
 
 /*
- * x + rotl(y + z, n), where `z` is available last, in three steps after it instead of four. A rotated word is a sum
+ * x + rotl(y + z, n), where `z` is available last, in three steps after `z` instead of four. A rotated word is a sum
  * of three terms, (y << n) + (z << n) + ((y + z) >> (32 - n)): the first two are available when the third is shifted.
  * The rotated word itself, in *turned, is not on the chain.
  */
@@ -137,7 +137,7 @@ static __always_inline void lw_forro_quarter(volatile __u32 m[16], int ia, int i
  */
 static __always_inline void lw_forro_permute_wide(volatile __u32 m[][16], const int rounds, const int width)
 {
-	/* Written out: clang keeps a loop of two, and its addresses occupy registers. */
+	/* Written out: clang would not unroll a loop over two matrices, and its addresses would occupy registers. */
 #define LW_LANES(a, b, c, d, e)                                        \
 	do {                                                           \
 		lw_forro_quarter(m[0], a, b, c, d, e);                 \
@@ -178,7 +178,7 @@ static __always_inline void lw_forro_matrix_block(const __u32 matrix[16], __u32 
 		out[i] = m[i] + matrix[i];
 }
 
-/* With the constants, "voltadaasabranca", after a song. Key and nonce are little-endian words. */
+/* Fills the matrix, with the constants "voltadaasabranca", after a song. Key and nonce are little-endian words. */
 static __always_inline void lw_forro_matrix(__u32 m[16], const __u32 key[8], __u64 counter, const __u32 nonce[2])
 {
 #pragma unroll

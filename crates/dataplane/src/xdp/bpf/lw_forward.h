@@ -25,7 +25,7 @@ struct {
 /* Not 0: `forward` is not empty. */
 __u32 lw_forwards;
 
-/* Looks up the route. Returns 1 if the packet can be forwarded. */
+/* Looks up the route of an IPv4 packet. Returns 1 if the packet can be forwarded. */
 static __always_inline int lw_route4(struct xdp_md *ctx, struct lw_ip4 *ip, struct bpf_fib_lookup *fib)
 {
 	fib->family = LW_AF_INET;
@@ -36,6 +36,7 @@ static __always_inline int lw_route4(struct xdp_md *ctx, struct lw_ip4 *ip, stru
 	return ip->ttl > 1 && bpf_fib_lookup(ctx, fib, sizeof(*fib), 0) == BPF_FIB_LKUP_RET_SUCCESS;
 }
 
+/* As lw_route4(), for IPv6. */
 static __always_inline int lw_route6(struct xdp_md *ctx, struct lw_ip6 *ip, struct bpf_fib_lookup *fib)
 {
 	fib->family = LW_AF_INET6;

@@ -19,8 +19,8 @@ static __always_inline enum lw_verdict lw_sender_by(__u64 entry, const struct lw
 }
 
 /*
- * Checks all entries with the sender's fingerprint, after the first one did not refer to the sender. A global function:
- * rare.
+ * Checks all entries with the sender's fingerprint, after the first entry did not refer to the sender. A global function,
+ * because this case is rare.
  */
 __noinline int lw_sender_slow(struct lw_key *key, __u32 now_s)
 {
@@ -50,7 +50,7 @@ __noinline int lw_sender_slow(struct lw_key *key, __u32 now_s)
 	return verdict;
 }
 
-/* Whether the sender, by port, VLANs and MAC address, has a live BOUND session. */
+/* The verdict on the sender: passes if a live BOUND session has the port, VLANs and MAC address of the sender. */
 static __always_inline enum lw_verdict lw_sender(struct lw_ctx *c)
 {
 	struct lw_key key;
@@ -89,7 +89,7 @@ static __always_inline enum lw_verdict lw_gate_any(struct lw_ctx *c, enum lw_kin
 	return kind == LW_KIND_UDP && c->frame.udp->dst == cfg.lap_port ? LW_DROP_GATE_PORT : 0;
 }
 
-/* Counts dropped non-IP frames. */
+/* Counts a dropped non-IP frame by its type. Returns the verdict, which is more specific than LW_DROP_GATE for such a frame. */
 static __always_inline enum lw_verdict lw_count_dropped(struct lw_ctx *c, enum lw_kind kind, enum lw_verdict verdict)
 {
 	if (verdict < 32 || (kind != LW_KIND_ARP && kind != LW_KIND_OTHER))

@@ -260,7 +260,7 @@ static __always_inline __u64 lw_take(__u64 *from)
 	return value;
 }
 
-/* Moves the row into the line, or clears the line's row. Returns whether there is a row. */
+/* Moves the row into the line, or clears the line's row if `row` is absent. Returns whether the row was present. */
 static __always_inline int lw_next_row(struct lw_line *line, struct lw_row *row)
 {
 	__u64 last = lw_take(&row->auth_key[1]);
@@ -279,7 +279,7 @@ static __always_inline int lw_next_row(struct lw_line *line, struct lw_row *row)
 	return 1;
 }
 
-/* The row `low_rows` after `idx`: if it is absent, rows are low. */
+/* The row `low_rows` after `idx`. If this row is absent, rows are low. */
 static __always_inline struct lw_row *lw_low_row(__u32 slot, __u32 idx, __u32 low_rows)
 {
 	__u32 place = idx % cfg.ring + low_rows;
@@ -287,7 +287,7 @@ static __always_inline struct lw_row *lw_low_row(__u32 slot, __u32 idx, __u32 lo
 	return lw_at(&rows, slot * cfg.ring + (place < cfg.ring ? place : place - cfg.ring));
 }
 
-/* Whether user space must act. `low` is the row from lw_low_row(). */
+/* Whether rows or credit are low, so that user space must act. `low` is the row from lw_low_row(). */
 static __always_inline int lw_is_low(const struct lw_control *control, const struct lw_row *low, __u64 commit)
 {
 	const struct lw_live *live = lw_live(control);
@@ -303,7 +303,7 @@ struct lw_origin {
 	__u64 addr[2];
 	__u64 mac;
 	__u32 ingress;
-	__u16 vlan[2]; /* the first with LW_BOUND */
+	__u16 vlan[2]; /* the first word has LW_BOUND if the RESPONSE is BOUND */
 	__u16 port;
 };
 
@@ -319,7 +319,7 @@ static __always_inline void lw_origin(const struct lw_ctx *c, struct lw_origin *
 	o->port = f->udp->src;
 }
 
-/* 0 if the session is bound to the origin. The BOUND flag is ignored if `flag` is 0. */
+/* 0 if the session is bound to the origin. The BOUND flag is compared only if `flag` is not 0. */
 static __always_inline __u64 lw_differs(const struct lw_session *session, const struct lw_origin *o, int flag)
 {
 	__u64 vlan = (session->vlan[0] ^ o->vlan[0]) | (session->vlan[1] ^ o->vlan[1]);
@@ -449,20 +449,20 @@ static __always_inline enum lw_verdict lw_check_owner(struct lw_key *addr_key, s
 
 	if (!lw_binding_scan(&by_address, lw_hash(addr_key->a, addr_key->b), place, &scan))
 		return LW_DROP_TABLE_FULL;
-	if (scan.foreign && lw_binding_conflict(addr_key, place, now_s))
+	if (scan.has_foreign_entry && lw_binding_conflict(addr_key, place, now_s))
 		return LW_DROP_ADDRESS_OWNED;
-	if (!(scan.mine | scan.room))
+	if (!(scan.has_own_entry | scan.has_room))
 		return LW_DROP_TABLE_FULL;
-	claimed[0] = scan.mine;
+	claimed[0] = scan.has_own_entry;
 	if (!bound)
 		return 0;
 	if (!lw_binding_scan(&by_mac, lw_hash(mac_key->a, mac_key->b), place, &scan))
 		return LW_DROP_TABLE_FULL;
-	if (scan.foreign && lw_binding_conflict(mac_key, place, now_s))
+	if (scan.has_foreign_entry && lw_binding_conflict(mac_key, place, now_s))
 		return LW_DROP_ADDRESS_OWNED;
-	if (!(scan.mine | scan.room))
+	if (!(scan.has_own_entry | scan.has_room))
 		return LW_DROP_TABLE_FULL;
-	claimed[1] = scan.mine;
+	claimed[1] = scan.has_own_entry;
 	return 0;
 }
 
@@ -509,8 +509,8 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 
 	/*
 	 * A live session that is renewed from its bound origin already owns its addresses: no other device can have
-	 * claimed them since. Otherwise the owners are looked up. The extra second covers the jiffy by which the clocks
-	 * of CPUs differ.
+	 * claimed these addresses since. Otherwise the owners are looked up. The extra second covers the jiffy by which the
+	 * clocks of CPUs differ.
 	 */
 	int is_renewal = LW_READ(line->session_id) && LW_READ(line->session_until_s) > now_s + 1 &&
 			 !lw_differs(session, &o, 1);
@@ -546,7 +546,10 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 		return LW_DROP_TAG;
 	}
 	if (!(commit & LW_CREDIT)) {
-		/* Only a verified message may request an advance of the mark: rows below the mark are lost with the memory. */
+		/*
+		 * Only a verified message may request an advance of the mark, because rows below the mark are lost if the
+		 * memory is lost.
+		 */
 		lw_emit(c, LW_EVENT_ROWS_LOW, line->device_id, idx, o.addr);
 		return LW_DROP_MARK;
 	}
@@ -565,8 +568,9 @@ static __always_inline enum lw_verdict lw_response(struct lw_ctx *c, struct lw_r
 	if (__sync_val_compare_and_swap(&line->commit, commit, new_commit) != commit)
 		return LW_DROP_LOST_RACE;
 	/*
-	 * Detects a close by user space since the session was read: another device may have claimed its addresses. Read
-	 * and write are one step, because a close between both would be reported as done and then undone.
+	 * Detects whether user space closed the session after it was read: another device may then have claimed the
+	 * session's addresses. The id is read and cleared in one step: a close between two steps would be reported as
+	 * done, although this CPU then opens the session again.
 	 */
 	int is_closed = 0;
 
@@ -651,7 +655,7 @@ static __always_inline enum lw_verdict lw_malformed(const struct lw_frame *f)
 	if (is_data) {
 		if (*(__u32 *)(p + 34) | *(__u16 *)(p + 38))
 			return LW_DROP_RESERVED;
-		return type == LW_DATA_UP ? LW_DROP_NOT_SEALED : LW_DROP_DIRECTION;
+		return type == LW_DATA_UP ? LW_DROP_GATE_NOT_SEALED : LW_DROP_DIRECTION;
 	}
 	if (type == LW_NAK) {
 		if ((void *)(p + LW_MESSAGE) > f->end)
@@ -664,7 +668,7 @@ static __always_inline enum lw_verdict lw_malformed(const struct lw_frame *f)
 	return LW_DROP_DIRECTION;
 }
 
-/* A datagram to the gateway's own port: always consumed. */
+/* Handles a datagram to the LAP port of the gateway. Such a datagram is never forwarded. */
 static __always_inline enum lw_verdict lw_lap(struct lw_ctx *c)
 {
 	struct lw_frame *f = &c->frame;

@@ -48,7 +48,7 @@ LW_ARRAY(waiting, struct lw_waiting, BPF_F_MMAPABLE); /* by CPU */
 LW_ARRAY(p4dra_provers, struct lw_p4dra_prover, BPF_F_MMAPABLE); /* by hash of d */
 LW_ARRAY(p4dra_rounds, struct lw_p4dra_rounds, BPF_F_MMAPABLE);
 
-/* RESPONSEs that follow CHALLENGEs of the slow path, by hash. A later one replaces an earlier one. */
+/* RESPONSEs that follow CHALLENGEs of the slow path, by hash. A later RESPONSE replaces an earlier RESPONSE of the same cell. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -98,9 +98,9 @@ struct {
 } programs SEC(".maps");
 
 /*
- * The program that outlives the process if the gate does: this program authenticates devices behind a sealed gate, and
- * stops by itself when `fresh` is 16 s old. The table is pinned beside the link (attach.rs), because the kernel would
- * empty the table otherwise.
+ * The program that outlives the process if the gate outlives the process. This program authenticates devices behind a
+ * sealed gate, and stops by itself when `fresh` is 16 s old. The table is pinned beside the link (attach.rs), because
+ * otherwise the kernel would empty the table.
  */
 enum lw_pinned_program { LW_PINNED_GATEWAY, LW_PINNED_PROGRAMS };
 struct {
@@ -136,7 +136,7 @@ static __always_inline void *lw_at(void *map, __u32 index)
 	return bpf_map_lookup_elem(map, &index);
 }
 
-/* One access that the compiler does not tear, repeat or move. */
+/* A single access, which the compiler does not tear, repeat or move. */
 #define LW_READ(x) (*(volatile typeof(x) *)&(x))
 #define LW_WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 /* If the CPU may reorder loads, an atomic addition of 0 keeps their order; x86 does not reorder loads. */

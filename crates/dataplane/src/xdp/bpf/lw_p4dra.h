@@ -57,7 +57,7 @@ static __always_inline struct lw_p4dra_prover *lw_p4dra_find(__u64 id0, __u64 id
 	return NULL;
 }
 
-/* Count of the round if it is open, else 0. */
+/* Count of the round with these `r` and `n` if the round is open, else 0. */
 static __always_inline __u64 lw_p4dra_count(__u64 r, __u64 n)
 {
 	struct lw_p4dra_rounds *rounds = lw_at(&p4dra_rounds, 0);
@@ -170,10 +170,10 @@ static __always_inline enum lw_verdict lw_check_p4dra(struct xdp_md *ctx, struct
 		return LW_DROP_P4DRA_PROVED;
 	if (lw_p4dra_differs(prover, lw_p4dra_words(r), lw_p4dra_words(n), m->proof))
 		return LW_DROP_P4DRA_PROOF;
-	/* The reply is written before the verdict is recorded: if this fails, the verdict would not be reported. */
+	/* The reply is written before the verdict is recorded: after a failed write, no reply would report the verdict. */
 	if (!lw_p4dra_write_verified(ctx, at))
 		return LW_DROP_TOO_BIG;
-	/* If several CPUs verify the same proof, one of them succeeds. */
+	/* If several CPUs verify the same proof, only one of them succeeds. */
 	return __sync_val_compare_and_swap(proved, before, count) == before ? LW_REPLY_P4DRA_VERIFIED :
 									      LW_DROP_P4DRA_PROVED;
 }

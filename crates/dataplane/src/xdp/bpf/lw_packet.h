@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Parses frames and writes replies. Each parser checks the remaining length before it reads, advances the cursor and
- * returns what comes next. No parser reads a byte before the check of that byte.
+ * Parses frames and writes replies. Each parser checks the remaining length before it reads, and returns the kind of the
+ * frame. No parser reads a byte before the check of that byte.
  */
 #ifndef LW_PACKET_H
 #define LW_PACKET_H
@@ -60,13 +60,13 @@ struct lw_udp {
 	__u16 checksum;
 };
 
-/* The kind of a frame, as far as the gate and the verifier need it. */
+/* The kind of a frame, as far as the gate and the handling of messages need it. */
 enum lw_kind {
 	LW_KIND_BROKEN, /* its headers are truncated or contradict each other */
-	LW_KIND_BROKEN_OURS, /* as LW_KIND_BROKEN: the UDP length of a frame to a port of the gateway */
+	LW_KIND_BROKEN_OURS, /* only the UDP length is wrong, in a datagram to a port that the gateway serves */
 	LW_KIND_ARP,
-	LW_KIND_OTHER, /* none of the others */
-	LW_KIND_P4DRA, /* with the Ethernet type of p4dra-classic, if that is served */
+	LW_KIND_OTHER, /* a non-IP frame of no other kind */
+	LW_KIND_P4DRA, /* with the Ethernet type of p4dra-classic, if p4dra-classic is served */
 	LW_KIND_FRAGMENT,
 	LW_KIND_EXTENSION, /* IPv4 options or an IPv6 extension header */
 	LW_KIND_IP, /* IP, not UDP */
@@ -117,7 +117,7 @@ static __always_inline int lw_is_local6(const __u32 *dst)
 	return 0;
 }
 
-/* Bytes of the frame in fragments, after the visible part. */
+/* Number of bytes of the frame in fragments, after the visible part. */
 static __always_inline __u32 lw_behind(const struct lw_frame *f)
 {
 	if (!cfg.frags || !f->xdp)
@@ -129,7 +129,7 @@ static __always_inline __u32 lw_behind(const struct lw_frame *f)
 	return bpf_xdp_get_buff_len(f->xdp) - (__u32)visible;
 }
 
-/* Bytes of the frame from that position on, including fragments. */
+/* Number of bytes of the frame from that position on, including fragments. */
 static __always_inline __u32 lw_room(const struct lw_frame *f, const void *cursor)
 {
 	__u64 room = (long)f->end - (long)cursor;
@@ -188,7 +188,7 @@ static __always_inline enum lw_kind lw_parse_ip4(struct lw_frame *f, void *curso
 	} else if (total < sizeof(*ip)) {
 		return LW_KIND_BROKEN;
 	}
-	/* Lengths are compared with the frame without pointer arithmetic on `total`, which the kernel would forget. */
+	/* No pointer arithmetic on `total`: the kernel's verifier would forget its bound. */
 	if (!lw_has(f, cursor, total))
 		return LW_KIND_BROKEN;
 	f->ip4 = ip;
@@ -237,7 +237,7 @@ static __always_inline enum lw_kind lw_parse_ip6(struct lw_frame *f, void *curso
 	if (ip->next_header == LW_PROTO_ICMPV6) {
 		__u8 *type = (__u8 *)(ip + 1);
 
-		/* With fragments the message may begin after the visible part; its type decides. */
+		/* If the frame is in fragments, the message may begin after the visible part. The decision needs its type. */
 		if (payload >= 1) {
 			if ((void *)(type + 1) > f->end)
 				return LW_KIND_BROKEN;
@@ -292,7 +292,7 @@ static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, stru
 			cursor = inner + 1;
 			f->tags = 2;
 		}
-		/* The tag after a priority tag takes its place. */
+		/* If the outer tag is a priority tag (VID 0), the VLAN of the inner tag becomes the outer VLAN. */
 		__u32 first = lw_vlan_word(outer), is_first = -((first + 0x7fff) >> 15);
 
 		f->vlans = (first | (second & ~is_first)) << 16 | (second & is_first);
@@ -320,7 +320,7 @@ static __always_inline int lw_is_between_hosts(const struct lw_frame *f)
 
 /*
  * Whether a reply can be sent to the frame's sender: neither MAC address is a group address, and the IP source names
- * one host. An IPv6 source in ::/64, except ::1, does not: a mapped address would be taken for its IPv4 address.
+ * one host. An IPv6 source in ::/64, except ::1, names no host: a mapped address would be taken for its IPv4 address.
  */
 static __always_inline int lw_is_answerable(const struct lw_frame *f)
 {
@@ -339,7 +339,7 @@ static __always_inline __u64 lw_mac(const __u8 *mac)
 	return (__u64)(*(__u32 *)mac) | (__u64)(*(__u16 *)(mac + 4)) << 32;
 }
 
-/* The second half of an IPv4 address in the stored format, mapped into IPv6; the first is 0. */
+/* The second half of an IPv4 address in the stored format, mapped into IPv6; the first half is 0. */
 static __always_inline __u64 lw_mapped(__u32 addr)
 {
 	return (__u64)addr << 32 | 0xffff0000ULL;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Poly1305 (RFC 8439 2.5), in 32-bit words with delayed carries. eBPF multiplies 64 bits and returns the lower 64:
- * sums of products of 32 bits and the 28 bits of a clamped r fit. The carries of a block move by one word, all at
- * once, and the bits of a word above 32 enter the next product: with h below 2.9 * 2^32, h0 below 3.4 * 2^32, each
- * after the message's words are added, a sum is below (3.4 + 3 * 1.25 * 2.9) * 2^60 < 2^64, and the result is below
- * the same bounds again. 20 products for 16 bytes, and no chain of carries. No branch and no address depends on a
- * secret.
+ * Poly1305 (RFC 8439 2.5), in 32-bit words with delayed carries. eBPF multiplies 64-bit words and returns the lower 64
+ * bits: sums of products of a 32-bit word and the 28 bits of a clamped r fit. After a block, each carry moves by only one
+ * word, all carries at the same time. A word may therefore have more than 32 bits in the next product. This cannot
+ * overflow: after the words of the message are added, h0 is below 3.4 * 2^32, and every other word of h is below
+ * 2.9 * 2^32. A sum is then below (3.4 + 3 * 1.25 * 2.9) * 2^60 < 2^64, and the bounds hold again for the next block. A
+ * block of 16 bytes needs 20 products and no chain of carries. No branch and no address depends on a secret.
  */
 #ifndef LW_POLY1305_H
 #define LW_POLY1305_H
@@ -13,9 +13,9 @@
 #include <linux/types.h>
 
 struct lw_poly {
-	__u64 h[5]; /* the last below 4 */
+	__u64 h[5]; /* h[4] is below 4 */
 	__u64 r[4];
-	__u64 s[4]; /* r * 5 / 4, exactly: a clamped r can be divided; s[0] is not used */
+	__u64 s[4]; /* exactly r * 5 / 4, because 4 divides r[1] to r[3]; s[0] is not used */
 };
 
 static __always_inline void lw_poly_begin(struct lw_poly *p, const __u32 key[4])
@@ -29,7 +29,7 @@ static __always_inline void lw_poly_begin(struct lw_poly *p, const __u32 key[4])
 	p->h[4] = 0;
 }
 
-/* 16 bytes, whole: an AEAD pads with zeros. */
+/* Adds a block of 16 bytes. The last block of a message must be complete too: an AEAD pads it with zeros. */
 static __always_inline void lw_poly_block(struct lw_poly *p, __u32 m0, __u32 m1, __u32 m2, __u32 m3)
 {
 	__u64 h0 = p->h[0] + m0, h1 = p->h[1] + m1, h2 = p->h[2] + m2, h3 = p->h[3] + m3, h4 = p->h[4] + 1;
@@ -46,7 +46,7 @@ static __always_inline void lw_poly_block(struct lw_poly *p, __u32 m0, __u32 m1,
 	p->h[4] = d4 & 3;
 }
 
-/* Propagates the carries, with 2^130 counting as 5. Below 2^130 + 2^33 afterwards. */
+/* Propagates the carries; 2^130 counts as 5. The result is below 2^130 + 2^33. */
 static __always_inline void lw_poly_carry(__u64 h[5])
 {
 #pragma unroll

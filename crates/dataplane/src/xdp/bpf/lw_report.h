@@ -17,7 +17,7 @@ struct lw_ctx {
 
 /*
  * The clocks, read once per jiffy and CPU: reading them for every packet would cost a tenth of a REQUEST. A jiffy (at
- * most 10 ms) is far below the second in which session lifetimes are counted and the 16 s lifetime of a fresh value.
+ * most 10 ms) is far shorter than a second, the unit of session lifetimes, and than the 16 s lifetime of a fresh value.
  */
 static __always_inline void lw_clock(struct lw_ctx *c)
 {
@@ -61,7 +61,7 @@ static __always_inline void lw_timing_begin(struct lw_ctx *c)
 	c->cpu->timed_ns = c->cpu->responses++ % LW_SAMPLE_INTERVAL ? 0 : bpf_ktime_get_ns();
 }
 
-/* Counts a handling time; mirrors handling_time::bucket_of(). A global function: rare, and verified separately. */
+/* Counts a handling time; mirrors handling_time::bucket_of(). A global function, because it is rarely called. */
 __noinline int lw_handled(__u64 duration_ns)
 {
 	__u32 zero = 0;
@@ -92,15 +92,16 @@ static __always_inline void lw_timing_end(const struct lw_ctx *c)
 		lw_handled(bpf_ktime_get_ns() - c->cpu->timed_ns);
 }
 
-/* Whether the limit `per_second` permits an operation at `now_ns`; `second` and `count` are those of this CPU. */
+/* Whether the limit `per_second` permits an operation at `now_ns`; `second` and `count` belong to this CPU. */
 static __always_inline int lw_within_rate(__u64 now_ns, __u32 per_second, __u64 *second, __u64 *count)
 {
 	return lw_is_within(now_ns / 1000000000ULL, per_second, second, count);
 }
 
 /*
- * Whether to wake user space for an event that it has to handle: only if it sleeps, and once. A wake-up per event
- * would cost more than the packet, and libbpf's own rule does not hold if other events are submitted without one.
+ * Flags that wake user space for an event that it has to handle: only if user space sleeps, and only one time. A wake-up
+ * per event would cost more than the packet. The ring buffer's own rule for wake-ups fails if other events are submitted
+ * without a wake-up.
  */
 static __always_inline __u64 lw_wake_up(struct lw_control *control)
 {
@@ -140,8 +141,8 @@ static __always_inline void lw_emit(struct lw_ctx *c, __u32 kind, __u64 device_i
 }
 
 /*
- * Hands the frame to user space, which requests the device's rows from the controller. A global function: rare, and
- * it does not use the packet path's stack.
+ * Hands the frame to user space, which requests the device's rows from the controller. A global function with its own
+ * stack, because it is rarely called.
  */
 __noinline int lw_miss(struct xdp_md *ctx, __u64 device_id, __u64 source, __u64 response_key)
 {

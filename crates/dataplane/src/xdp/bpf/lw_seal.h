@@ -25,12 +25,15 @@ struct {
 	__type(value, struct lw_scratch);
 } scratch SEC(".maps");
 
-/* By slot, the counter of numbers towards the device: gen u8 | count u56, with the rules of data.rs. */
+/* By slot: the counter of DATA_DOWN numbers towards the device, gen u8 | count u56, with the rules of data.rs. */
 LW_ARRAY(down, __u64, BPF_F_MMAPABLE);
 
 #define LW_DOWN_TRIES 4
 
-/* DHCP messages of servers: only named servers if any IPv4 server is named; for IPv6, any server on the link. */
+/*
+ * Whether the packet is a DHCP message that may leave towards a client. If any IPv4 server is named, only messages of named
+ * IPv4 servers may leave. For IPv6, messages of every server on the link may leave.
+ */
 static __always_inline int lw_dhcp_leaves(const struct lw_frame *f)
 {
 	if (!lw_has_dhcp_ports(f, 0) || !lw_is_padded(f))
@@ -43,8 +46,8 @@ static __always_inline int lw_dhcp_leaves(const struct lw_frame *f)
 }
 
 /*
- * Packets that leave without a session: ARP, neighbor discovery, DHCP of servers, and named protocols. As
- * lw_gate_list().
+ * Whether the packet may leave without a session: ARP, neighbor discovery, DHCP of servers, and named protocols. The
+ * counterpart of lw_gate_list().
  */
 __noinline int lw_leaves_always(struct __sk_buff *skb)
 {
@@ -108,10 +111,10 @@ __noinline int lw_receiver(struct lw_key *key, __u32 now_s)
 }
 
 /*
- * The next number towards the device under the key that was read while the commit word was `commit`; 0 if there is
- * no number, above LW_SEQUENCE_MAX if all numbers are used. A number is never used twice: the word changes to another
- * generation only from the value that it had when the commit word was still that of the key, and generations never
- * decrease.
+ * The next number towards the device under the key that was read while the commit word was `commit`. Returns 0 if the
+ * commit word has changed or all attempts failed, and a value above LW_SEQUENCE_MAX if all numbers are used. A number is
+ * never used twice: the counter word changes to another generation only from a value that it had while the commit word
+ * was still `commit`, and generations never decrease.
  */
 static __always_inline __u64 lw_down_number(struct lw_line *line, __u32 slot, __u64 commit)
 {
@@ -135,8 +138,8 @@ static __always_inline __u64 lw_down_number(struct lw_line *line, __u32 slot, __
 }
 
 /*
- * The tag of the payload in the scratch space, zero padded. A global function, so that the kernel's verifier
- * processes the loop once.
+ * Computes in->tag over the payload in the scratch space, zero padded. Returns 0 if the payload is too long. A global
+ * function, so that the kernel's verifier processes the loop one time.
  */
 __noinline int lw_scratch_tag(__u32 bytes, struct lw_seal_input *in)
 {
@@ -160,24 +163,24 @@ __noinline int lw_scratch_tag(__u32 bytes, struct lw_seal_input *in)
 /*
  * Updates lengths and checksums for the longer packet, before it becomes longer. A checksum that is left to the
  * network card (CHECKSUM_PARTIAL) is only the sum of the pseudo header: bpf_l4_csum_replace() does not change such a
- * checksum, which distinguishes both kinds.
+ * checksum, which distinguishes both kinds. Returns 0 if the packet is too short.
  */
 static __always_inline int lw_seal_headers(struct __sk_buff *skb, __u32 ip_at, __u32 is6, __u16 checksum,
 					   __u64 header_sum)
 {
 	__u32 udp_at = ip_at + sizeof(struct lw_ip4) + is6 * (sizeof(struct lw_ip6) - sizeof(struct lw_ip4));
-	int summed = checksum || is6;
+	int has_checksum = checksum || is6;
 
-	if (summed && bpf_l4_csum_replace(skb, udp_at + 6, 0, bpf_htons(1), sizeof(__u16)))
+	if (has_checksum && bpf_l4_csum_replace(skb, udp_at + 6, 0, bpf_htons(1), sizeof(__u16)))
 		return 0;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct lw_udp *udp = data + udp_at;
 
 	if ((void *)(udp + 1) > end)
 		return 0;
-	if (summed && udp->checksum == checksum) {
+	if (has_checksum && udp->checksum == checksum) {
 		udp->checksum = ~lw_fold((__u64)checksum + bpf_htons(LW_DATA_HEADER));
-	} else if (summed) {
+	} else if (has_checksum) {
 		__u16 sum = lw_fold((__u64)(__u16)~checksum + (__u16)~lw_fold(header_sum) +
 				    2ULL * bpf_htons(LW_DATA_HEADER));
 
@@ -284,7 +287,7 @@ static __always_inline enum lw_verdict lw_seal(struct __sk_buff *skb, struct lw_
 	return LW_PASS_SEALED;
 }
 
-/* An ATTEST_REQUEST of the gateway itself, which has its own tag. */
+/* Whether the frame is an ATTEST_REQUEST of the gateway itself. Such a message has its own tag and is not sealed. */
 static __always_inline int lw_is_own_request(const struct lw_frame *f, enum lw_kind kind)
 {
 	if (kind != LW_KIND_UDP || f->udp->src != cfg.lap_port || f->payload_length != LW_MESSAGE)
@@ -300,7 +303,7 @@ static __always_inline enum lw_verdict lw_check_egress(struct __sk_buff *skb, st
 {
 	struct lw_frame *f = &c->frame;
 
-	/* Lengths are compared with the frame: the whole frame must be visible. */
+	/* The parser compares lengths with the frame, so the whole frame must be visible. */
 	if (skb->len > skb->data_end - skb->data && bpf_skb_pull_data(skb, skb->len))
 		return LW_DROP_TRUNCATED;
 	enum lw_kind kind = lw_parse_frame((void *)(long)skb->data, (void *)(long)skb->data_end, f);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Decides which messages of devices that are not installed reach user space (LAP/1 1.4.5, 1.4.6);
- * `store/load_shedder.rs` mirrors it. In this order: a message of a device that is not enrolled is dropped. A
+ * `store/load_shedder.rs` mirrors this file. The rules, in order: a message of a device that is not enrolled is dropped. A
  * RESPONSE to a CHALLENGE of the slow path is accepted once. REQUESTs share a limit per CPU; all other RESPONSEs share
  * a separate limit, an eighth as large. Once half of a limit is used, a limit per source applies too.
  */
@@ -10,12 +10,12 @@
 
 #include "lw_table.h"
 
-/* Limits are counted in windows of 67 ms, so that the limit of a second is not used up in its first millisecond. */
+/* Limits are counted in windows of 2^26 ns (67 ms), so that a second's limit is not used up in the first millisecond. */
 #define LW_WINDOW_SHIFT 26
 #define LW_WINDOWS_PER_S 15
-/* One source, and all unsolicited RESPONSEs, may use one part in this many of the limit of a CPU. */
+/* One source may use 1 / 64 of the limit of a CPU, and all unsolicited RESPONSEs together may use 1 / 8. */
 #define LW_SOURCE_PART 64
-#define LW_UNASKED_PART 8
+#define LW_UNSOLICITED_PART 8
 
 /* A blocked Bloom filter (Putze et al., 2009): one bit in each word of the block that the hash selects. */
 static __always_inline int lw_is_enrolled(__u64 device_id)
@@ -48,7 +48,7 @@ static __always_inline int lw_take_expected(__u64 response_key)
 }
 
 /* The limit of one window for `per_second`. */
-static __always_inline __u64 lw_share(__u32 per_second)
+static __always_inline __u64 lw_window_limit(__u32 per_second)
 {
 	return per_second / LW_WINDOWS_PER_S + 1;
 }
@@ -56,7 +56,7 @@ static __always_inline __u64 lw_share(__u32 per_second)
 static __always_inline int lw_source_has_share(__u64 window, __u64 source, __u32 per_second)
 {
 	__u64 *cell = lw_at(&sources, (__u32)source & (LW_SOURCES - 1));
-	__u64 limit = lw_share(per_second / LW_SOURCE_PART);
+	__u64 limit = lw_window_limit(per_second / LW_SOURCE_PART);
 
 	if (!cell)
 		return 0;
@@ -68,13 +68,13 @@ static __always_inline int lw_source_has_share(__u64 window, __u64 source, __u32
 	return 1;
 }
 
-/* Whether half of the limit is used. Before that, no source limit applies. */
+/* Whether half of the limit is used in this window. Until then, no source limit applies. */
 static __always_inline int lw_is_half_used(__u64 window, __u64 limit, __u64 last, __u64 count)
 {
 	return last == window && 2 * count >= limit;
 }
 
-/* Whether `limit` permits an operation in this window; `last` and `count` are those of this CPU. */
+/* Whether `limit` permits an operation in this window. `count` belongs to the window `last`, both of this CPU. */
 static __always_inline int lw_is_within(__u64 window, __u64 limit, __u64 *last, __u64 *count)
 {
 	if (*last != window) {
@@ -97,13 +97,13 @@ static __always_inline int lw_admits_unknown(struct lw_percpu *cpu, __u64 source
 	int has_share = lw_source_has_share(window, source, per_second);
 
 	if (response_key) {
-		__u64 limit = lw_share(per_second / LW_UNASKED_PART);
+		__u64 limit = lw_window_limit(per_second / LW_UNSOLICITED_PART);
 
 		return (has_share ||
 			!lw_is_half_used(window, limit, cpu->unsolicited_window, cpu->unsolicited_count)) &&
 		       lw_is_within(window, limit, &cpu->unsolicited_window, &cpu->unsolicited_count);
 	}
-	__u64 limit = lw_share(per_second);
+	__u64 limit = lw_window_limit(per_second);
 
 	return (has_share || !lw_is_half_used(window, limit, cpu->miss_window, cpu->miss_count)) &&
 	       lw_is_within(window, limit, &cpu->miss_window, &cpu->miss_count);

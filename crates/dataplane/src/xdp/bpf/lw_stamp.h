@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * In-band evidence in packets that pass the gate towards services (docs/protocols.md 4.5): an IPv6 option of the
- * hop-by-hop header. A separate program that the gates tail-call. The kernel empties the table of programs with the
- * gateway's process, so no packet is stamped after the gateway has ended, and a gateway without in-band evidence
+ * hop-by-hop header. A separate program that the gates tail-call. The kernel empties the table of programs when
+ * the gateway's process ends, so no packet is stamped after the gateway has ended, and a gateway without in-band evidence
  * executes none of this.
  */
 #ifndef LW_STAMP_H
@@ -15,7 +15,7 @@
 /* Size of a hop-by-hop header with the option, in bytes and words. */
 #define LW_OPTION 104
 #define LW_OPTION_WORDS (LW_OPTION / 8)
-/* Offset of the part that differs between packets: the counter, followed by the tag. */
+/* Offset, in words, of the part that differs between packets: the counter, followed by the tag. */
 #define LW_OPTION_COUNTER 10
 #define LW_INVARIANT_WORDS 6
 /* Words of a tag's input: those in the midstate, the counter, the invariants. */
@@ -27,18 +27,18 @@
 
 /* Evidence of one state, without the parts that differ between packets. */
 struct lw_stamp {
-	__u64 number; /* of its publication; 0 while it is written */
-	__u64 until_ns; /* CLOCK_MONOTONIC; expiry without a new confirmation */
+	__u64 number; /* number of the publication of this state; 0 while the state is written */
+	__u64 until_ns; /* expiry, CLOCK_MONOTONIC; a new confirmation of the state extends it */
 	__u64 option[LW_OPTION_WORDS]; /* in wire order; next header, counter and tag are zero */
 	__u64 midstate[4]; /* SipHash after the words with which all tags of the state begin; a secret */
 	__u64 pad[5];
 };
-/* Publication n is in slot n % 2: the previous one stays readable during a write. */
+/* Publication n is in slot n % 2: the previous publication stays readable during a write. */
 struct lw_stamping {
 	struct lw_stamp slot[2];
-	__u64 current; /* number of the last publication; 0: none */
+	__u64 current; /* number of the active publication; 0: none */
 	__u64 pad[7]; /* separates the fields that every packet writes into their own cache line */
-	__u64 counter; /* of the last packet: shared by all CPUs, because the appraiser's window is 1,024 packets */
+	__u64 counter; /* of the latest packet: shared by all CPUs, because the appraiser's window is 1,024 packets */
 	__u64 room[7];
 };
 LW_ARRAY(stamping, struct lw_stamping, BPF_F_MMAPABLE);
@@ -62,8 +62,8 @@ struct {
 /* A packet that carries evidence. */
 struct lw_carrier {
 	__u32 ip_at; /* bytes of the frame up to the IPv6 header */
-	__u32 payload; /* bytes after it, by its length field */
-	__u64 next; /* its next header */
+	__u32 payload; /* bytes after the IPv6 header, by its length field */
+	__u64 next; /* next header of the IPv6 header */
 	__u64 invariants[LW_INVARIANT_WORDS];
 };
 
@@ -93,7 +93,7 @@ static __always_inline __u64 lw_counted(__u8 protocol)
 
 /*
  * Whether the packet can carry an option. The gate passes no VLAN tags except those that are parsed here, and only one
- * extension header, that of membership reports.
+ * extension header, the hop-by-hop header of membership reports.
  */
 static __always_inline enum lw_look lw_look(struct xdp_md *ctx, struct lw_carrier *c, struct lw_stamp_counts *counts)
 {
@@ -161,7 +161,7 @@ static __always_inline int lw_read_stamp(struct lw_stamping *s, __u64 now_ns, st
 
 	if (!current || LW_READ(from->until_ns) <= now_ns)
 		return 0;
-	/* As many words as the content needs: classic content has no secret, and its midstate is zero. */
+	/* All words are copied. Classic content has no secret, so its midstate is zero. */
 #pragma unroll
 	for (int i = 0; i < LW_OPTION_WORDS; i++)
 		to->option[i] = LW_READ(from->option[i]);
@@ -213,7 +213,7 @@ static __always_inline int lw_lay_option(void *data, void *end, const int at, __
 	return 1;
 }
 
-/* Some drivers reserve no headroom: the packet is then unchanged. */
+/* Inserts the option into the packet, which has already grown at its head. Returns `passes` or the reason to drop. */
 static __always_inline enum lw_verdict lw_insert(struct xdp_md *ctx, const struct lw_carrier *c, const __u64 *option,
 						 struct lw_stamp_counts *counts, enum lw_verdict passes)
 {
@@ -236,7 +236,7 @@ static __always_inline enum lw_verdict lw_insert(struct xdp_md *ctx, const struc
 
 /*
  * Whether there is a source address for a message to the sender: an address of the gateway, otherwise the packet's
- * destination if it is the address of one host.
+ * destination if this destination is the address of one host.
  */
 static __always_inline int lw_has_source_address(const struct lw_carrier *c)
 {
@@ -268,11 +268,14 @@ static __always_inline int lw_stamp(struct xdp_md *ctx)
 	}
 	if (look == LW_LOOK_STAMP && c.payload > LW_FITS - sizeof(struct lw_ip6)) {
 		mtu = lw_path_mtu(ctx, c.ip_at, LW_OPTION);
-		/* After sealing, the sender knows a different packet from the one that is too big. */
+		/* At a sealed gate, the sender knows only the sealed packet, not the opened packet that is too big. */
 		if (mtu && (cfg.gate == LW_GATE_SEALED || mtu - LW_OPTION < LW_IP6_MTU_MIN || !lw_has_source_address(&c) ||
 			    !lw_may_be_notified(ctx)))
 			look = LW_LOOK_UNFIT;
-		/* Limited per sender, so that other senders still learn the size; otherwise their packets would be lost. */
+		/*
+		 * Above the limit of notifications per CPU, the packet passes without evidence: a sender that does not learn
+		 * the size would lose its packets.
+		 */
 		if (mtu && look == LW_LOOK_STAMP &&
 		    !lw_within_rate(cpu->clock_ns, LW_TOO_BIG_PER_S, &counts->notified_second, &counts->notified))
 			look = LW_LOOK_UNFIT;
@@ -281,6 +284,7 @@ static __always_inline int lw_stamp(struct xdp_md *ctx)
 		lw_count(cpu, LW_DROP_TOO_BIG);
 		return lw_too_big(ctx, c.ip_at, mtu - LW_OPTION) ? XDP_TX : XDP_DROP;
 	}
+	/* Some drivers reserve no headroom: the packet then passes unchanged. */
 	if (look == LW_LOOK_STAMP && bpf_xdp_adjust_head(ctx, -LW_OPTION))
 		look = LW_LOOK_UNFIT;
 	if (look == LW_LOOK_STAMP) {

@@ -30,7 +30,7 @@ struct lw_matrix {
 #define LW_FORRO_WIDTH 4
 #define LW_WIDTH_MAX 4
 
-/* A word of the matrix of a lane. `advance` is added to the counter. */
+/* Word `i` of the matrix after its counter was advanced by `advance`. */
 static __always_inline __u32 lw_matrix_word(const struct lw_matrix *matrix, enum lw_cipher cipher, __u32 advance, int i)
 {
 	const int at = cipher == LW_CHACHA ? 12 : 4;
@@ -42,7 +42,7 @@ static __always_inline __u32 lw_matrix_word(const struct lw_matrix *matrix, enum
 	return i == at ? counter : counter >> 32;
 }
 
-/* Permutes `width` blocks from block `block` on; lw_keystream_word() does the rest. */
+/* Permutes `width` blocks from block `block` on. lw_keystream_word() then adds the matrix. */
 static __always_inline void lw_keystream(__u32 m[][16], const struct lw_matrix *matrix, __u32 block,
 					 enum lw_cipher cipher, const int rounds, const int width)
 {
@@ -78,7 +78,7 @@ static __always_inline __u32 lw_keystream_word(__u32 m[][16], const struct lw_ma
 	return permuted + lw_matrix_word(matrix, cipher, block + lane, i);
 }
 
-/* Word `n`, of eight bytes, of the keystream of `block` and the blocks in parallel with it. */
+/* Word `n`, of eight bytes, of the keystream that starts at `block` and includes the blocks that are computed in parallel. */
 #define LW_STREAM_WORD(n)                                                                           \
 	(lw_keystream_word(m, matrix, block, cipher, width, (n) / 8, (n) % 8 * 2) |                 \
 	 (__u64)lw_keystream_word(m, matrix, block, cipher, width, (n) / 8, (n) % 8 * 2 + 1) << 32)
@@ -94,8 +94,8 @@ static __always_inline int lw_stream_whole(__u8 *at, void *end, __u32 m[][16], c
 	return 1;
 }
 
-/* The last bytes, fewer than the keystream has. */
-static __always_inline int lw_stream_tail(__u8 *at, void *end, __u32 left, __u32 m[][16], const struct lw_matrix *matrix,
+/* Processes the last `remaining` bytes, which are fewer than the bytes of the keystream. Returns 0 if the packet is too short. */
+static __always_inline int lw_stream_tail(__u8 *at, void *end, __u32 remaining, __u32 m[][16], const struct lw_matrix *matrix,
 					  __u32 block, enum lw_cipher cipher, const int width)
 {
 	__u64 word = 0;
@@ -103,17 +103,17 @@ static __always_inline int lw_stream_tail(__u8 *at, void *end, __u32 left, __u32
 #pragma unroll
 	for (int n = 0; n < 8 * width; n++) {
 		word = LW_STREAM_WORD(n);
-		if (left < 8)
+		if (remaining < 8)
 			break;
 		if ((void *)(at + 8) > end)
 			return 0;
 		*(__u64 *)at ^= word;
 		at += 8;
-		left -= 8;
+		remaining -= 8;
 	}
 #pragma clang loop unroll(disable)
 	for (int n = 0; n < 7; n++) {
-		if (n >= left)
+		if (n >= remaining)
 			break;
 		if ((void *)(at + 1) > end)
 			return 0;
@@ -124,9 +124,9 @@ static __always_inline int lw_stream_tail(__u8 *at, void *end, __u32 left, __u32
 }
 
 /*
- * Encrypts or decrypts from the first of `length` bytes at offset `at` of the packet, as long as more than `rest` are
- * left. Block 0 of the keystream is that of `matrix` with its counter advanced by `first`. Returns how many bytes
- * were processed, or -1, with the packet unchanged, if the packet is too short.
+ * Encrypts or decrypts `length` bytes at offset `at` of the packet, and stops as soon as at most `rest` of them remain. Block
+ * 0 of the keystream is the block of `matrix` after its counter was advanced by `first`. Returns the number of processed
+ * bytes, or -1, with the packet unchanged, if the packet is too short.
  */
 static __always_inline int lw_stream_part(struct xdp_md *ctx, const struct lw_matrix *matrix, __u32 first, __u32 at,
 					  __u32 length, enum lw_cipher cipher, const int rounds, const int width,
@@ -143,14 +143,14 @@ static __always_inline int lw_stream_part(struct xdp_md *ctx, const struct lw_ma
 		return -1;
 #pragma clang loop unroll(disable)
 	for (block = 0; block < LW_STREAM_MAX / 64; block += width) {
-		__u32 left = length - block * 64;
+		__u32 remaining = length - block * 64;
 
-		if (left <= rest)
+		if (remaining <= rest)
 			break;
 		lw_keystream(m, matrix, first + block, cipher, rounds, width);
-		/* Returned here, so that the kernel's verifier need not derive that no block is left. */
-		if (left < 64 * width)
-			return lw_stream_tail(data, end, left, m, matrix, first + block, cipher, width) ? length : -1;
+		/* Returns here, so that the kernel's verifier need not derive that no block remains. */
+		if (remaining < 64 * width)
+			return lw_stream_tail(data, end, remaining, m, matrix, first + block, cipher, width) ? length : -1;
 		if (!lw_stream_whole(data, end, m, matrix, first + block, cipher, width))
 			return -1;
 		data += 64 * width;
@@ -159,9 +159,10 @@ static __always_inline int lw_stream_part(struct xdp_md *ctx, const struct lw_ma
 }
 
 /*
- * Defines NAME(), which encrypts or decrypts a message in place and returns whether all of it was present. Forró's
- * blocks are processed four at a time while more than two are left, because four cost as much as two one after the
- * other. Global functions, each verified once; only one of their stacks is in use at a time.
+ * Defines NAME(), which encrypts or decrypts a message in place and returns whether the packet contains the whole message.
+ * Forró's blocks are processed four at a time while more than two remain, because four blocks in parallel take as long as
+ * two blocks one after the other. The functions are global, so that the kernel's verifier processes each of them one time.
+ * Only one of their stacks is in use at a time.
  */
 #define LW_FORRO_STREAM(name, rounds)                                                                              \
 	__noinline int name##_wide(struct xdp_md *ctx, struct lw_matrix *matrix, __u32 first, __u32 at, __u32 length) \
@@ -182,7 +183,7 @@ static __always_inline int lw_stream_part(struct xdp_md *ctx, const struct lw_ma
 		return name##_rest(ctx, matrix, first + done / 64, at + done, length - done) >= 0;                 \
 	}
 
-/* ChaCha's blocks one after the other. */
+/* As LW_FORRO_STREAM; ChaCha's blocks are processed one after the other. */
 #define LW_CHACHA_STREAM(name, rounds)                                                                             \
 	__noinline int name##_all(struct xdp_md *ctx, struct lw_matrix *matrix, __u32 first, __u32 at, __u32 length) \
 	{                                                                                                          \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Two-choice hash tables over arrays: the device index, which only user space writes, and the bindings of addresses
- * to sessions, which the packet path claims. An entry is a hint: the line that it names is always compared in full.
+ * to sessions, which the packet path claims. An entry is a hint: the line that the entry names is always compared in full.
  */
 #ifndef LW_TABLE_H
 #define LW_TABLE_H
@@ -19,7 +19,7 @@ static __always_inline __u64 lw_hash(__u64 a, __u64 b)
 	return h ^ (h >> 33);
 }
 
-/* The low half selects the first bucket, the fingerprint the second; a fingerprint is never 0. */
+/* The low half of a hash selects the first bucket, the fingerprint the second bucket; a fingerprint is never 0. */
 static __always_inline __u32 lw_fingerprint(__u64 hash)
 {
 	return (__u32)(hash >> 32) | 1;
@@ -38,8 +38,8 @@ static __always_inline __u32 lw_bucket_2(__u64 hash)
 }
 
 /*
- * Branch-free over the ways of a bucket: a branch per way would be mispredicted, and would multiply the states that
- * the kernel's verifier processes. 1 if `x` is 0, else 0; `x` below 2^63.
+ * 1 if `x` is 0, else 0; `x` must be below 2^63. Without a branch: a branch per way of a bucket would be mispredicted, and
+ * would multiply the states that the kernel's verifier processes.
  */
 static __always_inline __u64 lw_is_zero(__u64 x)
 {
@@ -50,7 +50,7 @@ static __always_inline __u64 lw_is_zero(__u64 x)
 	return is_one;
 }
 
-/* The bucket's entry with that fingerprint, 0 if there is none; the last one of several. */
+/* The bucket's entry with that fingerprint; 0 if there is none. If several entries match, the last of them. */
 static __always_inline __u64 lw_match(const struct lw_bucket *bucket, __u32 fingerprint)
 {
 	__u64 match = 0;
@@ -73,7 +73,7 @@ static __always_inline struct lw_line *lw_line_at(__u32 place)
 	return home ? &home->way[place % LW_HOME_WAYS] : NULL;
 }
 
-/* 1 if `x` is 0, else 0; any `x`. */
+/* As lw_is_zero(), for every `x`. */
 static __always_inline __u64 lw_is_zero_64(__u64 x)
 {
 	__u64 is_one = (x | -x) >> 63;

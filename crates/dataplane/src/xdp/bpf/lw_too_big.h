@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Whether a longer packet still fits its path, and the message to its sender if not: ICMPv6 "packet too big". */
+/* Checks whether a longer packet still fits its path. Otherwise notifies the sender: ICMPv6 "packet too big". */
 #ifndef LW_TOO_BIG_H
 #define LW_TOO_BIG_H
 
 #include "lw_forward.h"
 
 #define LW_IP6_MTU_MIN 1280
-/* Per second and CPU (RFC 4443 2.4 f). */
+/* Maximum number of messages per second and CPU (RFC 4443 2.4 f). */
 #define LW_TOO_BIG_PER_S 1000
 
 struct lw_icmp6_too_big {
@@ -15,7 +15,7 @@ struct lw_icmp6_too_big {
 	__u16 checksum;
 	__u32 mtu;
 };
-/* Headers in front of the quoted packet, and the space for the quote (RFC 4443 3.2). */
+/* Sizes of the headers in front of the quoted packet and of the quote (RFC 4443 3.2), bytes. */
 #define LW_TOO_BIG_HEADERS (sizeof(struct lw_ip6) + sizeof(struct lw_icmp6_too_big))
 #define LW_QUOTED (LW_IP6_MTU_MIN - LW_TOO_BIG_HEADERS)
 /* bpf_csum_diff() accepts at most 512 bytes. */
@@ -23,9 +23,9 @@ struct lw_icmp6_too_big {
 _Static_assert(LW_SUMMED % 4 == 0 && LW_SUMMED <= 512, "four sums");
 
 /*
- * The MTU of the packet's path if the packet does not fit with `added_bytes` more bytes; 0 if it fits. The MTU of its
- * route if the gateway routes the packet; otherwise (a bridge does not route, although it may have routes) the MTU of
- * the interface on which the packet arrived.
+ * The MTU of the packet's path if the packet with `added_bytes` more bytes does not fit; 0 if it fits. If the gateway routes
+ * the packet, the result is the MTU of the route, otherwise the MTU of the interface on which the packet arrived. (A bridge
+ * does not route, although it may have routes.)
  */
 __noinline int lw_path_mtu(struct xdp_md *ctx, __u32 ip_at, __u32 added_bytes)
 {

@@ -79,9 +79,9 @@ pub(super) fn entries_of(
                 let value = read(map, name, &key)?.unwrap_or_default();
                 // By interface name, because the index changes across reboots.
                 let value = value.first_chunk().map_or_else(Vec::new, |target| {
-                    interface(u32::from_ne_bytes(*target)).into_bytes()
+                    interface_name(u32::from_ne_bytes(*target)).into_bytes()
                 });
-                entries.push(entry(interface(ifindex).as_bytes(), value));
+                entries.push(entry(interface_name(ifindex).as_bytes(), value));
             }
             entries
         }
@@ -92,8 +92,8 @@ pub(super) fn entries_of(
 }
 
 /// The entries of the map `control`: the settings, the sources of devices, and the interfaces on the devices' side.
-/// Values that depend on the machine's addresses are not included while the map contains the values that this process
-/// wrote last: these `sources`, and the MAC addresses by interface.
+/// A value that depends on the machine's addresses is omitted if it equals the value that this process wrote most
+/// recently: `sources`, and `macs` by interface.
 pub(super) fn control_entries(
     map: &Map<'_>,
     sources: &DeviceSources,
@@ -121,7 +121,7 @@ pub(super) fn control_entries(
         } else {
             actual
         };
-        entry(name, interface(ifindex).as_bytes(), content)
+        entry(name, interface_name(ifindex).as_bytes(), content)
     }));
     Ok(entries)
 }
@@ -134,7 +134,7 @@ fn entry(map: &str, key: &[u8], value: Vec<u8>) -> BpfMapEntry {
     }
 }
 
-/// The first entry's key and value.
+/// Key and value of the first entry of an array.
 fn first(map: &Map<'_>, name: &str) -> Result<(Vec<u8>, Vec<u8>), DataPlaneError> {
     let key = vec![0; map.key_size() as usize];
     let value = read(map, name, &key)?.unwrap_or_default();
@@ -142,7 +142,7 @@ fn first(map: &Map<'_>, name: &str) -> Result<(Vec<u8>, Vec<u8>), DataPlaneError
 }
 
 /// The name of an interface, which is the same after a reboot.
-pub(super) fn interface(ifindex: u32) -> String {
+pub(super) fn interface_name(ifindex: u32) -> String {
     ethtool::name_of(ifindex).unwrap_or_else(|| format!("interface {ifindex}"))
 }
 
@@ -167,7 +167,7 @@ fn settings(control: &[u8]) -> Vec<u8> {
     settings
 }
 
-/// The configured sources of devices.
+/// The configured sources of devices, as text.
 fn prefixes(sources: &DeviceSources) -> String {
     if sources.follows_interfaces() {
         return "subnets of the interfaces".to_owned();
@@ -177,7 +177,7 @@ fn prefixes(sources: &DeviceSources) -> String {
     prefixes.join(" ")
 }
 
-/// The active sources of devices.
+/// The bytes of the active sources of devices in `struct lw_control`, in the format of [`admission::source_bytes`].
 fn sources_in(control: &[u8]) -> Vec<u8> {
     let offset = offset_of!(Control, source_bank);
     let bank = control.get(offset).map_or(0, |byte| usize::from(byte & 1));
@@ -218,8 +218,8 @@ fn classic_digest(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneEr
 /// The digest of the provers, ordered by id, because their places depend on the hash seed.
 fn p4dra_digest(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
     let cells = region::<P4draProver>(object, "p4dra_provers", map.max_entries())?;
-    let used = cells.iter().filter(|cell| cell.used.load(Relaxed) != 0);
-    let provers: BTreeMap<[u64; 2], [u32; 16]> = used
+    let used_cells = cells.iter().filter(|cell| cell.used.load(Relaxed) != 0);
+    let provers: BTreeMap<[u64; 2], [u32; 16]> = used_cells
         .map(|cell| {
             let id = [&cell.id[0], &cell.id[1]].map(|word| word.load(Relaxed));
             (

@@ -13,7 +13,7 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
-/// The two hooks of the qdisc `clsact`. Filters of the qdisc `ingress` are at the first one as well.
+/// The two hooks of the qdisc `clsact`. Filters of the qdisc `ingress` are at the first hook as well.
 const HOOKS: [(&str, u32); 2] = [("tc-ingress", 0xffff_fff2), ("tc-egress", 0xffff_fff3)];
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
@@ -41,7 +41,7 @@ pub(super) struct Filter {
 pub(super) fn filters_at(ifindex: u32) -> io::Result<Vec<Filter>> {
     let mut filters = Vec::new();
     for (name, parent) in HOOKS {
-        let netlink = open()?;
+        let netlink = open_netlink()?;
         send(&netlink, ifindex, parent)?;
         let mut response = vec![0u8; RESPONSE_BYTES];
         while parse_messages(receive(&netlink, &mut response)?, name, &mut filters)? {}
@@ -83,7 +83,7 @@ fn tcx_programs(ifindex: u32, attach_type: libbpf_sys::bpf_attach_type) -> io::R
     }
 }
 
-fn open() -> io::Result<OwnedFd> {
+fn open_netlink() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     let fd = unsafe {
         libc::socket(
@@ -140,7 +140,7 @@ fn truncated() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the kernel's response is truncated")
 }
 
-/// Parses the messages of one response. Returns whether another one follows.
+/// Parses the messages of one response. Returns whether another response follows.
 fn parse_messages(mut response: &[u8], hook: &str, filters: &mut Vec<Filter>) -> io::Result<bool> {
     while !response.is_empty() {
         let length = response
@@ -170,7 +170,7 @@ fn parse_messages(mut response: &[u8], hook: &str, filters: &mut Vec<Filter>) ->
     Ok(true)
 }
 
-/// `None` for the chain itself, which the kernel lists without a handle before its filters.
+/// Parses one filter. `None` for the chain itself, which the kernel lists without a handle before the filters of the chain.
 fn parse_filter(body: &[u8], hook: &str) -> Option<Filter> {
     let handle = u32_at(body, 8)?;
     // Priority and protocol.

@@ -10,8 +10,9 @@ use sha2::{Digest as _, Sha256};
 const LABEL: &[u8] = b"linewarden eBPF instructions 1\0";
 /// `BPF_LD | BPF_IMM | BPF_DW`: a constant of 64 bits, in this instruction and the next.
 const LOAD_CONSTANT: u8 = 0x18;
-/// The constant is a map, or an address in a map's only value; both by the map's descriptor.
+/// Source register: the constant is the descriptor of a map.
 const MAP_FD: u8 = 1;
+/// Source register: the constant is the descriptor of a map with one value, and an offset in this value.
 const MAP_VALUE: u8 = 2;
 
 /// Bytes of a program's tag.
@@ -22,7 +23,7 @@ fn refers_to_map(instruction: &bpf_insn) -> bool {
 }
 
 /// SHA-256 over the instructions as they were passed to the kernel, with map names instead of map descriptors, which
-/// differ between loads. `None`: they refer to an unknown map.
+/// differ between loads. `None`: the instructions refer to an unknown map.
 pub(super) fn digest(instructions: &[bpf_insn], maps: &BTreeMap<i32, String>) -> Option<[u8; 32]> {
     let mut hash = Sha256::new();
     hash.update(LABEL);

@@ -18,7 +18,7 @@ use linewarden_evidence::encoding::{BpfAttachment, BpfMap, BpfProgram, Entry};
 use linewarden_evidence::statement::DataPlaneKind;
 use sha2::{Digest as _, Sha256};
 
-use self::contents::interface;
+use self::contents::interface_name;
 use super::Xdp;
 use crate::DataPlaneError;
 use crate::measurement::Measurement;
@@ -31,6 +31,7 @@ const FOREIGN_LABEL: &[u8] = b"linewarden foreign eBPF program 1\0";
 struct Programs {
     /// Names by kernel id.
     names: BTreeMap<u32, String>,
+    /// Each distinct program.
     entries: Vec<BpfProgram>,
 }
 
@@ -64,7 +65,7 @@ impl Xdp {
     /// Measures what the kernel runs for this gateway, from the network namespace of its interfaces.
     ///
     /// # Errors
-    /// Those of the kernel; a program whose tag differs from that of the loaded program.
+    /// Errors of the kernel, or the tag of a running program differs from the tag of the loaded program.
     pub fn measure(&self) -> Result<Measurement, DataPlaneError> {
         let object = self.skeleton.object();
         let maps: BTreeMap<i32, String> = object
@@ -103,7 +104,7 @@ impl Xdp {
         ifindex: u32,
         programs: &mut Programs,
     ) -> Result<Vec<BpfAttachment>, DataPlaneError> {
-        let name = interface(ifindex);
+        let name = interface_name(ifindex);
         let attachment = |hook: String, program: String| BpfAttachment {
             interface: name.clone(),
             hook,
@@ -180,7 +181,7 @@ fn definition(map: &Map<'_>, name: &str) -> Result<BpfMap, DataPlaneError> {
     })
 }
 
-/// Names of compiler sections are prefixed with the object's name.
+/// The name of a map. The object's name, which precedes the name of a compiler section, is removed.
 fn map_name(map: &Map<'_>) -> String {
     let name = map.name().to_string_lossy().into_owned();
     match name.rsplit_once('.') {

@@ -1,4 +1,4 @@
-//! Control protocols of the link, which pass if the operator has listed them.
+//! Control protocols of the link: the gate passes a control protocol if the operator has listed it.
 
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::verdict::Verdict::*;
@@ -6,12 +6,12 @@ use linewarden_protocol::verdict::Verdict::*;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 
-use super::{changed, end};
+use super::{end, with_byte};
 use crate::records::{Record, record};
 use crate::support::device::B;
 
-/// A message of each listed protocol to each of its addresses.
-fn control(protocol: ControlProtocol) -> Vec<Vec<u8>> {
+/// Messages of a protocol, one to each of its addresses.
+fn messages_of(protocol: ControlProtocol) -> Vec<Vec<u8>> {
     let to = |(mac, ether_type): &([u8; 6], u16)| {
         let to = Endpoint {
             mac: *mac,
@@ -27,7 +27,7 @@ fn control(protocol: ControlProtocol) -> Vec<Vec<u8>> {
     protocol.addresses().iter().map(to).collect()
 }
 
-/// A message of a protocol passes only if the operator has listed the protocols.
+/// Messages of all control protocols, which pass only if the operator has listed the protocols.
 pub(super) fn records(is_listed: bool) -> Vec<Record> {
     let mut records = Vec::new();
     for protocol in ControlProtocol::ALL {
@@ -37,9 +37,12 @@ pub(super) fn records(is_listed: bool) -> Vec<Record> {
             (false, true) => DropGateRole,
             (false, false) => DropGateType,
         };
-        for (number, frame) in control(*protocol).into_iter().enumerate() {
-            // The same message with another type, and to a host.
-            let (other_type, to_host) = (changed(frame.clone(), 13, 0xff), changed(frame.clone(), 0, 0x02));
+        for (number, frame) in messages_of(*protocol).into_iter().enumerate() {
+            // The same message with another Ethernet type, and the same message to a host.
+            let (other_type, to_host) = (
+                with_byte(frame.clone(), 13, 0xff),
+                with_byte(frame.clone(), 0, 0x02),
+            );
             let name = format!("{}, address {number}, listed {is_listed}", protocol.name());
             let record =
                 |name, frame: Vec<u8>, verdict| record(name, |_| {}, move |_| frame.clone(), verdict);

@@ -1,10 +1,10 @@
-//! ARP, and DHCP to all servers or to the servers that the operator has listed.
+//! ARP, DHCP to all servers, and DHCP to the servers that the operator has listed.
 
 use std::net::IpAddr;
 
 use linewarden_protocol::verdict::Verdict::*;
 
-use super::{ALL_NODES, Case, GLOBAL, LINK_LOCAL, between, changed, padded, ports};
+use super::{ALL_NODES, Case, GLOBAL, LINK_LOCAL, between, datagram, padded, with_byte};
 use crate::records::{Record, record};
 use crate::support::test_config::{DHCP_SERVER, DHCP_SERVER6};
 
@@ -14,15 +14,15 @@ pub(super) fn cases() -> Vec<Case> {
     let solicit = between(LINK_LOCAL, "ff02::1:2").dhcp();
     vec![
         ("an ARP request", arp.clone(), true),
-        ("an ARP reply", changed(arp.clone(), 21, 2), true),
+        ("an ARP reply", with_byte(arp.clone(), 21, 2), true),
         (
             "an ARP request in a VLAN",
             between("10.66.128.1", "10.66.0.9").vlan(9).arp_request(),
             true,
         ),
-        ("another operation of ARP", changed(arp.clone(), 21, 3), false),
-        ("ARP of another network", changed(arp.clone(), 16, 9), false),
-        ("ARP with longer addresses", changed(arp.clone(), 18, 8), false),
+        ("another operation of ARP", with_byte(arp.clone(), 21, 3), false),
+        ("ARP of another network", with_byte(arp.clone(), 16, 9), false),
+        ("ARP with longer addresses", with_byte(arp.clone(), 18, 8), false),
         ("ARP with padding", padded(&arp, 18), true),
         ("ARP with more than padding behind it", padded(&arp, 19), false),
         ("truncated ARP", arp[..41].to_vec(), false),
@@ -71,38 +71,38 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             "DHCP ports on IPv6",
-            ports(LINK_LOCAL, "ff02::1:2", (68, 67)),
+            datagram(LINK_LOCAL, "ff02::1:2", (68, 67)),
             false,
         ),
         (
             "DHCPv6 ports on IPv4",
-            ports("0.0.0.0", "255.255.255.255", (546, 547)),
+            datagram("0.0.0.0", "255.255.255.255", (546, 547)),
             false,
         ),
         (
             "DHCP server port from another port",
-            ports("0.0.0.0", "255.255.255.255", (69, 67)),
+            datagram("0.0.0.0", "255.255.255.255", (69, 67)),
             false,
         ),
         (
             "ports with the same sum",
-            ports("0.0.0.0", "255.255.255.255", (66, 69)),
+            datagram("0.0.0.0", "255.255.255.255", (66, 69)),
             false,
         ),
         (
             "ports with the same sum, IPv6",
-            ports(LINK_LOCAL, "ff02::1:2", (545, 548)),
+            datagram(LINK_LOCAL, "ff02::1:2", (545, 548)),
             false,
         ),
     ]
 }
 
-/// Servers that the operator has listed.
-pub(super) fn servers() -> Vec<Record> {
+/// DHCP to servers that the operator has listed, and to other servers.
+pub(super) fn listed_servers() -> Vec<Record> {
     let addresses = [DHCP_SERVER, DHCP_SERVER6].map(|server: IpAddr| server.to_string());
     let frames = [
         (
-            "DHCP to a server",
+            "DHCP to a listed server",
             between("10.66.128.1", &addresses[0]).dhcp(),
             PassAlways,
         ),
@@ -112,7 +112,7 @@ pub(super) fn servers() -> Vec<Record> {
             DropGate,
         ),
         (
-            "DHCPv6 to a server",
+            "DHCPv6 to a listed server",
             between(GLOBAL, &addresses[1]).dhcp(),
             PassAlways,
         ),
@@ -132,8 +132,8 @@ pub(super) fn servers() -> Vec<Record> {
             PassAlways,
         ),
         (
-            "a server's reply from a device",
-            ports(&addresses[0], "255.255.255.255", (67, 68)),
+            "a listed server's reply, sent by a device",
+            datagram(&addresses[0], "255.255.255.255", (67, 68)),
             DropGateRole,
         ),
     ];

@@ -1,10 +1,11 @@
-//! Reports of group membership (IGMP, MLD), which pass with a session.
+//! Reports of group membership (IGMP, MLD), which pass only with a session.
 
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::verdict::Verdict::*;
 
 use super::{
-    ALL_NODES, ALL_ROUTERS, Case, GLOBAL, LINK_LOCAL, REMOTE, SOLICITED, between, changed, end, with_session,
+    ALL_NODES, ALL_ROUTERS, Case, GLOBAL, LINK_LOCAL, REMOTE, SOLICITED, between, end, with_byte,
+    with_session,
 };
 use crate::records::{Record, record};
 use crate::support::device::A;
@@ -23,7 +24,7 @@ fn mld(from: &str, to: &str, hop_limit: u8, options: [u8; 6], message: &[u8]) ->
     between(from, to).ip_fields(0, 0, hop_limit).ip(0, &header)
 }
 
-/// Reports of group membership, and frames that resemble them.
+/// Reports of group membership, and frames that resemble reports. The case says whether a frame passes with a session.
 fn reports() -> Vec<Case> {
     const ALERT: [u8; 4] = [0x94, 4, 0, 0];
     const REPORT: [u8; 8] = [0x16, 0, 0, 0, 239, 1, 1, 1];
@@ -33,8 +34,8 @@ fn reports() -> Vec<Case> {
         report[0] = 143;
         report
     };
-    let kind = |kind: u8| changed(REPORT.to_vec(), 0, kind);
-    let kind6 = |kind: u8| changed(REPORT6[..24].to_vec(), 0, kind);
+    let kind = |kind: u8| with_byte(REPORT.to_vec(), 0, kind);
+    let kind6 = |kind: u8| with_byte(REPORT6[..24].to_vec(), 0, kind);
     vec![
         ("IGMP version 1", igmp(&ALERT, 1, "239.1.1.1", &kind(0x12)), true),
         ("IGMP version 2", igmp(&ALERT, 1, "239.1.1.1", &REPORT), true),
@@ -138,7 +139,7 @@ fn reports() -> Vec<Case> {
                 "ff02::16",
                 1,
                 ALERT6,
-                &changed(REPORT6.to_vec(), 1, 1),
+                &with_byte(REPORT6.to_vec(), 1, 1),
             ),
             false,
         ),
@@ -148,7 +149,7 @@ fn reports() -> Vec<Case> {
             false,
         ),
         (
-            "MLD behind evidence",
+            "MLD behind an evidence option",
             mld(LINK_LOCAL, "ff02::16", 1, [0x37, 4, 0, 0, 0, 0], &REPORT6),
             false,
         ),

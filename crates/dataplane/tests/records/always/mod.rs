@@ -1,5 +1,5 @@
-//! Frames that pass a gate without a session, frames that no device may send, and frames with options that pass with
-//! a session (LAP/1 1.4.17).
+//! Frames that pass a gate without a session, frames that no device is allowed to send, and frames with options that
+//! pass only with a session (LAP/1 1.4.17).
 
 mod control;
 mod dhcp;
@@ -18,18 +18,23 @@ use crate::support::fixture::TestFixture;
 use crate::support::test_config::TestConfig;
 
 const GROUP: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
-/// A link-local address of a device, and of another node.
+/// A link-local address of a device.
 const LINK_LOCAL: &str = "fe80::1:2";
+/// A link-local address of another node.
 const OTHER: &str = "fe80::9";
 const ALL_NODES: &str = "ff02::1";
 const ALL_ROUTERS: &str = "ff02::2";
 const SOLICITED: &str = "ff02::1:ff00:9";
-/// Behind the gateway, and in a device's own /64.
+/// An address behind the gateway.
 const REMOTE: &str = "fd77::9";
+/// An address in the devices' own /64.
 const SAME_PREFIX: &str = "fd66::1:99";
-const OWN: &str = "fd66::fe";
+/// The gateway's own address.
+const GATEWAY_IP: &str = "fd66::fe";
+/// A global address of a device.
 const GLOBAL: &str = "fd66::1:1";
 
+/// The endpoint with this address at the services' MAC address, or at a group MAC address.
 fn end(ip: &str) -> Endpoint {
     let ip: IpAddr = ip.parse().unwrap();
     Endpoint {
@@ -43,6 +48,7 @@ fn end(ip: &str) -> Endpoint {
     }
 }
 
+/// A frame from A's MAC address with the given IP addresses.
 fn between(from: &str, to: &str) -> FrameBuilder {
     let from = Endpoint {
         mac: A.mac(),
@@ -56,15 +62,16 @@ fn nd(from: &str, to: &str, kind: u8, body: &[u8]) -> Vec<u8> {
     between(from, to).ip_fields(0, 0, 255).icmpv6(kind, body)
 }
 
-fn ports(from: &str, to: &str, ports: (u16, u16)) -> Vec<u8> {
-    let (mut source, mut sink) = (end(from), end(to));
+/// A datagram from A's MAC address with the given IP addresses, source port and destination port.
+fn datagram(from: &str, to: &str, ports: (u16, u16)) -> Vec<u8> {
+    let (mut source, mut destination) = (end(from), end(to));
     source.mac = A.mac();
-    (source.port, sink.port) = ports;
-    FrameBuilder::new(source, sink).udp(&[7; 300])
+    (source.port, destination.port) = ports;
+    FrameBuilder::new(source, destination).udp(&[7; 300])
 }
 
 /// The frame with one byte replaced, for example a code, hop limit or length field.
-fn changed(mut frame: Vec<u8>, index: usize, value: u8) -> Vec<u8> {
+fn with_byte(mut frame: Vec<u8>, index: usize, value: u8) -> Vec<u8> {
     frame[index] = value;
     frame
 }
@@ -73,27 +80,27 @@ fn padded(frame: &[u8], bytes: usize) -> Vec<u8> {
     [frame, &vec![0xaa; bytes]].concat()
 }
 
-/// Name, frame, and whether the frame passes.
+/// A description, a frame, and whether the frame passes.
 type Case = (&'static str, Vec<u8>, bool);
 
-/// The verdict of the gate for a frame that does not pass.
-fn closed(frame: &[u8]) -> Verdict {
+/// The verdict of the gate for a frame of this Ethernet type that does not pass.
+fn drop_verdict(frame: &[u8]) -> Verdict {
     match (frame[12], frame[13]) {
         (0x08, 0x00) | (0x86, 0xdd) => DropGate,
         _ => DropGateType,
     }
 }
 
-fn listed() -> Vec<Record> {
+fn neighbor_and_dhcp_frames() -> Vec<Record> {
     let cases = neighbor::cases().into_iter().chain(dhcp::cases());
     let records = cases.map(|(name, frame, passes)| {
-        let verdict = if passes { PassAlways } else { closed(&frame) };
+        let verdict = if passes { PassAlways } else { drop_verdict(&frame) };
         record(name, |_| {}, move |_| frame.clone(), verdict)
     });
     records.collect()
 }
 
-/// Frames of routers, DHCP servers and bridges.
+/// Frames of routers, DHCP servers and bridges, which devices are not allowed to send.
 fn roles() -> Vec<(String, Vec<u8>)> {
     let llc = |mac: [u8; 6]| {
         let to = Endpoint {
@@ -109,27 +116,27 @@ fn roles() -> Vec<(String, Vec<u8>)> {
     let mut roles = vec![
         (
             "a DHCP server's reply".to_owned(),
-            ports("10.66.0.9", "255.255.255.255", (67, 68)),
+            datagram("10.66.0.9", "255.255.255.255", (67, 68)),
         ),
         (
             "a DHCP server's reply to one host".to_owned(),
-            ports("10.66.0.9", "10.66.128.2", (67, 68)),
+            datagram("10.66.0.9", "10.66.128.2", (67, 68)),
         ),
         (
             "a DHCPv6 server's reply".to_owned(),
-            ports(LINK_LOCAL, OTHER, (547, 546)),
+            datagram(LINK_LOCAL, OTHER, (547, 546)),
         ),
         (
             "a DHCP server's message from another port".to_owned(),
-            ports("10.66.0.9", "255.255.255.255", (30067, 68)),
+            datagram("10.66.0.9", "255.255.255.255", (30067, 68)),
         ),
         (
             "a DHCP server's message from a client's port".to_owned(),
-            ports("10.66.0.9", "10.66.128.2", (68, 68)),
+            datagram("10.66.0.9", "10.66.128.2", (68, 68)),
         ),
         (
             "a DHCPv6 server's message from another port".to_owned(),
-            ports(LINK_LOCAL, OTHER, (30547, 546)),
+            datagram(LINK_LOCAL, OTHER, (30547, 546)),
         ),
         (
             "a router advertisement".to_owned(),
@@ -172,7 +179,7 @@ fn with_session(w: &mut TestFixture) {
     w.open_bound(A, false);
 }
 
-fn forged_by_devices() -> Vec<Record> {
+fn role_frames_from_devices() -> Vec<Record> {
     let mut records = Vec::new();
     for (name, frame) in roles() {
         let same_frame = frame.clone();
@@ -188,8 +195,8 @@ fn forged_by_devices() -> Vec<Record> {
     records
 }
 
-/// Every type of ICMPv6, between neighbors.
-fn types() -> Vec<Record> {
+/// Every type of ICMPv6, between two link-local addresses.
+fn icmpv6_types() -> Vec<Record> {
     let types = (0..=255).map(|kind| {
         let verdict = match kind {
             133 | 135 | 136 => PassAlways,
@@ -213,26 +220,29 @@ fn types() -> Vec<Record> {
 }
 
 pub fn groups() -> Vec<Group> {
-    assert_eq!(gateway_end(true).ip, OWN.parse::<IpAddr>().unwrap());
-    let exact = || {
+    assert_eq!(gateway_end(true).ip, GATEWAY_IP.parse::<IpAddr>().unwrap());
+    let without_lists = || {
         let records = [
-            listed(),
+            neighbor_and_dhcp_frames(),
             neighbor::prefixes(),
-            forged_by_devices(),
-            types(),
+            role_frames_from_devices(),
+            icmpv6_types(),
             control::records(false),
         ];
         records.into_iter().flatten()
     };
-    let with_lists = || control::records(true).into_iter().chain(dhcp::servers());
+    let with_lists = || control::records(true).into_iter().chain(dhcp::listed_servers());
     let sealed_with_lists = TestConfig {
         lists: true,
         ..TestConfig::SEALED
     };
     vec![
-        group(TestConfig::BOUND, exact().chain(membership::records()).collect()),
+        group(
+            TestConfig::BOUND,
+            without_lists().chain(membership::records()).collect(),
+        ),
         group(TestConfig::LISTED, with_lists().collect()),
-        group(TestConfig::SEALED, exact().collect()),
+        group(TestConfig::SEALED, without_lists().collect()),
         group(sealed_with_lists, with_lists().collect()),
     ]
 }

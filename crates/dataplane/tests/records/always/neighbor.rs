@@ -1,16 +1,16 @@
-//! Neighbor discovery: its exact form, frames that resemble it, and the neighbors between which it passes.
+//! Neighbor discovery: exact messages, frames that resemble them, and the addresses between which messages pass.
 
 use std::net::Ipv6Addr;
 
 use linewarden_protocol::verdict::Verdict::*;
 
 use super::{
-    ALL_NODES, ALL_ROUTERS, Case, GLOBAL, LINK_LOCAL, OTHER, OWN, REMOTE, SAME_PREFIX, SOLICITED, between,
-    changed, nd, padded,
+    ALL_NODES, ALL_ROUTERS, Case, GATEWAY_IP, GLOBAL, LINK_LOCAL, OTHER, REMOTE, SAME_PREFIX, SOLICITED,
+    between, nd, padded, with_byte,
 };
 use crate::records::{Record, record};
 
-/// Four reserved bytes, a target, and options.
+/// The body of a message: four reserved bytes, a target, and options.
 fn target(ip: &str, options: &[u8]) -> Vec<u8> {
     let ip: Ipv6Addr = ip.parse().unwrap();
     [&[0; 4][..], &ip.octets(), options].concat()
@@ -21,7 +21,7 @@ fn options(count: usize) -> Vec<u8> {
     [14, 1, 1, 2, 3, 4, 5, 6].repeat(count)
 }
 
-/// Frames in the exact form and in other forms, and whether they pass without a session.
+/// Exact messages and frames that resemble them, and whether each frame passes without a session.
 pub(super) fn cases() -> Vec<Case> {
     let ns = |to: &str| nd(LINK_LOCAL, to, 135, &target(OTHER, &options(1)));
     let na = |from: &str, to: &str| nd(from, to, 136, &target(from, &[]));
@@ -65,7 +65,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             "a neighbor solicitation to the gateway",
-            nd(GLOBAL, OWN, 135, &target(OWN, &options(1))),
+            nd(GLOBAL, GATEWAY_IP, 135, &target(GATEWAY_IP, &options(1))),
             true,
         ),
         (
@@ -111,12 +111,12 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         (
             "a neighbor solicitation with a hop limit of 254",
-            changed(ns(SOLICITED), 21, 254),
+            with_byte(ns(SOLICITED), 21, 254),
             false,
         ),
         (
             "a neighbor solicitation with code 1",
-            changed(ns(SOLICITED), 55, 1),
+            with_byte(ns(SOLICITED), 55, 1),
             false,
         ),
         (
@@ -139,10 +139,10 @@ pub(super) fn cases() -> Vec<Case> {
             nd(LINK_LOCAL, SOLICITED, 135, &target(OTHER, &options(9))),
             false,
         ),
-        ("an option of length 0", changed(ns(SOLICITED), 79, 0), false),
+        ("an option of length 0", with_byte(ns(SOLICITED), 79, 0), false),
         (
             "an option beyond the packet",
-            changed(ns(SOLICITED), 79, 2),
+            with_byte(ns(SOLICITED), 79, 2),
             false,
         ),
         (
@@ -156,7 +156,7 @@ pub(super) fn cases() -> Vec<Case> {
                 LINK_LOCAL,
                 SOLICITED,
                 135,
-                &target(OTHER, &changed(vec![0; 64], 1, 8)),
+                &target(OTHER, &with_byte(vec![0; 64], 1, 8)),
             ),
             true,
         ),
@@ -191,9 +191,10 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Unicast neighbor discovery with two of the devices' prefixes on one link, and with a part of one /64.
+/// Unicast neighbor discovery if the devices have two prefixes on one link, a part of a /64, or only IPv4 prefixes.
 pub(super) fn prefixes() -> Vec<Record> {
     const SECOND: &str = "fd66:0:0:1::9";
+    // Prefixes of the devices, and whether a solicitation passes between each of the pairs below.
     let sets: [(&'static [&'static str], [bool; 5]); 3] = [
         (
             &["10.66.0.0/16", "fd66::/64", "fd66:0:0:1::/64"],
@@ -206,10 +207,10 @@ pub(super) fn prefixes() -> Vec<Record> {
         (&["10.66.0.0/16"], [false; 5]),
     ];
     let pairs = [
-        ("one prefix to the other", GLOBAL, SECOND),
-        ("the other prefix", SECOND, GLOBAL),
-        ("a device to its /64", "fd66::1", SAME_PREFIX),
-        ("a foreign source to its /64", "fd77::8", REMOTE),
+        ("the first prefix to the second", GLOBAL, SECOND),
+        ("the second prefix to the first", SECOND, GLOBAL),
+        ("a device to its own /64", "fd66::1", SAME_PREFIX),
+        ("a foreign source to its own /64", "fd77::8", REMOTE),
         ("a device to a service", GLOBAL, REMOTE),
     ];
     let mut records = Vec::new();

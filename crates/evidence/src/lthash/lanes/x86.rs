@@ -121,7 +121,7 @@ impl Leaves for Lanes8 {
         Self(unsafe { transmute::<[u16; 2 * LEAVES], __m256i>(*halves) })
     }
     #[inline(always)]
-    fn rows([a, b, c, d, e, f, g, h]: [Self; 8]) -> [Self; LEAVES] {
+    fn transpose([a, b, c, d, e, f, g, h]: [Self; 8]) -> [Self; LEAVES] {
         // SAFETY: values of this type exist only where the CPU has AVX2.
         let [a, b, c, d, e, f, g, h] = unsafe { transposed8([a.0, b.0, c.0, d.0, e.0, f.0, g.0, h.0]) };
         [
@@ -152,7 +152,7 @@ static BY_16: OpaqueConstant = OpaqueConstant(UnsafeCell::new([
     13,
 ]));
 
-/// Rotation by whole bytes is a shuffle, otherwise two shifts.
+/// Rotates each word right by `BITS`: with one shuffle for whole bytes, else with two shifts.
 ///
 /// # Safety
 /// The CPU has AVX2. (Not marked with `target_feature`, because such functions are not reliably inlined.)

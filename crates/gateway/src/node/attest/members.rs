@@ -21,7 +21,8 @@ struct Member {
     group: u32,
     enrolled_at: EnrollmentTime,
     port: u16,
-    /// The address of challenges without a session: the last known address, or the address at enrollment.
+    /// The address of challenges without a session: the last known address, or the address at enrollment. `None` if no
+    /// address is known, or if another gateway challenges the prover.
     address: Option<IpAddr>,
     /// The address from which the prover has sent a proof: the address is reachable, not invented.
     proven_address: Option<IpAddr>,
@@ -43,8 +44,8 @@ struct PeriodKey {
 pub(super) struct ProverRequest {
     pub(super) to: SocketAddr,
     pub(super) request: AttestRequest,
-    /// Whether the device is excused if nothing can be sent to the address. A device can choose any address for its
-    /// sessions, but an address from which it has sent a proof is reachable.
+    /// Whether the device does not count as missed if nothing can be sent to the address. A device can choose any
+    /// address for its sessions, but an address from which it has sent a proof is reachable.
     pub(super) is_excused: bool,
 }
 
@@ -56,10 +57,11 @@ struct LoadedKeys {
     upto: u64,
     /// The revision that is loaded after the last part of the current request.
     requested_upto: u64,
-    /// The reference values of the keys.
+    /// Digest of the reference values from which the keys were derived.
     reference_digest: u64,
 }
 
+/// All provers of this gateway, and the progress of loading their keys.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     members: HashMap<DeviceId, Member>,
@@ -88,20 +90,20 @@ impl Member {
         key.filter(|key| key.period == period)
     }
 
-    /// Whether the device is excused if nothing can be sent to this address: only if it has sent a proof from this
-    /// address. The device may have chosen any other address, even in an expired session.
+    /// Whether the device does not count as missed if nothing can be sent to this address: only if it has sent a proof
+    /// from this address. The device may have chosen any other address, even in an expired session.
     fn is_excused(&self, address: IpAddr) -> bool {
         self.proven_address == Some(address)
     }
 
-    /// Returns the address of a challenge without a session: the last address, or for the last challenge of a round the
-    /// address from which the device has sent a proof. An attacker who replays a RESPONSE from another address
-    /// determines the session's address; a device that is challenged only at that address could never send a proof
-    /// again.
+    /// Returns the address of a challenge without a session: the last known address. For the last challenge of a round
+    /// (`is_last`), returns the address from which the device has sent a proof, if any. An attacker who replays a
+    /// RESPONSE from another address determines the session's address; a device that is challenged only at that address
+    /// could never send a proof again.
     fn address_without_session(&self, is_last: bool) -> Option<IpAddr> {
-        let last = self.address?;
+        let last_known = self.address?;
         let proven = self.proven_address.filter(|_| is_last);
-        Some(proven.unwrap_or(last))
+        Some(proven.unwrap_or(last_known))
     }
 }
 
@@ -120,8 +122,8 @@ impl Members {
         })
     }
 
-    /// Returns which keys to request: a period, and the revision after which provers have changed. The keys of
-    /// `periods_in_use` must not be replaced.
+    /// Returns a period whose keys must be requested, and the revision up to which these keys are loaded. Records the
+    /// request. `None` if all keys are loaded. The keys of `periods_in_use` must not be replaced.
     pub(super) fn keys_to_request(
         &mut self,
         plan: &Plan,
@@ -403,7 +405,10 @@ mod tests {
         let addresses = challenged_at(|member| member.address = Some(OTHER_ADDRESS));
         assert_eq!(addresses, [other_address, first_address]);
         let unknown_address = challenged_at(|member| member.address = None);
-        assert_eq!(unknown_address, [None; 2], "another gateway challenges it");
+        assert_eq!(
+            unknown_address, [None; 2],
+            "another gateway challenges the prover"
+        );
         let member = members.members.get_mut(&DEVICE).unwrap();
         member.address = other_address;
         let proven = ProverObservation {

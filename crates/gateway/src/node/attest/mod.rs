@@ -71,6 +71,7 @@ pub(super) struct Attestation {
     open_rounds: Vec<OpenAttestationRound>,
     /// Backoff after a failed draw of random bytes.
     random_backoff: Backoff,
+    /// Outcomes that the controller has not appraised yet, oldest first.
     outcomes: VecDeque<RoundOutcome>,
     unreachable: HashMap<GroupName, UnreachableGroup>,
     appraise_channel: Channel,
@@ -87,7 +88,7 @@ impl Attestation {
         })
     }
 
-    /// Returns the period of the next round: the running period, once its keys are loaded.
+    /// Returns the period of the next round: the running period, if its keys are loaded.
     fn provable_period(&self) -> Option<PeriodStart> {
         let plan = self.plan.as_ref()?;
         self.members.has_keys(&plan.running, plan).then_some(plan.running)
@@ -175,7 +176,7 @@ impl Node {
         let Some(plan) = &attestation.plan else {
             return requests;
         };
-        // Keys of another period must not replace the keys of these periods.
+        // The keys of these periods must not be replaced.
         let periods_in_use: Vec<Period> = attestation
             .open_rounds
             .iter()
@@ -268,7 +269,7 @@ impl Node {
             );
             self.audit.record(AuditEvent::Quarantined { device, reason });
             // The feed reports the quarantine to all gateways. This gateway applies the quarantine at once, because the
-            // registry may fail before the feed reports it. A later release that the feed has already reported takes precedence.
+            // registry may fail before. A later release that the feed has already reported takes precedence.
             if self.blocked.is_released_after(device, revision) {
                 continue;
             }
@@ -301,7 +302,7 @@ impl Node {
             tracing::warn!(
                 group = %outcome.group, count = requested, rounds = excused_max,
                 action = "check the network and the reference value of the group",
-                "no proof received from any device of the group; this round and further such rounds, `rounds` in all, cause no quarantine"
+                "no proof received from any device of the group; up to `rounds` such rounds cause no quarantine"
             );
         }
         self.audit.record(AuditEvent::GroupOutage {

@@ -38,7 +38,7 @@ const UNREACHABLE_LOG_NS: u64 = 3_600_000_000_000;
 struct RequestedProver {
     prover: QueuedProver,
     address: IpAddr,
-    /// Whether the device is excused if the challenge cannot be sent.
+    /// Whether the device does not count as missed if the challenge cannot be sent.
     is_excused: bool,
     /// Whether the kernel has accepted the challenge.
     is_sent: bool,
@@ -57,9 +57,9 @@ struct RepeatedRequest {
 impl RepeatedRequest {
     /// Returns the address for which a proof with this response time counts: a proof that arrived before the last
     /// challenge belongs to an earlier challenge. `first` is the address of the first challenge. The resolution of
-    /// response times is a clock tick plus a fraction of the round.
-    fn proof_address(&self, elapsed_ms: u32, first: Option<IpAddr>, timeout_ms: u64) -> IpAddr {
-        let resolution_ms = 10 + timeout_ms / 2_048;
+    /// response times is a clock tick (at most 10 ms) plus a fraction of the round.
+    fn proof_address(&self, elapsed_ms: u32, first: Option<IpAddr>, response_ms: u64) -> IpAddr {
+        let resolution_ms = 10 + response_ms / 2_048;
         let earlier = self.previous_address.or(first);
         match u64::from(elapsed_ms) + resolution_ms < u64::from(self.at_ms) {
             true => earlier.unwrap_or(self.address),
@@ -76,9 +76,12 @@ pub(super) struct OpenAttestationRound {
     open_group: OpenGroup,
     feed_revision: Revision,
     started: Clock,
+    /// Response time of the group; later proofs count as late.
     response_ms: u64,
+    /// End of the round, monotonic clock.
     until_ns: u64,
-    /// Provers that are still to be challenged in this pass.
+    /// Provers that are still to be challenged in this pass. The first pass contains all provers, later passes the
+    /// provers without a proof.
     queue: Vec<QueuedProver>,
     /// Challenged provers without a proof so far.
     pending: Vec<RequestedProver>,
@@ -88,8 +91,11 @@ pub(super) struct OpenAttestationRound {
     unreachable: HashSet<DeviceId>,
     send_error: Option<DataPlaneError>,
     observations: Vec<ProverObservation>,
+    /// The longest response time so far.
     last_proof_ms: u32,
+    /// Number of passes after the first pass.
     repeats: usize,
+    /// When the round must continue, monotonic clock.
     due_ns: u64,
 }
 
@@ -154,14 +160,15 @@ impl OpenAttestationRound {
             feed_revision: self.feed_revision,
             duration_ms: age_ns / 1_000_000,
             ended_ns: clock.boot_ns,
-            last_verdict_ms: self.last_proof_ms,
+            last_proof_ms: self.last_proof_ms,
             observations: self.observations,
         }
     }
 }
 
 impl Attestation {
-    /// Returns the number of the next round. Numbers with the parity of an open round are skipped.
+    /// Returns the number of the next round, if another round may be open. Numbers with the parity of an open round are
+    /// skipped.
     fn next_number(&self) -> Option<RoundNumber> {
         let is_free = |number: &u32| {
             let mut open = self.open_rounds.iter();
@@ -180,8 +187,8 @@ impl Attestation {
             .collect()
     }
 
-    /// Returns when a round can be opened, monotonic clock. `None` while keys or round numbers are
-    /// missing.
+    /// Returns when a round can be opened, monotonic clock. `None` while keys or round numbers are missing, or
+    /// [`ROUNDS_MAX`] rounds are open.
     pub(super) fn next_open_ns(&self) -> Option<u64> {
         let due_ns = self.schedule.due_ns(&self.open_groups())?;
         self.next_number().and(self.provable_period())?;
@@ -296,7 +303,8 @@ impl Node {
         }
     }
 
-    /// Sends challenges, reads proofs, and ends the round when all provers have sent a proof or the time has expired.
+    /// Sends challenges and reads proofs. Returns the round; `None` if the round has ended, because all provers have
+    /// sent a proof, the time has expired, or the proofs cannot be read.
     fn continue_round(
         &mut self,
         attestation: &mut Attestation,
@@ -314,7 +322,7 @@ impl Node {
                 .map(|provers| running.collect_proofs(provers));
             if let Some(Err(error)) = result {
                 // A prover must not count as missed because reading the proofs failed.
-                tracing::error!(%error, round = %running.round.number, "reading proofs failed; the round is canceled and counts for no quarantine");
+                tracing::error!(%error, round = %running.round.number, "reading proofs failed; the round is canceled and does not count towards quarantine");
                 return None;
             }
             let is_done = running.queue.is_empty() && running.pending.is_empty();
@@ -330,12 +338,13 @@ impl Node {
         Some(running)
     }
 
+    /// Starts the next pass if it is due, and schedules the next read of the proofs.
     fn schedule_poll(&mut self, running: &mut OpenAttestationRound, clock: Clock) {
         let now_ns = clock.monotonic_ns;
-        let since_ns = now_ns.saturating_sub(running.started.monotonic_ns);
+        let elapsed_ns = now_ns.saturating_sub(running.started.monotonic_ns);
         let repeat = REPEATS_PERCENT.get(running.repeats);
         let repeat_ns = repeat.map(|percent| running.response_ms * percent * 10_000);
-        if repeat_ns.is_some_and(|repeat_ns| since_ns >= repeat_ns) {
+        if repeat_ns.is_some_and(|repeat_ns| elapsed_ns >= repeat_ns) {
             running.repeats += 1;
             running.queue = running.pending.iter().map(|target| target.prover).collect();
         }
@@ -402,9 +411,9 @@ impl Node {
         }
     }
 
-    /// Sends until the kernel accepts no more; returns how many of `requested` were sent or failed. In the first pass,
-    /// excused devices to which nothing can be sent are removed from `requested`, so they do not count as missed. Later
-    /// passes contain only devices that were challenged before.
+    /// Sends challenges until the kernel accepts no more. In the first pass, excused devices to which nothing can be
+    /// sent are removed from `requested`, so they do not count as missed. Later passes contain only devices that were
+    /// challenged before. Returns how many devices at the start of `requested` need no further attempt.
     fn send(
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
@@ -484,7 +493,7 @@ impl Node {
             tracing::warn!(
                 %group, count = devices, error,
                 action = "check interfaces and routes (`ip link`, `ip route`)",
-                "no challenge can be sent to some devices of the group; the round counts for no quarantine of these devices"
+                "no challenge can be sent to some devices of the group; the round does not count towards their quarantine"
             );
             self.audit.record(AuditEvent::DevicesUnreachable {
                 round: running.round.number.0,

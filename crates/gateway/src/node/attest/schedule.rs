@@ -6,8 +6,8 @@ use linewarden_registry::GroupName;
 /// Minimum to which a short interval reduces a group's response time, ms.
 const RESPONSE_MS_MIN: u64 = 1_000;
 
-/// Returns the response time of a group, ms: at most a quarter of the interval or [`RESPONSE_MS_MIN`], whichever is
-/// longer. A round with a missing proof is open for twice the response time.
+/// Returns the response time of a group, ms: the configured timeout, limited to a quarter of the interval or to
+/// [`RESPONSE_MS_MIN`], whichever is longer. A round with a missing proof is open for twice the response time.
 fn response_ms(plan: &GroupPlan) -> u64 {
     let quarter_ms = u64::from(plan.policy.every_s) * 250;
     u64::from(plan.policy.proof_timeout_ms).min(quarter_ms.max(RESPONSE_MS_MIN))
@@ -84,8 +84,8 @@ impl Schedule {
         Some(group.id)
     }
 
-    /// Takes the group that has been due longest, of the due groups that may have a round besides the open rounds. The
-    /// group's next round is due an interval later. `jitter` is random.
+    /// Returns the group that has been due longest. Groups that may have no round besides the open rounds are skipped.
+    /// The group's next round is due an interval later. `jitter` is a random number.
     pub(super) fn take_due(&mut self, now_ns: u64, jitter: u64, open: &[OpenGroup]) -> Option<DueRound> {
         let long_ms = self.long_ms();
         let group = self
@@ -109,7 +109,8 @@ impl Schedule {
         })
     }
 
-    /// Returns when the next of the groups that may have a round besides the open rounds is due, monotonic clock.
+    /// Returns when the next group is due, monotonic clock. Groups that may have no round besides the open rounds are
+    /// skipped.
     pub(super) fn due_ns(&self, open: &[OpenGroup]) -> Option<u64> {
         let long_ms = self.long_ms();
         let groups = self.groups.iter();
@@ -119,8 +120,8 @@ impl Schedule {
             .min()
     }
 
-    /// Returns the duration above which an open round counts as long, ms: half of the shortest interval, and at least 2
-    /// s.
+    /// Returns the duration above which an open round counts as long, ms: half of the shortest interval, and at least
+    /// 2 s.
     fn long_ms(&self) -> u64 {
         let every_s = self.groups.iter().map(|group| group.plan.policy.every_s).min();
         (u64::from(every_s.unwrap_or_default()) * 500).max(2 * RESPONSE_MS_MIN)

@@ -1,5 +1,6 @@
 //! Provers at a gateway whose data plane does not attest: they are served like other devices, but not challenged. The
-//! gateway reports them, because their previous gateway finds them unreachable, which causes no quarantine.
+//! gateway logs these provers, because no other gateway does. The previous gateway of such a prover finds the prover
+//! unreachable, which causes no quarantine.
 
 use std::collections::HashSet;
 
@@ -20,10 +21,11 @@ const POLL_NS: u64 = 5_000_000_000;
 #[derive(Debug, Default)]
 pub(in crate::node) struct UnattestedProvers {
     provers: HashSet<DeviceId>,
+    /// The revision up to which `provers` is complete.
     upto: u64,
     due_ns: u64,
     channel: Channel,
-    /// Provers that were reported.
+    /// Provers that were logged.
     logged: HashSet<DeviceId>,
 }
 
@@ -67,7 +69,7 @@ impl Node {
         self.update_not_attested();
     }
 
-    /// Reports provers that are new at this gateway.
+    /// Counts the provers at this gateway, and logs new provers.
     pub(in crate::node) fn update_not_attested(&mut self) {
         let UnattestedProvers { provers, logged, .. } = &mut self.unattested;
         if provers.is_empty() {

@@ -15,7 +15,7 @@ pub(super) struct Entry {
     pub(super) older: u32,
     /// The device's count of authentications at the last scan.
     pub(super) last_count: u32,
-    /// State of the policy.
+    /// State of the device in its policy.
     pub(super) policy_state: u8,
 }
 
@@ -25,7 +25,7 @@ const _: () = assert!(size_of::<Entry>() == 24);
 #[derive(Debug, Default)]
 pub(super) struct Slab {
     entries: Vec<Entry>,
-    free: Vec<u32>,
+    free_indexes: Vec<u32>,
 }
 
 impl Slab {
@@ -38,36 +38,36 @@ impl Slab {
             last_count,
             policy_state,
         };
-        if let Some(at) = self.free.pop()
-            && let Some(free_entry) = self.entries.get_mut(at as usize)
+        if let Some(index) = self.free_indexes.pop()
+            && let Some(free_entry) = self.entries.get_mut(index as usize)
         {
             *free_entry = entry;
-            return at;
+            return index;
         }
         self.entries.push(entry);
         u32::try_from(self.entries.len() - 1).unwrap_or(NONE)
     }
 
     /// Frees an entry that is in no queue.
-    pub(super) fn remove(&mut self, at: u32) {
-        self.free.push(at);
+    pub(super) fn remove(&mut self, index: u32) {
+        self.free_indexes.push(index);
     }
 
-    pub(super) fn get(&self, at: u32) -> Option<&Entry> {
-        self.entries.get(at as usize)
+    pub(super) fn get(&self, index: u32) -> Option<&Entry> {
+        self.entries.get(index as usize)
     }
 
-    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Entry> {
-        self.entries.get_mut(at as usize)
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(index as usize)
     }
 
     /// Number of entries in queues.
     pub(super) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.entries.len() - self.free_indexes.len()
     }
 }
 
-/// A queue: entries are added at the head, and removed at the tail or anywhere.
+/// A queue: entries are added at the head, and removed at any position.
 #[derive(Debug)]
 pub(super) struct List {
     head: u32,
@@ -94,21 +94,21 @@ impl List {
         self.tail
     }
 
-    pub(super) fn push(&mut self, slab: &mut Slab, at: u32) {
-        if let Some(entry) = slab.get_mut(at) {
+    pub(super) fn push(&mut self, slab: &mut Slab, index: u32) {
+        if let Some(entry) = slab.get_mut(index) {
             (entry.newer, entry.older) = (NONE, self.head);
         }
         match slab.get_mut(self.head) {
-            Some(head) => head.newer = at,
-            None => self.tail = at,
+            Some(head) => head.newer = index,
+            None => self.tail = index,
         }
-        self.head = at;
+        self.head = index;
         self.len += 1;
     }
 
     /// Removes an entry from this queue.
-    pub(super) fn unlink(&mut self, slab: &mut Slab, at: u32) {
-        let Some(&Entry { newer, older, .. }) = slab.get(at) else {
+    pub(super) fn unlink(&mut self, slab: &mut Slab, index: u32) {
+        let Some(&Entry { newer, older, .. }) = slab.get(index) else {
             return;
         };
         match slab.get_mut(newer) {

@@ -5,13 +5,13 @@
 //! during a scan: the line contains the count of authentications and the expiry of the last session, and neither
 //! decreases. An earlier value is therefore a lower bound, and an order by lower bounds is sufficient: the first device
 //! is read again, and if its bound was too low, the device is moved.
-//! [`EventKind::Session`](linewarden_dataplane::EventKind::Session) is not sufficient: renewals cause none, and events
-//! are lost in a flood.
+//! [`EventKind::Session`](linewarden_dataplane::EventKind::Session) would not be sufficient: a renewal causes no event,
+//! and events are lost in a flood.
 //!
-//! | policy | order | memory per device | an eviction |
+//! | policy | order | memory per device | cost of an eviction |
 //! |---|---|---|---|
 //! | [`Sieve`] | one queue with a hand (Zhang et al., NSDI 2024) | 24 B | O(1) amortized |
-//! | [`S3Fifo`] | small and main queue, and a ghost queue (Yang et al., SOSP 2023) | 24 B, and 40 B a ghost | O(1) amortized |
+//! | [`S3Fifo`] | small and main queue, and a ghost queue (Yang et al., SOSP 2023) | 24 B; per ghost 40 B | O(1) amortized |
 //! | [`Ordered`] by last use: LRU | by expiry of the last session, to the second | 32 B | O(log n) |
 //! | [`Ordered`] by uses: LFU | by authentications since insertion, without aging | 32 B | O(log n) |
 
@@ -68,7 +68,7 @@ impl Eviction {
     }
 }
 
-/// The position of a device in the order.
+/// Identifies the entry of a device in its policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EvictionHandle(u32);
 
@@ -77,7 +77,7 @@ pub(super) struct EvictionHandle(u32);
 pub(super) struct Uses {
     /// Count of authentications, modulo 2^24: the generation in the commit word.
     pub(super) count: u32,
-    /// When the last session expires, boot-time seconds; 0 before the first.
+    /// When the last session expires, boot-time seconds; 0 before the first session.
     pub(super) until_s: u32,
 }
 
@@ -85,8 +85,9 @@ impl Uses {
     /// A device that has never authenticated.
     pub(super) const NONE: Self = Self { count: 0, until_s: 0 };
 
-    /// Returns the count after the authentication that causes the insertion; this authentication is not a use.
-    fn expected(self) -> u32 {
+    /// Returns the count after the authentication that causes the insertion. This authentication does not count as a
+    /// use.
+    fn count_after_admission(self) -> u32 {
         self.count.wrapping_add(1) & COUNT_MASK
     }
 
@@ -102,7 +103,7 @@ impl Uses {
 
 const COUNT_MASK: u32 = 0xff_ffff;
 
-/// An order of the devices in the data plane.
+/// An eviction policy, with its order of the devices in the data plane.
 pub(super) trait Policy: Send {
     /// Adds a device.
     fn insert(&mut self, device: DeviceId, uses: Uses) -> EvictionHandle;
@@ -110,7 +111,7 @@ pub(super) trait Policy: Send {
     /// Removes a device.
     fn remove(&mut self, handle: EvictionHandle);
 
-    /// Returns the next device to evict; the caller evicts it. `uses_of` returns `None` for a device that must stay.
+    /// Returns the next device to evict; the caller then removes it. `uses_of` returns `None` for a device that must stay.
     /// The result is `None` if no device may be evicted or the scan was too long: the next call continues the scan.
     fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId>;
 }

@@ -1,8 +1,9 @@
-//! LRU and LFU: the device with the smallest number is evicted.
+//! LRU and LFU: the device with the smallest sort value is evicted. The sort value is the expiry of the last session
+//! (LRU) or the number of authentications (LFU).
 //!
-//! Numbers only grow. A device is ordered by its number at the last scan. The first device of the order is read again:
-//! if its number has grown, the device is moved; otherwise, it is evicted. This finds the smallest number, with one
-//! step for each device that was used since the last scan.
+//! Sort values only grow. The order contains each device's sort value at the last scan. A scan reads the first device
+//! of the order again: if its sort value has grown, the device is moved; otherwise, the device is evicted. This finds
+//! the smallest sort value, with one step for each device that was used since the last scan.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use linewarden_protocol::ids::DeviceId;
 
 use super::{EvictionHandle, Policy, SCAN_STEPS_MAX, Uses};
 
-/// The meaning of the number by which devices are ordered.
+/// The meaning of the sort values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SortKey {
     /// The expiry of the last session: least recently used.
@@ -24,11 +25,11 @@ struct Entry {
     device: DeviceId,
     /// The device's count of authentications at insertion.
     count_at_insertion: u32,
-    /// The number by which the device is ordered.
-    number: u32,
+    /// The sort value at the last scan.
+    sort_value: u32,
 }
 
-/// Number and index of an entry.
+/// Sort value and index of an entry.
 type OrderKey = (u32, u32);
 
 /// The order. A device needs 16 B, and about as much in the tree.
@@ -36,12 +37,12 @@ type OrderKey = (u32, u32);
 pub(super) struct Ordered {
     sort_key: SortKey,
     entries: Vec<Entry>,
-    free: Vec<u32>,
+    free_indexes: Vec<u32>,
     order: BTreeSet<OrderKey>,
-    /// The largest number so far.
+    /// The largest sort value so far.
     largest: u32,
-    /// The position up to which a scan found no device to evict.
-    passed: Option<OrderKey>,
+    /// The position up to which (inclusive) a scan found no device to evict.
+    scanned_up_to: Option<OrderKey>,
 }
 
 impl Ordered {
@@ -49,85 +50,90 @@ impl Ordered {
         Self {
             sort_key,
             entries: Vec::new(),
-            free: Vec::new(),
+            free_indexes: Vec::new(),
             order: BTreeSet::new(),
             largest: 0,
-            passed: None,
+            scanned_up_to: None,
         }
     }
 
-    fn number(&self, entry: &Entry, uses: Uses) -> u32 {
+    fn sort_value(&self, entry: &Entry, uses: Uses) -> u32 {
         match self.sort_key {
             SortKey::LastUse => uses.until_s,
             SortKey::Uses => uses.since(entry.count_at_insertion),
         }
     }
 
+    /// Returns the first position that the current scan has not read.
     fn next(&self) -> Option<OrderKey> {
-        match self.passed {
+        match self.scanned_up_to {
             None => self.order.first().copied(),
-            Some((number, at)) => self.order.range((number, at.saturating_add(1))..).next().copied(),
+            Some((value, index)) => self
+                .order
+                .range((value, index.saturating_add(1))..)
+                .next()
+                .copied(),
         }
     }
 }
 
 impl Policy for Ordered {
     fn insert(&mut self, device: DeviceId, uses: Uses) -> EvictionHandle {
-        let number = match self.sort_key {
+        let sort_value = match self.sort_key {
             // The device's first session is about to start.
             SortKey::LastUse => uses.until_s.max(self.largest),
             SortKey::Uses => 0,
         };
         let entry = Entry {
             device,
-            count_at_insertion: uses.expected(),
-            number,
+            count_at_insertion: uses.count_after_admission(),
+            sort_value,
         };
-        let at = match self.free.pop() {
-            Some(at) => {
-                if let Some(free_entry) = self.entries.get_mut(at as usize) {
+        let index = match self.free_indexes.pop() {
+            Some(index) => {
+                if let Some(free_entry) = self.entries.get_mut(index as usize) {
                     *free_entry = entry;
                 }
-                at
+                index
             }
             None => {
                 self.entries.push(entry);
                 u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
             }
         };
-        self.order.insert((number, at));
-        EvictionHandle(at)
+        self.order.insert((sort_value, index));
+        EvictionHandle(index)
     }
 
-    fn remove(&mut self, EvictionHandle(at): EvictionHandle) {
-        if let Some(entry) = self.entries.get(at as usize)
-            && self.order.remove(&(entry.number, at))
+    fn remove(&mut self, EvictionHandle(index): EvictionHandle) {
+        if let Some(entry) = self.entries.get(index as usize)
+            && self.order.remove(&(entry.sort_value, index))
         {
-            self.free.push(at);
+            self.free_indexes.push(index);
         }
     }
 
     fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId> {
         for _ in 0..SCAN_STEPS_MAX {
-            let Some((known_number, at)) = self.next() else {
-                self.passed = None;
+            let Some((known_value, index)) = self.next() else {
+                self.scanned_up_to = None;
                 return None;
             };
-            let entry = self.entries.get(at as usize)?;
+            let entry = self.entries.get(index as usize)?;
             let Some(uses) = uses_of(entry.device) else {
-                self.passed = Some((known_number, at));
+                self.scanned_up_to = Some((known_value, index));
                 continue;
             };
-            let (device, number) = (entry.device, self.number(entry, uses));
-            if number <= known_number {
-                self.passed = None;
+            let (device, sort_value) = (entry.device, self.sort_value(entry, uses));
+            if sort_value <= known_value {
+                self.scanned_up_to = None;
                 return Some(device);
             }
-            self.order.remove(&(known_number, at));
-            self.order.insert((number, at));
-            self.largest = self.largest.max(number);
-            if let Some(entry) = self.entries.get_mut(at as usize) {
-                entry.number = number;
+            self.order.remove(&(known_value, index));
+            self.order.insert((sort_value, index));
+            self.largest = self.largest.max(sort_value);
+            if let Some(entry) = self.entries.get_mut(index as usize) {
+                entry.sort_value = sort_value;
             }
         }
         None

@@ -1,7 +1,8 @@
 //! SIEVE (Zhang et al., NSDI 2024).
 //!
-//! New devices are added at the head. A hand moves from the tail to the head, skips devices that were used since its
-//! last visit, and evicts the first other device. The next scan continues at that position.
+//! New devices are added at the head. A hand moves from the tail to the head. The hand skips devices that were used
+//! since its last visit, and stops at the first device without a use: this device is evicted. The next scan continues
+//! there.
 
 use linewarden_protocol::ids::DeviceId;
 
@@ -28,17 +29,17 @@ impl Default for Sieve {
 
 impl Policy for Sieve {
     fn insert(&mut self, device: DeviceId, uses: Uses) -> EvictionHandle {
-        let at = self.slab.add(device, uses.expected(), 0);
-        self.queue.push(&mut self.slab, at);
-        EvictionHandle(at)
+        let index = self.slab.add(device, uses.count_after_admission(), 0);
+        self.queue.push(&mut self.slab, index);
+        EvictionHandle(index)
     }
 
-    fn remove(&mut self, EvictionHandle(at): EvictionHandle) {
-        if self.hand == at {
-            self.hand = self.slab.get(at).map_or(NONE, |entry| entry.newer);
+    fn remove(&mut self, EvictionHandle(index): EvictionHandle) {
+        if self.hand == index {
+            self.hand = self.slab.get(index).map_or(NONE, |entry| entry.newer);
         }
-        self.queue.unlink(&mut self.slab, at);
-        self.slab.remove(at);
+        self.queue.unlink(&mut self.slab, index);
+        self.slab.remove(index);
     }
 
     fn victim(&mut self, uses_of: &dyn Fn(DeviceId) -> Option<Uses>) -> Option<DeviceId> {

@@ -22,7 +22,8 @@ impl Cache {
         }
     }
 
-    /// Inserts a device because of its authentication; the counter of its line has any value.
+    /// Inserts a device and counts the authentication that causes the insertion. The line's count before is an
+    /// arbitrary value, `id - 2` modulo 2^24.
     pub(super) fn insert(&mut self, id: u64) {
         let count = COUNT_MASK.wrapping_sub(1).wrapping_add(id as u32) & COUNT_MASK;
         let handle = self.policy.insert(DeviceId(id), Uses { count, until_s: 0 });
@@ -62,7 +63,7 @@ fn a_policy_evicts_only_devices_that_may_leave() {
         assert_eq!(cache.evict(), None);
         (1..=30).for_each(|id| cache.insert(id));
         assert_eq!(cache.evict_except(|_| true), None, "{eviction:?}");
-        // The device that may leave is found after all other devices; a scan may end before.
+        // Only device 17 may leave. One scan may be too short to reach device 17.
         let victim = (0..8).find_map(|_| cache.evict_except(|id| id != 17));
         assert_eq!(victim, Some(17), "{eviction:?}");
     }
@@ -70,8 +71,8 @@ fn a_policy_evicts_only_devices_that_may_leave() {
 
 #[test]
 fn the_authentication_that_causes_the_insertion_is_not_a_use() {
-    let first_use = Uses { count: 7, until_s: 0 };
-    let count_at_insertion = first_use.expected();
+    let before_admission = Uses { count: 7, until_s: 0 };
+    let count_at_insertion = before_admission.count_after_admission();
     let uses_at = |count| Uses { count, until_s: 0 }.since(count_at_insertion);
     assert_eq!(
         [uses_at(7), uses_at(8), uses_at(9), uses_at(5000)],
@@ -81,7 +82,7 @@ fn the_authentication_that_causes_the_insertion_is_not_a_use() {
         count: COUNT_MASK,
         until_s: 0,
     }
-    .expected();
+    .count_after_admission();
     assert_eq!(Uses { count: 2, until_s: 0 }.since(wrapped), 2);
 }
 

@@ -1,7 +1,7 @@
 //! The system calls with which SQLite writes, redirected to a [`Disk`](super::Disk).
 //!
 //! SQLite's `unix` VFS allows replacing its system calls, except `fsync`. The linker takes `fsync` from this file for
-//! the whole test program. Files on no simulated disk use the kernel.
+//! the whole test program. Calls for files that are not on a simulated disk go to the kernel.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -14,10 +14,10 @@ use libsqlite3_sys::{sqlite3_syscall_ptr, sqlite3_vfs_find};
 use super::{Disk, Drive, OpenFile};
 
 /// Descriptors on simulated disks.
-static OPEN: Mutex<BTreeMap<c_int, (Arc<Drive>, OpenFile)>> = Mutex::new(BTreeMap::new());
+static OPEN_FILES: Mutex<BTreeMap<c_int, (Arc<Drive>, OpenFile)>> = Mutex::new(BTreeMap::new());
 
 fn find(descriptor: c_int) -> Option<(Arc<Drive>, OpenFile)> {
-    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let open = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
     open.get(&descriptor).cloned()
 }
 
@@ -33,7 +33,7 @@ pub(super) fn install() {
     ONCE.call_once(|| {
         // SAFETY: the name ends with a zero byte; SQLite never frees its VFS objects.
         let unix = unsafe { sqlite3_vfs_find(c"unix".as_ptr()) };
-        // SAFETY: as above, and no thread writes to it.
+        // SAFETY: as above, and no thread writes to the VFS object.
         let set_call = unsafe { unix.as_ref() }
             .and_then(|unix| unix.xSetSystemCall)
             .unwrap();
@@ -81,7 +81,7 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) -> c_i
         && let Some((drive, name)) = location
     {
         let open_file = drive.open_file(name);
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
         open.insert(descriptor, (drive, open_file));
     }
     descriptor
@@ -89,7 +89,7 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_int) -> c_i
 
 unsafe extern "C" fn open_directory(path: *const c_char, out: *mut c_int) -> c_int {
     let mut directory = std::path::PathBuf::new();
-    // SAFETY: SQLite gives the name of a file in it, which ends in a zero byte.
+    // SAFETY: SQLite gives the path of a file in the directory; the path ends in a zero byte.
     if let Some(parent) = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes())).parent() {
         directory.push(parent);
     }
@@ -98,59 +98,65 @@ unsafe extern "C" fn open_directory(path: *const c_char, out: *mut c_int) -> c_i
     };
     // SAFETY: the name ends in a zero byte.
     let descriptor = unsafe { libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    // SAFETY: SQLite gives a place for the number.
+    // SAFETY: SQLite gives a valid place for the descriptor.
     unsafe { *out = descriptor };
     if descriptor < 0 {
         return libsqlite3_sys::SQLITE_CANTOPEN;
     }
     if let Some(drive) = Disk::of(&directory) {
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner);
         open.insert(descriptor, (drive, OpenFile::Directory));
     }
     libsqlite3_sys::SQLITE_OK
 }
 
 extern "C" fn close(descriptor: c_int) -> c_int {
-    OPEN.lock()
+    OPEN_FILES
+        .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .remove(&descriptor);
-    // SAFETY: SQLite closes what it has opened.
+    // SAFETY: the call touches no memory; SQLite closes only descriptors that it has opened.
     unsafe { libc::close(descriptor) }
 }
 
 unsafe extern "C" fn write(descriptor: c_int, bytes: *const c_void, length: usize) -> isize {
     // SAFETY: reads a descriptor's state; touches no memory.
-    let at = unsafe { libc::lseek(descriptor, 0, libc::SEEK_CUR) };
+    let offset = unsafe { libc::lseek(descriptor, 0, libc::SEEK_CUR) };
     // SAFETY: SQLite's buffer has that length.
-    let allowed = unsafe { allowed(descriptor, bytes, length, at) };
+    let allowed = unsafe { allowed(descriptor, bytes, length, offset) };
     match allowed {
-        // SAFETY: as above, and no more than that.
+        // SAFETY: as above; the new length is not greater than the buffer's length.
         Ok(length) => unsafe { libc::write(descriptor, bytes, length) },
         Err(errno) => fail(errno) as isize,
     }
 }
 
-unsafe extern "C" fn pwrite(descriptor: c_int, bytes: *const c_void, length: usize, at: i64) -> isize {
+unsafe extern "C" fn pwrite(descriptor: c_int, bytes: *const c_void, length: usize, offset: i64) -> isize {
     // SAFETY: SQLite's buffer has that length.
-    let allowed = unsafe { allowed(descriptor, bytes, length, at) };
+    let allowed = unsafe { allowed(descriptor, bytes, length, offset) };
     match allowed {
-        // SAFETY: as above, and no more than that.
-        Ok(length) => unsafe { libc::pwrite(descriptor, bytes, length, at) },
+        // SAFETY: as above; the new length is not greater than the buffer's length.
+        Ok(length) => unsafe { libc::pwrite(descriptor, bytes, length, offset) },
         Err(errno) => fail(errno) as isize,
     }
 }
 
-/// Returns how many bytes the disk accepts.
+/// Returns how many bytes the disk accepts, or the error number with which the call fails.
 ///
 /// # Safety
 /// `bytes` points to `length` bytes.
-unsafe fn allowed(descriptor: c_int, bytes: *const c_void, length: usize, at: i64) -> Result<usize, c_int> {
+unsafe fn allowed(
+    descriptor: c_int,
+    bytes: *const c_void,
+    length: usize,
+    offset: i64,
+) -> Result<usize, c_int> {
     let Some((drive, OpenFile::File(file))) = find(descriptor) else {
         return Ok(length);
     };
     // SAFETY: guaranteed by the caller.
     let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
-    drive.write(file, u64::try_from(at).map_err(|_| libc::EINVAL)?, bytes)
+    drive.write(file, u64::try_from(offset).map_err(|_| libc::EINVAL)?, bytes)
 }
 
 extern "C" fn ftruncate(descriptor: c_int, length: i64) -> c_int {
@@ -159,7 +165,7 @@ extern "C" fn ftruncate(descriptor: c_int, length: i64) -> c_int {
     {
         return fail(errno);
     }
-    // SAFETY: it touches no memory.
+    // SAFETY: the call touches no memory.
     unsafe { libc::ftruncate(descriptor, length) }
 }
 
@@ -180,7 +186,7 @@ extern "C" fn fsync(descriptor: c_int) -> c_int {
     match find(descriptor) {
         // Simulated disks need no real sync.
         Some((drive, open_file)) => drive.sync(open_file).map_or_else(fail, |()| 0),
-        // SAFETY: it touches no memory.
+        // SAFETY: the call touches no memory.
         None => unsafe { libc::syscall(libc::SYS_fsync, descriptor) as c_int },
     }
 }

@@ -1,8 +1,8 @@
 //! A simulated disk under the real SQLite: it loses power, fills up and fails.
 //!
-//! Programs see a real directory; the disk records what has been synced. After a power loss, each later write is
-//! kept, lost or torn in sectors of 512 B, and each later creation or removal of a name is kept or lost, by the seed.
-//! A failed sync has written a part, and the rest is lost (as on Linux).
+//! Programs see a real directory; the disk records what has been synced. A power loss keeps, loses or tears (in sectors
+//! of 512 B) each write since the last sync. It keeps or loses each name that was created or removed since the last sync.
+//! The seed decides. A failed sync writes some of the unsynced changes, and the other changes are lost (as on Linux).
 
 mod calls;
 
@@ -38,7 +38,7 @@ enum OpenFile {
 }
 
 enum Change {
-    Write { at: u64, bytes: Vec<u8> },
+    Write { offset: u64, bytes: Vec<u8> },
     Truncate(u64),
 }
 
@@ -116,7 +116,7 @@ impl Disk {
         self.drive.lock().fault
     }
 
-    /// The process ends in the middle of the n-th call from now.
+    /// After `calls` more calls, the process ends in the middle of the next call.
     pub fn end_after(&self, calls: u32) {
         self.drive.lock().calls_left = Some(calls);
     }
@@ -126,17 +126,18 @@ impl Disk {
         self.drive.lock().ignores_syncs = true;
     }
 
-    /// Reads the directory again: no file is open, and other synced files were put there.
+    /// Reads the directory again after its files were replaced. No file may be open. The new files count as synced.
     pub fn reread(&self) {
         self.drive.lock().read(&self.directory);
     }
 
-    /// Simulates a power loss: no file is open. Unsynced changes are kept or lost; afterwards the disk has no fault.
+    /// Simulates a power loss. No file may be open. Unsynced changes are kept or lost; afterwards the disk has no fault.
     pub fn lose_power(&self) {
         let mut state = self.drive.lock();
         let surviving = state.after_power_loss();
-        // A file that stays keeps its attributes, because a file without them would be another registry state.
-        let is_gone = |name: &&Vec<u8>| surviving.iter().all(|(stays, _)| stays != *name);
+        // Surviving files are not removed, so their extended attributes stay. From the attribute, the registry
+        // recognizes that its file was not replaced.
+        let is_gone = |name: &&Vec<u8>| surviving.iter().all(|(survivor, _)| survivor != *name);
         for name in state
             .names
             .keys()
@@ -181,7 +182,7 @@ impl State {
                 continue;
             }
             if name.ends_with(b".storage") {
-                // Replaced atomically and synced, without SQLite's calls.
+                // The registry replaces this file atomically and syncs it, without SQLite's calls.
                 continue;
             }
             let synced = std::fs::read(entry.path()).unwrap();
@@ -196,7 +197,7 @@ impl State {
         self.synced_names = self.names.clone();
     }
 
-    /// Counts a call; returns whether it succeeds.
+    /// Counts a call. Returns an error if the process has ended.
     fn call(&mut self) -> Result<(), c_int> {
         if let Some(remaining) = &mut self.calls_left {
             match remaining.checked_sub(1) {
@@ -216,7 +217,7 @@ impl State {
 
     /// The files and their content after a power loss.
     fn after_power_loss(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        // All changes may survive, or none.
+        // 0: all changes survive; 1: no change survives; 2 or 3: some changes survive.
         let outcome = self.rng.random_range(0..4);
         let names: BTreeSet<Vec<u8>> = self
             .names
@@ -231,8 +232,8 @@ impl State {
                 1 => false,
                 _ => self.rng.random_ratio(1, 2),
             };
-            let side = if is_new { &self.names } else { &self.synced_names };
-            let Some(file) = side.get(&name).copied() else {
+            let directory = if is_new { &self.names } else { &self.synced_names };
+            let Some(file) = directory.get(&name).copied() else {
                 continue;
             };
             let content = self.files[file].after_power_loss(outcome, &mut self.rng);
@@ -254,11 +255,11 @@ impl File {
             match (result, change) {
                 (0 | 2, _) => change.apply(&mut content),
                 (1 | 3, _) | (_, Change::Truncate(_)) => {}
-                (_, Change::Write { at, bytes }) => {
+                (_, Change::Write { offset, bytes }) => {
                     for (number, sector) in bytes.chunks(SECTOR).enumerate() {
                         if rng.random_ratio(1, 2) {
-                            let at = at + (number * SECTOR) as u64;
-                            write_at(&mut content, at, sector);
+                            let offset = offset + (number * SECTOR) as u64;
+                            write_at(&mut content, offset, sector);
                         }
                     }
                 }
@@ -271,18 +272,18 @@ impl File {
 impl Change {
     fn apply(&self, content: &mut Vec<u8>) {
         match self {
-            Self::Write { at, bytes } => write_at(content, *at, bytes),
+            Self::Write { offset, bytes } => write_at(content, *offset, bytes),
             Self::Truncate(length) => content.resize(*length as usize, 0),
         }
     }
 }
 
-fn write_at(content: &mut Vec<u8>, at: u64, bytes: &[u8]) {
-    let (at, end) = (at as usize, at as usize + bytes.len());
+fn write_at(content: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+    let (offset, end) = (offset as usize, offset as usize + bytes.len());
     if content.len() < end {
         content.resize(end, 0);
     }
-    content[at..end].copy_from_slice(bytes);
+    content[offset..end].copy_from_slice(bytes);
 }
 
 impl Drive {
@@ -290,9 +291,9 @@ impl Drive {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn may_open(&self, name: &[u8], may_make: bool) -> Result<(), c_int> {
+    fn may_open(&self, name: &[u8], may_create: bool) -> Result<(), c_int> {
         let mut state = self.lock();
-        if !may_make || state.names.contains_key(name) {
+        if !may_create || state.names.contains_key(name) {
             return Ok(());
         }
         state.call()?;
@@ -310,7 +311,7 @@ impl Drive {
             let is_log = state
                 .names
                 .iter()
-                .any(|(name, at)| *at == next && name.ends_with(b"-wal"));
+                .any(|(name, file)| *file == next && name.ends_with(b"-wal"));
             state.files.push(File {
                 is_log,
                 ..File::default()
@@ -319,8 +320,8 @@ impl Drive {
         OpenFile::File(file)
     }
 
-    /// Returns how many bytes are accepted.
-    fn write(&self, file: usize, at: u64, bytes: &[u8]) -> Result<usize, c_int> {
+    /// Returns how many bytes are accepted, or the error number with which the call fails.
+    fn write(&self, file: usize, offset: u64, bytes: &[u8]) -> Result<usize, c_int> {
         let mut state = self.lock();
         state.call()?;
         if state.fails() {
@@ -328,7 +329,7 @@ impl Drive {
         }
         let length = state.files[file].length;
         let accepted = match state.fault {
-            Some(DiskFault::Full) => length.saturating_sub(at).min(bytes.len() as u64) as usize,
+            Some(DiskFault::Full) => length.saturating_sub(offset).min(bytes.len() as u64) as usize,
             _ => bytes.len(),
         };
         if accepted == 0 && !bytes.is_empty() {
@@ -336,8 +337,8 @@ impl Drive {
         }
         let bytes = bytes[..accepted].to_vec();
         let file = &mut state.files[file];
-        file.length = file.length.max(at + accepted as u64);
-        file.unsynced.push(Change::Write { at, bytes });
+        file.length = file.length.max(offset + accepted as u64);
+        file.unsynced.push(Change::Write { offset, bytes });
         Ok(accepted)
     }
 

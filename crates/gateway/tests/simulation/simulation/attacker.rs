@@ -10,8 +10,8 @@ use zerocopy::IntoBytes as _;
 use super::Simulation;
 use super::network::Packet;
 
-/// Altered copies of each CHALLENGE, each with other bits of its tag changed.
-const FORGED_CHALLENGES: std::ops::RangeInclusive<u8> = 1..=6;
+/// One value for each forged copy of a CHALLENGE: the copy has this value XORed into a byte of its tag.
+const TAG_CHANGES: std::ops::RangeInclusive<u8> = 1..=6;
 
 impl Simulation {
     /// Sends a forged or recorded message to a gateway or device.
@@ -22,29 +22,29 @@ impl Simulation {
         }
     }
 
-    /// Sends altered copies before a CHALLENGE, more than a device may read its PUF for. The device must respond to
-    /// none of them, and to the genuine one.
-    pub(super) fn forge_challenges(&mut self, station: usize, challenge: &[u8; 64]) {
+    /// Before a CHALLENGE, sends more altered copies than the number of PUF readouts that a device permits. The device
+    /// must respond only to the genuine CHALLENGE.
+    pub(super) fn forge_challenges(&mut self, device_index: usize, challenge: &[u8; 64]) {
         if challenge[3] != message_type::CHALLENGE {
             return;
         }
-        for forged in FORGED_CHALLENGES {
+        for tag_change in TAG_CHANGES {
             let mut payload = *challenge;
             let at = self.attacker_rng.random_range(48..64);
-            payload[at] ^= forged;
+            payload[at] ^= tag_change;
             self.tally.forged_challenges += 1;
-            let sent = self.devices[station].handle(&payload, self.now_ms);
+            let sent = self.devices[device_index].handle(&payload, self.now_ms);
             if sent.iter().any(|sent| sent[3] == message_type::RESPONSE) {
-                let device = self.devices[station].id;
+                let device = self.devices[device_index].id;
                 let problem = format!("device {device} responded to a forged CHALLENGE");
                 self.ledger.problem.get_or_insert(problem);
             }
-            self.transmit(station, sent);
+            self.transmit(device_index, sent);
         }
     }
 
-    /// Sends a copy with another statement in its nonce before a REQUEST or RESPONSE, from the device's address. No
-    /// device may lose rows.
+    /// Returns a copy of a REQUEST or RESPONSE with another row statement in the nonce, or `None`. The caller delivers the
+    /// copy first, from the device's address. Such copies must not cost the device any row.
     pub(super) fn forge_statement(&mut self, payload: &[u8]) -> Option<[u8; 64]> {
         let mut forged: [u8; 64] = payload.try_into().ok()?;
         let is_handshake = matches!(forged[3], message_type::REQUEST | message_type::RESPONSE);
@@ -52,7 +52,7 @@ impl Simulation {
             return None;
         }
         let device = DeviceId(u64::from_be_bytes(forged[8..16].try_into().ok()?));
-        let end = self.devices.iter().find(|station| station.id == device)?.rows;
+        let end = self.devices.iter().find(|simulated| simulated.id == device)?.rows;
         let row = match self.attacker_rng.random_range(0..4) {
             0 => end,
             1 => end + self.attacker_rng.random_range(1..100),
@@ -69,7 +69,7 @@ impl Simulation {
         (forged != payload).then_some(forged)
     }
 
-    /// Selects a recent or an old message.
+    /// Selects a recent or an old message; returns `None` if `recorded` is empty.
     fn pick<T: Copy>(&mut self, recorded: &[T]) -> Option<T> {
         let range = match self.rng.random_ratio(2, 3) {
             true => 12.min(recorded.len()),
@@ -114,8 +114,8 @@ impl Simulation {
         let mut from = ([0; 16], 666);
         from.0[10..].copy_from_slice(&[0xff, 0xff, 10, 6, 6, 6]);
         if self.rng.random_ratio(1, 2) {
-            let station = self.rng.random_range(0..self.devices.len());
-            from = (self.devices[station].address(), ATTEST_PORT);
+            let device_index = self.rng.random_range(0..self.devices.len());
+            from = (self.devices[device_index].address(), ATTEST_PORT);
         }
         if self.processes.is_empty() {
             return;
@@ -135,17 +135,17 @@ impl Simulation {
         let Some(mut payload) = request else {
             return;
         };
-        let station = self.rng.random_range(0..self.devices.len());
+        let device_index = self.rng.random_range(0..self.devices.len());
         match self.rng.random_range(0..3) {
             0 => {}
-            1 => payload[8..16].copy_from_slice(&self.devices[station].id.0.to_be_bytes()),
+            1 => payload[8..16].copy_from_slice(&self.devices[device_index].id.0.to_be_bytes()),
             _ => {
                 let at = self.rng.random_range(16..payload.len());
                 payload[at] ^= 1 << self.rng.random_range(0..8);
             }
         }
         self.send(Packet::ToDevice {
-            station,
+            device_index,
             port: ATTEST_PORT,
             payload: Box::new(payload),
         });

@@ -6,7 +6,7 @@ use linewarden_registry::{AttestationState, ReleaseMode};
 use super::fleet::EVERY_S;
 use super::{GATEWAYS, STEP_MS, Simulation};
 
-/// Steps after which all devices in this many rounds are appraised, and all gateways have read the result.
+/// Number of steps after which `rounds` rounds of all devices are appraised, and all gateways have read the results.
 fn steps_of_rounds(rounds: u32) -> u32 {
     (rounds + 2) * EVERY_S * 1_000 / STEP_MS as u32
 }
@@ -16,32 +16,32 @@ impl Simulation {
     /// changed device is quarantined, and is released after its remediation.
     pub(super) fn expect_true_states(&mut self) -> Result<(), String> {
         if self.fleet.policy.release_mode == ReleaseMode::Manual {
-            for station in 0..self.devices.len() {
-                self.release(self.devices[station].id);
+            for device_index in 0..self.devices.len() {
+                self.release(self.devices[device_index].id);
             }
             self.steps(steps_of_rounds(2))?;
         }
         let mut victim = None;
-        for station in 0..self.devices.len() {
-            if self.devices[station].revoked {
+        for device_index in 0..self.devices.len() {
+            if self.devices[device_index].revoked {
                 continue;
             }
-            if self.is_quarantined(station) {
-                let device = self.devices[station].id;
+            if self.is_quarantined(device_index) {
+                let device = self.devices[device_index].id;
                 return Err(format!(
                     "device {device} is compliant, and stays in quarantine: {}",
                     self.fleet.rounds.summary(device)
                 ));
             }
-            let device = self.devices[station].id;
+            let device = self.devices[device_index].id;
             if !self.fleet.rounds.has_proven(device, self.now_ms - 3_000) {
                 continue;
             }
-            victim = Some(station);
-            if self.state(station) != Some(AttestationState::Ok) {
+            victim = Some(device_index);
+            if self.state(device_index) != Some(AttestationState::Ok) {
                 return Err(format!(
                     "device {device} has sent a valid proof, and is {:?}",
-                    self.state(station)
+                    self.state(device_index)
                 ));
             }
         }
@@ -72,24 +72,24 @@ impl Simulation {
         Ok(())
     }
 
-    fn is_quarantined(&self, station: usize) -> bool {
+    fn is_quarantined(&self, device_index: usize) -> bool {
         let info = self
             .runtime
-            .block_on(self.controller_host.registry().get(self.devices[station].id));
+            .block_on(self.controller_host.registry().get(self.devices[device_index].id));
         info.unwrap().quarantine.is_some()
     }
 
-    fn state(&self, station: usize) -> Option<AttestationState> {
-        let device = self.devices[station].id;
+    fn state(&self, device_index: usize) -> Option<AttestationState> {
+        let device = self.devices[device_index].id;
         let appraisal = self
             .runtime
             .block_on(self.controller_host.registry().appraisal(device));
         appraisal.unwrap().map(|appraisal| appraisal.state)
     }
 
-    fn has_session(&self, station: usize) -> bool {
+    fn has_session(&self, device_index: usize) -> bool {
         let mut processes = self.processes.iter();
-        processes.any(|process| process.data_plane.sessions(&self.devices)[station].is_some())
+        processes.any(|process| process.data_plane.sessions(&self.devices)[device_index].is_some())
     }
 
     fn expect_change_to_be_seen(&mut self, victim: usize) -> Result<(), String> {
@@ -124,7 +124,8 @@ impl Simulation {
             self.steps(steps_of_rounds(1))?;
         }
         if self.devices[victim].has_session() && !self.has_session(victim) {
-            // Another device has its slot in the data plane, which the device cannot know: it authenticates again.
+            // Another device has taken this device's slot in the data plane. The device cannot know that, so the
+            // simulation starts a handshake.
             self.begin(victim, None);
             self.steps(steps_of_rounds(1))?;
         }

@@ -1,4 +1,4 @@
-//! Clocks: those of the gateways' hosts, which are suspended, and the wall clock, which jumps.
+//! The clocks of the gateways' hosts, which are suspended, and the wall clock, which jumps.
 
 use linewarden_dataplane::host::Timestamps;
 use linewarden_gateway::Clock;
@@ -15,7 +15,7 @@ pub struct HostClock {
 }
 
 impl HostClock {
-    /// A host that was started a second or a month ago.
+    /// Creates the clocks of a host that was started between a second and a month ago.
     pub(super) fn new(now_ms: u64, rng: &mut impl Rng) -> Self {
         let up_ms = match rng.random_ratio(1, 2) {
             true => 1_000,
@@ -64,7 +64,7 @@ impl Simulation {
         (self.now_ms / 1_000).saturating_add_signed(self.wall_ahead_s)
     }
 
-    /// Sets the wall clock, by seconds or by years.
+    /// Sets the wall clock to a random time: at most 10 s, 30 years or any duration before or after the simulation time.
     pub(super) fn set_wall_clock(&mut self) {
         self.tally.clock_jumps += 1;
         let reach_s = match self.rng.random_range(0..3) {

@@ -88,7 +88,7 @@ impl Simulation {
     }
 
     /// Serves the request, or loses the request or the response.
-    pub(super) fn request(&mut self, at: usize, request: ControllerRequest) -> ControllerResponse {
+    pub(super) fn request(&mut self, process_index: usize, request: ControllerRequest) -> ControllerResponse {
         let outcome = match self.is_calm {
             true => 9,
             false => self.rng.random_range(0..12),
@@ -99,19 +99,19 @@ impl Simulation {
         if outcome == 0 || !self.controller_host.is_open {
             return failed_response(&request, lost_message());
         }
-        let link = match self.link(at) {
+        let link = match self.link(process_index) {
             Ok(link) => link,
             Err(error) => return failed_response(&request, error.into()),
         };
-        // A lost part of the leases could not be requested again: the link delivers it, or fails before.
+        // A process cannot request the same chunk of its leases again, so the link never loses the response with a chunk.
         let is_lost = outcome == 1 && request != ControllerRequest::ResumeLeases;
         let loss = is_lost.then(|| failed_response(&request, lost_message()));
         let devices = devices_to_admit(&request);
-        let response = self.respond(at, &link, request);
+        let response = self.respond(process_index, &link, request);
         if loss.is_none() && is_restored(&response) {
             // The next request registers again. A process that has not received the response uses the old
             // registration again.
-            let process = &mut self.processes[at];
+            let process = &mut self.processes[process_index];
             (process.link, process.leases, process.verifier) = (None, None, None);
         }
         if is_failure(&response) && !self.controller_host.is_healthy() {
@@ -129,9 +129,9 @@ impl Simulation {
     }
 
     /// Registers the process with its first request. A restarted controller knows the process by its fencing token.
-    fn link(&mut self, at: usize) -> Result<Link, RegistryError> {
+    fn link(&mut self, process_index: usize) -> Result<Link, RegistryError> {
         let wall_s = self.wall_s();
-        let (host, process) = (&self.controller_host, &mut self.processes[at]);
+        let (host, process) = (&self.controller_host, &mut self.processes[process_index]);
         let link = match &process.link {
             None => {
                 let gateway = process.id();
@@ -139,7 +139,7 @@ impl Simulation {
             }
             Some(link) if process.linked_to == host.started => link.clone(),
             Some(link) => {
-                // The reader starts again.
+                // The lease reader starts again with the first chunk.
                 process.leases = None;
                 process.verifier = None;
                 host.controller.reconnect(link)
@@ -148,14 +148,14 @@ impl Simulation {
         process.linked_to = host.started;
         process.link = Some(link.clone());
         if self.without == Some(Mechanism::FencingToken) {
-            return Ok(self.newest_link(at).unwrap_or(link));
+            return Ok(self.newest_link(process_index).unwrap_or(link));
         }
         Ok(link)
     }
 
     /// Without fencing tokens, an old process is served like the newest one.
-    fn newest_link(&self, at: usize) -> Option<Link> {
-        let gateway = self.processes[at].gateway;
+    fn newest_link(&self, process_index: usize) -> Option<Link> {
+        let gateway = self.processes[process_index].gateway;
         let links = self.processes.iter().filter(|other| other.gateway == gateway);
         let newest = links
             .filter_map(|other| other.link.as_ref())
@@ -163,9 +163,14 @@ impl Simulation {
         Some(self.controller_host.controller.reconnect(newest))
     }
 
-    fn respond(&mut self, at: usize, link: &Link, request: ControllerRequest) -> ControllerResponse {
+    fn respond(
+        &mut self,
+        process_index: usize,
+        link: &Link,
+        request: ControllerRequest,
+    ) -> ControllerResponse {
         let (runtime, host) = (&self.runtime, &mut self.controller_host);
-        let process: &mut Process = &mut self.processes[at];
+        let process: &mut Process = &mut self.processes[process_index];
         let gateway: GatewayId = process.id();
         let (now, boot_ns) = (host.moment(self.now_ms), process.clock.clock(self.now_ms).boot_ns);
         match request {
@@ -178,7 +183,7 @@ impl Simulation {
             ControllerRequest::Register => ControllerResponse::Register(Ok(link.token_number())),
             ControllerRequest::GetPlan(_)
             | ControllerRequest::ListProvers { .. }
-            | ControllerRequest::AppraiseRound(_) => self.attest(at, link, request),
+            | ControllerRequest::AppraiseRound(_) => self.attest(process_index, link, request),
             ControllerRequest::ListProverIds { since } => ControllerResponse::ListProverIds(
                 runtime.block_on(link.prover_ids(since)).map_err(Into::into),
             ),
@@ -191,18 +196,18 @@ impl Simulation {
                 if let Ok((provisions, _)) = &response {
                     host.record_granted(gateway, provisions);
                 }
-                let has_gap = |expected: &&RowRequest| match &response {
-                    Ok((provisions, _)) => provisions.iter().any(|granted| {
-                        granted.device == expected.device && granted.first > expected.received
-                    }),
+                let has_gap = |request: &&RowRequest| match &response {
+                    Ok((provisions, _)) => provisions
+                        .iter()
+                        .any(|granted| granted.device == request.device && granted.first > request.received),
                     // The lease may be durable nevertheless.
                     Err(_) => true,
                 };
-                let rows_left = |expected: &RowRequest| expected.received.0.saturating_sub(expected.from.0);
+                let rows_left = |request: &RowRequest| request.received.0.saturating_sub(request.from.0);
                 let rows_left: Vec<_> = requests
                     .iter()
                     .filter(has_gap)
-                    .map(|expected| (expected.device, rows_left(expected)))
+                    .map(|request| (request.device, rows_left(request)))
                     .collect();
                 let response = ControllerResponse::ExtendLeases(response.map_err(Into::into));
                 self.record_stranded_rows(rows_left);
@@ -218,7 +223,7 @@ impl Simulation {
                 };
                 let floors: Vec<u32> = devices_of(&admissions).into_iter().map(floor).collect();
                 let response = runtime.block_on(link.admit_devices(&admissions, fresh));
-                // Rows between the lease and the device's statement are skipped.
+                // Rows between the last leased row and the first row of the device's statement are skipped.
                 let skipped_rows = response.iter().flatten().zip(floors);
                 let skipped_rows: Vec<(DeviceId, u32)> = skipped_rows
                     .filter_map(|(outcome, floor)| match outcome {
@@ -241,7 +246,7 @@ impl Simulation {
             }
             ControllerRequest::ReportUnusedRows(unused_rows) => {
                 for unused in &unused_rows {
-                    host.release(gateway, unused.device);
+                    host.forget_mark(gateway, unused.device);
                 }
                 let response = runtime.block_on(link.record_unused_rows(&unused_rows));
                 ControllerResponse::ReportUnusedRows(response.map_err(Into::into))

@@ -18,8 +18,8 @@ use super::{Mechanism, Simulation};
 use crate::disk::{Disk, DiskFault};
 
 /// Page sizes of the database, B: with small pages the log is checkpointed often.
-const PAGES: [u32; 2] = [512, 16_384];
-/// A process whose planned last call does not occur ends after this time, ms.
+const PAGE_SIZES_BYTES: [u32; 2] = [512, 16_384];
+/// A controller process ends at the latest after this time in ms, even if its planned last system call does not occur.
 const LATEST_MS: u64 = 300;
 
 /// How the controller process ends.
@@ -32,7 +32,8 @@ enum End {
 /// State that the controller has confirmed.
 #[derive(Default)]
 struct ConfirmedState {
-    /// By gateway and device: rows below the mark may be spent. Removed when the gateway reports unused rows.
+    /// By gateway and device: the mark, below which rows may be spent. A mark is removed when the gateway reports
+    /// unused rows.
     marks: BTreeMap<(GatewayId, DeviceId), u32>,
     revoked: Vec<DeviceId>,
 }
@@ -45,13 +46,14 @@ pub(super) struct ControllerHost {
     disk: Disk,
     /// Dropped after the disk.
     _directory: TempDir,
-    /// Number of boots of the host, and the time of the last one.
+    /// Number of boots of the host.
     boots: u8,
+    /// Time of the last boot of the host.
     booted_ms: u64,
     /// Number of starts of the controller.
     pub(super) started: u64,
     pub(super) is_open: bool,
-    /// End of a temporary fault, or the latest end of the process.
+    /// Time of the next change: the end of a temporary fault, the end of the process at the latest, or its next start.
     until_ms: u64,
     end: Option<End>,
     confirmed: ConfirmedState,
@@ -63,8 +65,8 @@ pub(super) fn key() -> MasterKey {
     MasterKey::from_bytes([1; 32])
 }
 
-/// Opens the registry. A lease advances the storage counter once in a process, because the wall clock is not the
-/// simulation's.
+/// Opens the registry with a storage period of 24 h, so leases of a process advance the storage counter only once. With
+/// a shorter period, the machine's clock would decide, which is not the simulation's clock.
 pub(super) fn open(runtime: &Runtime, path: &Path) -> Result<Registry, RegistryError> {
     let options = Options {
         storage_period: Duration::from_secs(24 * 3600),
@@ -102,14 +104,15 @@ impl RegistryTemplate {
     }
 }
 
-/// Returns an empty registry, which is created once.
-fn registry_template(runtime: &Runtime, number: usize) -> &'static RegistryTemplate {
-    static BLANKS: [OnceLock<RegistryTemplate>; PAGES.len()] = [const { OnceLock::new() }; PAGES.len()];
-    BLANKS[number].get_or_init(|| {
+/// Returns an empty registry with the page size `PAGE_SIZES_BYTES[size_index]`, which is created once.
+fn registry_template(runtime: &Runtime, size_index: usize) -> &'static RegistryTemplate {
+    static TEMPLATES: [OnceLock<RegistryTemplate>; PAGE_SIZES_BYTES.len()] =
+        [const { OnceLock::new() }; PAGE_SIZES_BYTES.len()];
+    TEMPLATES[size_index].get_or_init(|| {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("registry");
         let options = Options {
-            page_size_bytes: PAGES[number],
+            page_size_bytes: PAGE_SIZES_BYTES[size_index],
             ..Options::default()
         };
         let created = runtime.block_on(Registry::create_with(&path, &key(), &options));
@@ -122,7 +125,7 @@ impl ControllerHost {
     pub(super) fn new(runtime: &Runtime, seed: u64, without: Option<Mechanism>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("registry");
-        registry_template(runtime, seed as usize % PAGES.len()).write(&path);
+        registry_template(runtime, seed as usize % PAGE_SIZES_BYTES.len()).write(&path);
         let disk = Disk::new(directory.path(), seed);
         if without == Some(Mechanism::Sync) {
             disk.ignore_syncs();
@@ -168,7 +171,7 @@ impl ControllerHost {
         self.until_ms = 0;
     }
 
-    /// Records rows that a gateway was granted.
+    /// Records the marks in rows that a gateway was granted.
     pub(super) fn record_granted<'a>(
         &mut self,
         gateway: GatewayId,
@@ -187,8 +190,8 @@ impl ControllerHost {
         }
     }
 
-    /// Records that the gateway has reported unused rows.
-    pub(super) fn release(&mut self, gateway: GatewayId, device: DeviceId) {
+    /// Forgets the mark of a device, because the gateway reports the device's unused rows.
+    pub(super) fn forget_mark(&mut self, gateway: GatewayId, device: DeviceId) {
         self.confirmed.marks.remove(&(gateway, device));
     }
 
@@ -197,7 +200,8 @@ impl ControllerHost {
         &self.confirmed.revoked
     }
 
-    /// Records a restore of the registry. Devices that were revoked since are revoked again.
+    /// Records a restore of a backup that contains the revocations `revoked`. Devices that were revoked after the backup are
+    /// revoked again.
     pub(super) fn restore(&mut self, revoked: &[DeviceId]) {
         self.disk.reread();
         let revoked_since = self.confirmed.revoked.iter();
@@ -377,7 +381,7 @@ impl Simulation {
     /// Ends all faults.
     pub(super) fn repair(&mut self) -> Result<(), String> {
         if self.controller_host.end.is_some() && self.controller_host.is_open {
-            // A process that was to end keeps running.
+            // A process with a planned end keeps running.
             self.controller_host.end = None;
         }
         self.controller_host.disk.set_fault(None);
@@ -387,12 +391,12 @@ impl Simulation {
         }
     }
 
-    pub(super) fn revoke(&mut self, station: usize) {
+    pub(super) fn revoke(&mut self, device_index: usize) {
         self.tally.revoked += 1;
-        self.devices[station].revoked = true;
+        self.devices[device_index].revoked = true;
         self.controller_host
             .revocations_pending
-            .push(self.devices[station].id);
+            .push(self.devices[device_index].id);
     }
 
     /// Retries revocations until they are confirmed.

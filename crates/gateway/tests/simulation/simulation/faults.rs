@@ -11,27 +11,27 @@ impl Simulation {
         }
         let gateway = self.rng.random_range(0..GATEWAYS);
         let is_running = |process: &Process| process.gateway == gateway && !process.is_replaced;
-        let Some(at) = self.processes.iter().position(is_running) else {
+        let Some(process_index) = self.processes.iter().position(is_running) else {
             return Ok(());
         };
         match self.rng.random_range(0..17) {
-            0..4 => self.kill(gateway, at)?,
+            0..4 => self.kill(gateway, process_index)?,
             4..6 => {
                 self.tally.stops += 1;
-                self.stop(at);
+                self.stop(process_index);
                 self.start(gateway);
             }
             6..9 => self.replace(gateway)?,
             9 => {
-                let station = self.rng.random_range(0..self.devices.len());
-                if !self.devices[station].revoked && self.rng.random_ratio(1, 3) {
-                    self.revoke(station);
+                let device_index = self.rng.random_range(0..self.devices.len());
+                if !self.devices[device_index].revoked && self.rng.random_ratio(1, 3) {
+                    self.revoke(device_index);
                 }
             }
-            10 => self.reload(at)?,
+            10 => self.reload(process_index)?,
             11 => {
                 self.tally.suspends += 1;
-                self.processes[at].clock.suspend(&mut self.rng);
+                self.processes[process_index].clock.suspend(&mut self.rng);
                 self.session_locations.forget();
             }
             12 => self.set_wall_clock(),
@@ -41,25 +41,25 @@ impl Simulation {
         Ok(())
     }
 
-    fn kill(&mut self, gateway: usize, at: usize) -> Result<(), String> {
+    fn kill(&mut self, gateway: usize, process_index: usize) -> Result<(), String> {
         self.tally.kills += 1;
         self.losses += 1;
         match self.rng.random_range(0..4) {
             // The host or its memory is lost.
             0 | 1 => {
-                self.remove_process(at);
+                self.remove_process(process_index);
                 self.start(gateway);
                 Ok(())
             }
             2 => {
-                self.kill_process(at);
+                self.kill_process(process_index);
                 self.start_on_adopted(gateway)
             }
-            // The next process starts on another host, or here, on memory that an earlier one has left.
+            // The next process starts on another host, or here on memory that an earlier process has left.
             _ => {
-                let is_left = self.processes.iter().any(|process| process.is_killed);
-                self.kill_process(at);
-                match is_left && self.rng.random_ratio(1, 2) {
+                let has_abandoned_memory = self.processes.iter().any(|process| process.is_killed);
+                self.kill_process(process_index);
+                match has_abandoned_memory && self.rng.random_ratio(1, 2) {
                     true => self.start_on_adopted(gateway),
                     false => {
                         self.start(gateway);
@@ -79,9 +79,9 @@ impl Simulation {
             |process: &Process| process.gateway == gateway && process.is_replaced && !process.is_killed;
         let restarted = self.processes.iter().position(is_replaced);
         let restarted = restarted.filter(|_| self.rng.random_ratio(1, 2));
-        if let Some(at) = restarted {
+        if let Some(process_index) = restarted {
             self.tally.restarted += 1;
-            self.kill_process(at);
+            self.kill_process(process_index);
         }
         self.processes
             .retain(|process| !process.is_replaced || process.is_killed);

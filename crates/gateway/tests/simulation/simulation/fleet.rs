@@ -26,14 +26,15 @@ use super::{GATEWAYS, Mechanism, Simulation};
 use crate::prover::SimulatedProver;
 use crate::simulated_device::SimulatedDevice;
 
-/// Room for provers in a data plane; none ever leaves.
+/// Maximum number of provers in a data plane. A prover never leaves a data plane.
 pub(super) const PROVERS: u32 = 16;
 /// Duration of a period.
 pub(super) const PERIOD_S: u32 = 3;
-/// Interval of rounds, and response time.
+/// Interval of rounds.
 pub(super) const EVERY_S: u32 = 1;
+/// Maximum time of a device to respond to a challenge.
 pub(super) const PROOF_TIMEOUT_MS: u32 = 300;
-/// The content of a changed device.
+/// The file content of a changed device.
 const CHANGED: u8 = 0xff;
 
 /// The configuration with that file content.
@@ -54,7 +55,7 @@ pub(super) fn hash(content: u8) -> ConfigurationHash {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Reference {
     base: u8,
-    /// The configuration that is rolled out, and the end of the roll-out by the controller's clock.
+    /// The configuration that is rolled out, and the end of the roll-out by the controller's clock in s.
     rolled_out: Option<(u8, u64)>,
 }
 
@@ -66,8 +67,8 @@ impl Reference {
     }
 }
 
-/// From some time on: configurations that may be accepted, and those that must be. Between a command and its
-/// confirmation these differ.
+/// From `from_ms` on: configurations that may be accepted, and configurations that must be accepted. The two sets
+/// differ between a command and its confirmation.
 struct AcceptedConfigurations {
     from_ms: u64,
     may: BTreeSet<u8>,
@@ -78,9 +79,9 @@ pub(super) struct Fleet {
     pub(super) policy: GroupPolicy,
     reference: Reference,
     /// A command of the operator without a confirmation.
-    ordered: Option<Reference>,
+    pending_reference: Option<Reference>,
     accepted: Vec<AcceptedConfigurations>,
-    /// Devices that the operator is to release.
+    /// Devices whose release the controller has not confirmed.
     releases_pending: Vec<DeviceId>,
     pub(super) rounds: RoundRecords,
     /// PROOFs and challenges that an eavesdropper has recorded.
@@ -112,7 +113,7 @@ impl Fleet {
                 base: 1,
                 rolled_out: None,
             },
-            ordered: None,
+            pending_reference: None,
             accepted: Vec::new(),
             releases_pending: Vec::new(),
             rounds: RoundRecords::default(),
@@ -127,7 +128,7 @@ impl Fleet {
     }
 
     /// The first configuration of every device.
-    pub(super) fn first() -> ConfigurationHash {
+    pub(super) fn initial_configuration() -> ConfigurationHash {
         hash(1)
     }
 
@@ -144,14 +145,14 @@ impl Fleet {
     }
 
     /// Enrolls all devices as provers.
-    pub(super) async fn enroll(&self, registry: &Registry, stations: &[SimulatedDevice], rng: &mut impl Rng) {
+    pub(super) async fn enroll(&self, registry: &Registry, devices: &[SimulatedDevice], rng: &mut impl Rng) {
         registry.set_group(&self.group(self.reference), 0).await.unwrap();
-        for station in stations {
-            let address: IpAddr = ip_from_bytes(station.address());
+        for simulated in devices {
+            let address: IpAddr = ip_from_bytes(simulated.address());
             let prover = NewProver {
-                device: station.id,
+                device: simulated.id,
                 group: name(),
-                key: SimulatedProver::key(station.id),
+                key: SimulatedProver::key(simulated.id),
                 protection: Protection::Software,
                 binding: None,
                 overlay: None,
@@ -166,15 +167,15 @@ impl Fleet {
         }
     }
 
-    /// Records the accepted configurations now.
+    /// Records the configurations that are accepted from now on.
     fn record_accepted(&mut self, now_ms: u64, wall_s: u64) {
         let confirmed = self.reference.accepts(wall_s);
-        let ordered = self.ordered.map(|ordered| ordered.accepts(wall_s));
-        let ordered = ordered.unwrap_or_else(|| confirmed.clone());
+        let pending = self.pending_reference.map(|pending| pending.accepts(wall_s));
+        let pending = pending.unwrap_or_else(|| confirmed.clone());
         let accepted = AcceptedConfigurations {
             from_ms: now_ms,
-            may: confirmed.union(&ordered).copied().collect(),
-            must: confirmed.intersection(&ordered).copied().collect(),
+            may: confirmed.union(&pending).copied().collect(),
+            must: confirmed.intersection(&pending).copied().collect(),
         };
         let is_known = |last: &AcceptedConfigurations| last.may == accepted.may && last.must == accepted.must;
         if !self.accepted.last().is_some_and(is_known) {
@@ -182,23 +183,26 @@ impl Fleet {
         }
     }
 
-    /// Configurations that were accepted at some time since then.
+    /// Configurations that were accepted at `from_ms` or later.
     fn since(&self, from_ms: u64) -> impl Iterator<Item = &AcceptedConfigurations> {
-        let first = self.accepted.iter().rposition(|at| at.from_ms <= from_ms);
+        let first = self
+            .accepted
+            .iter()
+            .rposition(|accepted| accepted.from_ms <= from_ms);
         self.accepted.iter().skip(first.unwrap_or(0))
     }
 
-    /// Whether h may have been accepted at some time since then.
+    /// Whether h may have been accepted at `from_ms` or at some later time.
     pub(super) fn may_accept(&self, h: &ConfigurationHash, from_ms: u64) -> bool {
         self.since(from_ms)
-            .flat_map(|at| &at.may)
+            .flat_map(|accepted| &accepted.may)
             .any(|content| hash(*content) == *h)
     }
 
-    /// Whether h was accepted at every time since then.
+    /// Whether h was accepted at `from_ms` and at every later time.
     pub(super) fn must_accept(&self, h: &ConfigurationHash, from_ms: u64) -> bool {
         self.since(from_ms)
-            .all(|at| at.must.iter().any(|content| hash(*content) == *h))
+            .all(|accepted| accepted.must.iter().any(|content| hash(*content) == *h))
     }
 }
 
@@ -211,11 +215,11 @@ impl Simulation {
             return;
         }
         let registry = self.controller_host.registry();
-        if let Some(ordered) = self.fleet.ordered {
-            let group = self.fleet.group(ordered);
+        if let Some(pending) = self.fleet.pending_reference {
+            let group = self.fleet.group(pending);
             if self.runtime.block_on(registry.set_group(&group, wall_s)).is_ok() {
-                self.fleet.reference = ordered;
-                self.fleet.ordered = None;
+                self.fleet.reference = pending;
+                self.fleet.pending_reference = None;
                 self.fleet.record_accepted(now_ms, wall_s);
             }
         }
@@ -228,8 +232,8 @@ impl Simulation {
         }
     }
 
-    /// Releases a device if it is in quarantine: a transaction without changes is rolled back in the background, at an
-    /// undetermined time.
+    /// Releases a device if it is in quarantine. Otherwise the registry would roll back a transaction without changes in the
+    /// background, at a time that the seed does not determine.
     fn release_now(&self, device: DeviceId) -> Result<(), RegistryError> {
         let registry = self.controller_host.registry();
         let info = self.runtime.block_on(registry.get(device))?;
@@ -250,106 +254,109 @@ impl Simulation {
         if !self.rng.random_ratio(1, 60) {
             return;
         }
-        let station = self.rng.random_range(0..self.devices.len());
+        let device_index = self.rng.random_range(0..self.devices.len());
         let Reference { base, rolled_out } = self.fleet.reference;
         match self.rng.random_range(0..8) {
-            0 | 1 => self.tamper(station),
-            2 | 3 => self.remediate(station),
+            0 | 1 => self.tamper(device_index),
+            2 | 3 => self.remediate(device_index),
             4 if rolled_out.is_none() => {
                 let until_s = self.wall_s().saturating_add(self.rng.random_range(1..8));
-                self.order(base, Some((base + 1, until_s)));
+                self.request_reference(base, Some((base + 1, until_s)));
             }
             4 | 5 => {
                 if let Some((content, _)) = rolled_out {
                     self.fleet_tally.updated += 1;
-                    self.set_content(station, content);
+                    self.set_content(device_index, content);
                 }
             }
             6 => {
                 if let Some((content, _)) = rolled_out {
                     let is_kept = self.rng.random_ratio(1, 2);
-                    self.order(if is_kept { content } else { base }, None);
+                    self.request_reference(if is_kept { content } else { base }, None);
                 }
             }
             _ => {
-                let device = self.devices[station].id;
+                let device = self.devices[device_index].id;
                 self.release(device);
             }
         }
     }
 
-    fn order(&mut self, base: u8, rolled_out: Option<(u8, u64)>) {
-        if self.fleet.ordered.is_none() {
-            self.fleet_tally.ordered += 1;
-            self.fleet.ordered = Some(Reference { base, rolled_out });
+    fn request_reference(&mut self, base: u8, rolled_out: Option<(u8, u64)>) {
+        if self.fleet.pending_reference.is_none() {
+            self.fleet_tally.reference_changes += 1;
+            self.fleet.pending_reference = Some(Reference { base, rolled_out });
             self.fleet.record_accepted(self.now_ms, self.wall_s());
         }
     }
 
     /// Changes a device's content.
-    pub(super) fn tamper(&mut self, station: usize) {
+    pub(super) fn tamper(&mut self, device_index: usize) {
         self.fleet_tally.tampered += 1;
-        self.set_content(station, CHANGED);
+        self.set_content(device_index, CHANGED);
     }
 
     /// Restores a device's allowed content.
-    pub(super) fn remediate(&mut self, station: usize) {
+    pub(super) fn remediate(&mut self, device_index: usize) {
         self.fleet_tally.remediated += 1;
-        self.set_content(station, self.fleet.reference.base);
+        self.set_content(device_index, self.fleet.reference.base);
     }
 
-    /// Changes the content of a device, which is restarted, or measures the change in the next period.
-    fn set_content(&mut self, station: usize, content: u8) {
+    /// Changes the content of a device. Some devices restart and measure the change at once; other devices measure the
+    /// change in the next period.
+    fn set_content(&mut self, device_index: usize, content: u8) {
         let is_restarted = self.is_calm || self.rng.random_ratio(1, 2);
-        let attester = &mut self.devices[station].attester;
-        attester.configuration = hash(content);
+        let prover = &mut self.devices[device_index].prover;
+        prover.configuration = hash(content);
         if is_restarted {
-            attester.boot();
+            prover.boot();
         }
     }
 
     /// Ends the roll-out, and restores all devices.
     pub(super) fn remediate_all(&mut self) {
-        if let Some(ordered) = self.fleet.ordered {
-            self.fleet.reference = ordered;
+        if let Some(pending) = self.fleet.pending_reference {
+            self.fleet.reference = pending;
         }
         let base = self.fleet.reference.base;
-        self.fleet.ordered = Some(Reference {
+        self.fleet.pending_reference = Some(Reference {
             base,
             rolled_out: None,
         });
         self.administer();
-        for station in 0..self.devices.len() {
-            self.remediate(station);
+        for device_index in 0..self.devices.len() {
+            self.remediate(device_index);
         }
     }
 
     /// Serves a request to the verifier.
     pub(super) fn attest(
         &mut self,
-        at: usize,
+        process_index: usize,
         link: &Link,
         request: ControllerRequest,
     ) -> ControllerResponse {
         let mut request = request;
         if let ControllerRequest::AppraiseRound(round) = &mut request {
-            // The order of a hash table differs each time.
+            // The node's order comes from a hash table, and differs in each run.
             round
                 .observations
                 .sort_unstable_by_key(|observation| observation.device);
             if self.without == Some(Mechanism::MissedProof) {
-                self.fleet.rounds.mark_missed(self.processes[at].id(), round);
+                self.fleet
+                    .rounds
+                    .mark_missed(self.processes[process_index].id(), round);
             }
-            self.check_outcome(at, round);
+            self.check_outcome(process_index, round);
         }
-        if self.processes[at].verifier.is_none() {
+        if self.processes[process_index].verifier.is_none() {
             match self.runtime.block_on(Verifier::open(link.clone())) {
-                Ok(verifier) => self.processes[at].verifier = Some(verifier),
+                Ok(verifier) => self.processes[process_index].verifier = Some(verifier),
                 Err(error) => return failed_response(&request, error.into()),
             }
         }
         let wall_s = self.wall_s();
-        let process = &mut self.processes[at];
+        let process = &mut self.processes[process_index];
         let Some(verifier) = &mut process.verifier else {
             unreachable!()
         };
@@ -396,7 +403,7 @@ impl Simulation {
                     .runtime
                     .block_on(verifier.appraise_round(&round, ended_s, wall_s));
                 match &appraisal {
-                    Ok(appraisal) => self.check_decisions(at, &round, appraisal),
+                    Ok(appraisal) => self.check_decisions(process_index, &round, appraisal),
                     Err(_) => self.fleet.rounds.forget_uncertain(&round),
                 }
                 ControllerResponse::AppraiseRound(appraisal.map_err(Into::into))

@@ -9,25 +9,25 @@ use crate::simulated_device::SimulatedDevice;
 
 impl Simulation {
     /// Checks that each key in the memory of a data plane belongs to an unspent row of one of its devices.
-    pub(super) fn check_keys(&self, at: usize) -> Result<(), String> {
+    pub(super) fn check_keys(&self, process_index: usize) -> Result<(), String> {
         if !self.now_ms.is_multiple_of(500) {
             return Ok(());
         }
-        let process = &self.processes[at];
+        let process = &self.processes[process_index];
         let inner = process.data_plane.0.lock().unwrap();
         let store = inner.host.store();
         let gateway = process.id();
         let allowed: Vec<[u8; 16]> = self
             .devices
             .iter()
-            .filter_map(|station| Some((station, store.status(station.id)?)))
-            .flat_map(|(station, line)| {
+            .filter_map(|simulated| Some((simulated, store.status(simulated.id)?)))
+            .flat_map(|(simulated, line)| {
                 let from = line.commit.idx().0;
                 // Rows that other processes have spent may still be there.
                 let spender = Some(process.number);
-                let unspent = move |idx: &u32| self.ledger.spender(station.id, *idx) != spender;
+                let unspent = move |idx: &u32| self.ledger.spender(simulated.id, *idx) != spender;
                 let rows = (from..from + RING + 1).filter(unspent);
-                rows.map(|idx| *station.auth_key(idx, gateway).as_bytes())
+                rows.map(|idx| *simulated.auth_key(idx, gateway).as_bytes())
             })
             .collect();
         let regions = store.regions();
@@ -48,14 +48,14 @@ impl Simulation {
         Ok(())
     }
 
-    /// Whether a device gets a session in this many attempts of 6 s.
-    fn authenticates(&mut self, station: usize, gateway: usize, times: u32) -> Result<bool, String> {
-        let before = self.devices[station].sessions;
-        for _ in 0..times {
-            self.begin(station, Some(gateway));
+    /// Whether a device opens a session in at most `attempts` handshakes of 6 s each.
+    fn authenticates(&mut self, device_index: usize, gateway: usize, attempts: u32) -> Result<bool, String> {
+        let before = self.devices[device_index].sessions;
+        for _ in 0..attempts {
+            self.begin(device_index, Some(gateway));
             for _ in 0..600 {
                 self.step()?;
-                if self.devices[station].sessions > before {
+                if self.devices[device_index].sessions > before {
                     return Ok(true);
                 }
             }
@@ -63,26 +63,30 @@ impl Simulation {
         Ok(false)
     }
 
-    /// While the controller's disk is missing, a device at a gateway authenticates up to its mark; afterwards it
-    /// continues.
+    /// Checks that a device at a gateway authenticates up to its mark while the controller's disk is missing, and beyond
+    /// the mark when the disk is available again.
     pub fn run_with_lost_disk(mut self) -> Result<(), String> {
         self.is_calm = true;
-        let Some(station) = self.devices.iter().position(|station| station.mode == Mode::Pool) else {
+        let Some(device_index) = self
+            .devices
+            .iter()
+            .position(|simulated| simulated.mode == Mode::Pool)
+        else {
             return Ok(());
         };
-        if !self.authenticates(station, 0, 8)? {
+        if !self.authenticates(device_index, 0, 8)? {
             return Err("a genuine device is not served".to_owned());
         }
         self.controller_host.remove_disk();
         let mut count = 0;
-        while count <= LOSS_MAX && self.authenticates(station, 0, 1)? {
+        while count <= LOSS_MAX && self.authenticates(device_index, 0, 1)? {
             count += 1;
         }
         if !(1..LOSS_MAX).contains(&count) {
             return Err(format!("without the disk a device authenticates {count} times"));
         }
         self.controller_host.reattach_disk();
-        match self.authenticates(station, 0, 8)? {
+        match self.authenticates(device_index, 0, 8)? {
             true => Ok(()),
             false => Err("the disk is available again, and the device is not served".to_owned()),
         }
@@ -93,19 +97,20 @@ impl Simulation {
         self.losses * LOSS_MAX + self.stranded_rows.get(&device).copied().unwrap_or_default()
     }
 
-    pub(super) fn expect_service(&mut self, station: usize, gateway: usize) -> Result<(), String> {
-        let device = self.devices[station].id;
-        let served = self.authenticates(station, gateway, 8)?;
+    /// Checks that a device is served at a gateway, unless the device is revoked or may have no rows.
+    pub(super) fn expect_service(&mut self, device_index: usize, gateway: usize) -> Result<(), String> {
+        let device = self.devices[device_index].id;
+        let served = self.authenticates(device_index, gateway, 8)?;
         let SimulatedDevice {
             revoked, mode, rows, ..
-        } = self.devices[station];
+        } = self.devices[device_index];
         if revoked {
             return match served {
                 true => Err(format!("device {device} is revoked and was served")),
                 false => Ok(()),
             };
         }
-        let rows_left = rows - self.ledger.spent_by(device).min(rows);
+        let rows_left = rows - self.ledger.spent_count(device).min(rows);
         let may_be_used_up =
             mode == Mode::Pool && rows_left <= self.lost_rows(device) + GATEWAYS as u32 * (RING + 1);
         match served || may_be_used_up {
@@ -120,8 +125,8 @@ impl Simulation {
 
     /// Checks that another gateway can lease all rows that no fault can have lost.
     pub(super) fn expect_little_loss(&mut self) -> Result<(), String> {
-        while let Some(at) = self.processes.len().checked_sub(1) {
-            let unused_rows: Vec<_> = self.processes[at]
+        while let Some(process_index) = self.processes.len().checked_sub(1) {
+            let unused_rows: Vec<_> = self.processes[process_index]
                 .node
                 .close()
                 .into_iter()
@@ -130,22 +135,22 @@ impl Simulation {
                     ..unused
                 })
                 .collect();
-            if let Some(link) = &self.processes[at].link {
+            if let Some(link) = &self.processes[process_index].link {
                 let link = self.controller_host.controller.reconnect(link);
                 let result = self.runtime.block_on(link.record_unused_rows(&unused_rows));
                 result.map_err(|error| {
                     format!("the last report of unused rows of a gateway was rejected: {error}")
                 })?;
             }
-            self.remove_process(at);
+            self.remove_process(process_index);
         }
         let registry = self.controller_host.registry();
         let fencing_token = self
             .runtime
             .block_on(registry.register_gateway(GatewayId(99), 0))
             .unwrap();
-        for station in &self.devices {
-            if station.revoked || station.mode == Mode::Key {
+        for simulated in &self.devices {
+            if simulated.revoked || simulated.mode == Mode::Key {
                 continue;
             }
             let mut from = 0;
@@ -153,13 +158,13 @@ impl Simulation {
             let statement = match self.without {
                 Some(Mechanism::Statement) => RowStatement::default(),
                 _ => RowStatement {
-                    first_unanswered_row: RowIndex(station.unanswered_from()),
+                    first_unanswered_row: RowIndex(simulated.unanswered_from()),
                     has_refused_row: false,
                 },
             };
             loop {
                 let lease_request = LeaseRequest {
-                    device: station.id,
+                    device: simulated.id,
                     epoch: 0,
                     from: RowIndex(from),
                     received: RowIndex(from),
@@ -175,23 +180,24 @@ impl Simulation {
                     break;
                 };
                 for idx in lease.rows.clone() {
-                    if self.ledger.spender(station.id, idx).is_some() {
+                    if self.ledger.spender(simulated.id, idx).is_some() {
                         return Err(format!(
                             "row {idx} of device {} is leased though it was spent",
-                            station.id
+                            simulated.id
                         ));
                     }
                     unspent += 1;
                 }
                 from = lease.rows.end;
             }
-            let accounted_rows = self.ledger.spent_by(station.id) + unspent + self.lost_rows(station.id);
-            if accounted_rows < station.rows {
+            let accounted_rows =
+                self.ledger.spent_count(simulated.id) + unspent + self.lost_rows(simulated.id);
+            if accounted_rows < simulated.rows {
                 return Err(format!(
-                    "device {}: {} rows were spent, {unspent} are left of {}; {} losses of memory do not explain that",
-                    station.id,
-                    self.ledger.spent_by(station.id),
-                    station.rows,
+                    "device {}: {} rows were spent, {unspent} are left of {}; {} losses of memory do not explain the difference",
+                    simulated.id,
+                    self.ledger.spent_count(simulated.id),
+                    simulated.rows,
                     self.losses
                 ));
             }

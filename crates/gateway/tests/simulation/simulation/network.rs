@@ -19,7 +19,7 @@ pub(super) enum Packet {
         payload: Box<[u8]>,
     },
     ToDevice {
-        station: usize,
+        device_index: usize,
         port: u16,
         payload: Box<[u8; 64]>,
     },
@@ -29,18 +29,18 @@ pub(super) enum Packet {
 pub(super) type Origin = ([u8; 16], u16);
 
 impl Simulation {
-    pub(super) fn transmit(&mut self, station: usize, sent: Vec<[u8; 64]>) {
-        let gateway = self.devices[station].gateway;
+    pub(super) fn transmit(&mut self, device_index: usize, sent: Vec<[u8; 64]>) {
+        let gateway = self.devices[device_index].gateway;
         for payload in sent {
-            if let Some(process) = self.address(gateway) {
+            if let Some(process) = self.receiving_process(gateway) {
                 self.recorded.push((process, payload));
-                self.send_to_gateway(station, process, Box::new(payload));
+                self.send_to_gateway(device_index, process, Box::new(payload));
             }
         }
     }
 
-    /// Returns one of the processes with the gateway's address; with two, the network decides.
-    fn address(&mut self, gateway: usize) -> Option<u64> {
+    /// Returns the number of a random process that has the gateway's address.
+    fn receiving_process(&mut self, gateway: usize) -> Option<u64> {
         let candidates: Vec<u64> = self
             .processes
             .iter()
@@ -50,8 +50,8 @@ impl Simulation {
         (!candidates.is_empty()).then(|| candidates[self.rng.random_range(0..candidates.len())])
     }
 
-    fn send_to_gateway(&mut self, station: usize, process: u64, payload: Box<[u8]>) {
-        let meta = self.devices[station].meta();
+    fn send_to_gateway(&mut self, device_index: usize, process: u64, payload: Box<[u8]>) {
+        let meta = self.devices[device_index].meta();
         self.send(Packet::ToGateway {
             process,
             from: (meta.src_ip, meta.src_port),
@@ -59,21 +59,21 @@ impl Simulation {
         });
     }
 
-    /// Delivers a challenge to a device.
-    fn deliver_request(&mut self, station: usize, payload: &[u8; 64]) {
-        let Some(proof) = self.devices[station].prove(payload) else {
+    /// Delivers an attestation challenge to a device, and sends the device's proof.
+    fn deliver_request(&mut self, device_index: usize, payload: &[u8; 64]) {
+        let Some(proof) = self.devices[device_index].prove(payload) else {
             return;
         };
-        let device = self.devices[station].id;
+        let device = self.devices[device_index].id;
         let (gateway, message) = (proof.round.gateway.0 as usize - 1, proof.message);
         self.fleet.rounds.record_proof(device, proof);
-        if let Some(process) = self.address(gateway) {
+        if let Some(process) = self.receiving_process(gateway) {
             self.fleet.proofs.push(message);
-            self.send_to_gateway(station, process, Box::new(message));
+            self.send_to_gateway(device_index, process, Box::new(message));
         }
     }
 
-    /// Loses, delays or duplicates a message, while faults are enabled.
+    /// Sends a message. While faults are enabled, the message may be lost, delayed or duplicated.
     pub(super) fn send(&mut self, packet: Packet) {
         let copies = match self.rng.random_range(0..20) {
             _ if self.is_calm => 1,
@@ -92,11 +92,11 @@ impl Simulation {
                 payload: payload.clone(),
             },
             Packet::ToDevice {
-                station,
+                device_index,
                 port,
                 payload,
             } => Packet::ToDevice {
-                station: *station,
+                device_index: *device_index,
                 port: *port,
                 payload: payload.clone(),
             },
@@ -142,14 +142,18 @@ impl Simulation {
                     }
                 }
                 Packet::ToDevice {
-                    station,
+                    device_index,
                     port: ATTEST_PORT,
                     payload,
-                } => self.deliver_request(station, &payload),
-                Packet::ToDevice { station, payload, .. } => {
-                    self.forge_challenges(station, &payload);
-                    let sent = self.devices[station].handle(&payload, self.now_ms);
-                    self.transmit(station, sent);
+                } => self.deliver_request(device_index, &payload),
+                Packet::ToDevice {
+                    device_index,
+                    payload,
+                    ..
+                } => {
+                    self.forge_challenges(device_index, &payload);
+                    let sent = self.devices[device_index].handle(&payload, self.now_ms);
+                    self.transmit(device_index, sent);
                 }
             }
         }
@@ -161,7 +165,7 @@ impl Simulation {
             return;
         }
         self.tally.replays += 1;
-        // Mostly a recent one, which may still be fresh.
+        // Mostly a recent message, with a fresh value that may still be valid.
         let range = match self.rng.random_ratio(2, 3) {
             true => 12.min(self.recorded.len()),
             false => self.recorded.len(),
@@ -182,14 +186,14 @@ impl Simulation {
         from.0[10..12].fill(0xff);
         from.0[12..].copy_from_slice(&attacker_ip);
         if self.rng.random_ratio(1, 2) {
-            let station = self.rng.random_range(0..self.devices.len());
-            from = (self.devices[station].address(), 40_000);
+            let device_index = self.rng.random_range(0..self.devices.len());
+            from = (self.devices[device_index].address(), 40_000);
         }
         if self.attests {
-            // An attacker who replays a RESPONSE from another address redirects the challenge. No invariant could
-            // distinguish that from a device that sends no proof.
+            // An attacker who replays a RESPONSE from another address redirects the attestation challenges of the
+            // device to this address. No invariant could distinguish this attack from a device that sends no proof.
             let id = DeviceId(u64::from_be_bytes(payload[8..16].try_into().unwrap()));
-            let sender = self.devices.iter().find(|station| station.id == id);
+            let sender = self.devices.iter().find(|simulated| simulated.id == id);
             from = (sender.unwrap().address(), 40_000);
         }
         self.send(Packet::ToGateway {

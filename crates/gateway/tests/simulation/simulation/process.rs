@@ -25,21 +25,21 @@ pub(super) struct Process {
     pub(super) clock: HostClock,
     /// The process's registration, after its first request.
     pub(super) link: Option<Link>,
-    /// The start of the controller that the link belongs to.
+    /// The number of the controller start to which the link belongs.
     pub(super) linked_to: u64,
     pub(super) leases: Option<LeaseReader>,
     /// The verifier of the link, after the first request that needs it.
     pub(super) verifier: Option<Verifier>,
-    /// The controller's creation time of the plan that was requested, of the current plan, and of the plan one step
-    /// before: challenges are sent in the step after the start of their round.
+    /// Creation times of three plans: the requested plan, the current plan, and the current plan of the previous step.
+    /// A challenge belongs to the third plan, because it is sent one step after the start of its round.
     pub(super) planned_ms: [u64; 3],
     /// Responses in flight, and their arrival times.
     pub(super) responses: Vec<(u64, ControllerResponse)>,
     /// The fencing token in the adopted memory; 0 for none.
     pub(super) adopted_from: u64,
-    /// Replaced, and running.
+    /// Whether the process was replaced or killed.
     pub(super) is_replaced: bool,
-    /// Killed: its memory and data plane keep running.
+    /// Whether the process was killed. Its memory stays, and its data plane keeps running.
     pub(super) is_killed: bool,
 }
 
@@ -91,15 +91,16 @@ impl Simulation {
         self.start_on(gateway, data_plane, clock);
     }
 
-    /// Starts a process on the memory of a killed one; on new memory if there is none.
+    /// Starts a process on the memory of a killed process, or on new memory if no process was killed. Returns an error if
+    /// the start has ended a session.
     pub(super) fn start_on_adopted(&mut self, gateway: usize) -> Result<(), String> {
         let is_killed = |process: &Process| process.gateway == gateway && process.is_killed;
-        let Some(at) = self.processes.iter().position(is_killed) else {
+        let Some(process_index) = self.processes.iter().position(is_killed) else {
             self.start(gateway);
             return Ok(());
         };
         self.tally.adopted += 1;
-        let killed = self.remove_process(at);
+        let killed = self.remove_process(process_index);
         let data_plane = SimulatedDataPlane::adopted(
             &killed.data_plane,
             &self.config(gateway),
@@ -132,7 +133,7 @@ impl Simulation {
             mark_block: MARK_BLOCK,
             feed_poll_ms: 400,
             attest_period_s: PERIOD_S,
-            // At the next housekeeping, every 5 s: devices are blocked for longer.
+            // Blocked devices are wiped at the next housekeeping, within 5 s. Blocks last longer.
             wipe_after_ms: 100,
             ..Settings::for_data_plane(&config)
         };
@@ -156,16 +157,16 @@ impl Simulation {
         });
     }
 
-    /// Kills the process. Its memory and data plane keep running; responses to it are lost.
-    pub(super) fn kill_process(&mut self, at: usize) {
-        let process = &mut self.processes[at];
+    /// Kills the process. Its memory stays, and its data plane keeps running; responses to the process are lost.
+    pub(super) fn kill_process(&mut self, process_index: usize) {
+        let process = &mut self.processes[process_index];
         process.is_killed = true;
         process.is_replaced = true;
         process.responses.clear();
     }
 
-    pub(super) fn remove_process(&mut self, at: usize) -> Process {
-        let process = self.processes.remove(at);
+    pub(super) fn remove_process(&mut self, process_index: usize) -> Process {
+        let process = self.processes.remove(process_index);
         let status = process.node.status();
         self.tally.evicted += status.evicted;
         self.tally.admitted += status.admitted;
@@ -173,12 +174,12 @@ impl Simulation {
         process
     }
 
-    /// Stops the process. The controller may not receive the report of unused rows.
-    pub(super) fn stop(&mut self, at: usize) {
-        let (host, process) = (&mut self.controller_host, &mut self.processes[at]);
+    /// Stops the process. In some cases, its report of unused rows does not reach the controller.
+    pub(super) fn stop(&mut self, process_index: usize) {
+        let (host, process) = (&mut self.controller_host, &mut self.processes[process_index]);
         let unused_rows = process.node.close();
         for unused in &unused_rows {
-            host.release(process.id(), unused.device);
+            host.forget_mark(process.id(), unused.device);
         }
         let link = process.link.as_ref().map(|link| host.controller.reconnect(link));
         let is_recorded = match link.filter(|_| host.is_open && self.rng.random_ratio(9, 10)) {
@@ -189,17 +190,17 @@ impl Simulation {
             None => false,
         };
         self.losses += u32::from(!is_recorded);
-        let undelivered = self.remove_process(at).responses;
+        let undelivered = self.remove_process(process_index).responses;
         self.record_stranded_rows(undelivered.iter().flat_map(|(_, response)| admitted(response)));
     }
 
-    pub(super) fn tick(&mut self, at: usize) -> Result<(), String> {
+    pub(super) fn tick(&mut self, process_index: usize) -> Result<(), String> {
         let now_ms = self.now_ms;
-        let process = &mut self.processes[at];
+        let process = &mut self.processes[process_index];
         let clock = process.clock.clock(now_ms);
         process.data_plane.set_clock(process.clock, now_ms, self.without);
         if process.is_killed {
-            return self.collect(at);
+            return self.collect(process_index);
         }
         process.planned_ms[2] = process.planned_ms[1];
         let responses = process.responses.extract_if(.., |(at_ms, _)| *at_ms <= now_ms);
@@ -217,33 +218,35 @@ impl Simulation {
             .iter()
             .any(|request| matches!(request, ControllerRequest::ReportUnusedRows(_)));
         if reports_unused && !self.is_calm && self.rng.random_ratio(1, 10) {
-            return self.kill_before_return(at);
+            return self.kill_before_return(process_index);
         }
         for request in requests {
-            let response = self.request(at, request);
+            let response = self.request(process_index, request);
             let late = !self.is_calm && self.rng.random_ratio(1, 5);
             let delay_ms = if late { self.rng.random_range(0..300) } else { 0 };
-            self.processes[at].responses.push((now_ms + delay_ms, response));
+            self.processes[process_index]
+                .responses
+                .push((now_ms + delay_ms, response));
         }
-        self.collect(at)
+        self.collect(process_index)
     }
 
-    /// Kills the process before it sends a report; the next process adopts its memory.
-    fn kill_before_return(&mut self, at: usize) -> Result<(), String> {
+    /// Kills the process before it sends its report of unused rows. The next process adopts the memory.
+    fn kill_before_return(&mut self, process_index: usize) -> Result<(), String> {
         self.tally.kills += 1;
         self.losses += 1;
-        self.collect(at)?;
-        if self.processes[at].is_replaced {
+        self.collect(process_index)?;
+        if self.processes[process_index].is_replaced {
             return Ok(());
         }
-        let gateway = self.processes[at].gateway;
-        self.kill_process(at);
+        let gateway = self.processes[process_index].gateway;
+        self.kill_process(process_index);
         self.start_on_adopted(gateway)
     }
 
-    /// Applies other settings; no session may end.
-    pub(super) fn reload(&mut self, at: usize) -> Result<(), String> {
-        let process = &mut self.processes[at];
+    /// Applies other settings; returns an error if a session has ended.
+    pub(super) fn reload(&mut self, process_index: usize) -> Result<(), String> {
+        let process = &mut self.processes[process_index];
         let rng = &mut self.rng;
         let mut live = config(process.gateway, self.attests).live_settings();
         live.session_lifetime_s = rng.random_range(2..=2 * SESSION_LIFETIME_S);
@@ -273,9 +276,9 @@ impl Simulation {
         }
     }
 
-    /// Collects the results of the data plane.
-    fn collect(&mut self, at: usize) -> Result<(), String> {
-        let process = &self.processes[at];
+    /// Collects and checks the results of the data plane, and sends its replies.
+    fn collect(&mut self, process_index: usize) -> Result<(), String> {
+        let process = &self.processes[process_index];
         let (number, gateway) = (process.number, process.gateway);
         let (accepted, replies, verdicts, closed, violation) = {
             let mut inner = process.data_plane.0.lock().unwrap();
@@ -294,22 +297,32 @@ impl Simulation {
         self.tally.closed += closed.len() as u64;
         for (device, session) in closed {
             self.session_locations
-                .closed(device, session, gateway, &mut self.ledger.problem);
+                .check_closed(device, session, gateway, &mut self.ledger.problem);
         }
         for (device, idx, tag) in accepted {
             self.tally.accepted += 1;
-            self.session_locations.accepted(device, tag, gateway, self.now_ms);
+            self.session_locations
+                .record_accepted(device, tag, gateway, self.now_ms);
             self.tally.accepted_alone += u64::from(!self.controller_host.is_healthy());
-            let station = self.devices.iter().find(|station| station.id == device).unwrap();
-            self.ledger.accepted(device, station.mode, idx, tag, number);
+            let simulated = self
+                .devices
+                .iter()
+                .find(|simulated| simulated.id == device)
+                .unwrap();
+            self.ledger
+                .record_accepted(device, simulated.mode, idx, tag, number);
         }
         for reply in replies {
             let (to, port) = (reply.to.src_ip, reply.to.src_port);
-            self.record_request(at, &reply.payload);
-            if let Some(station) = self.devices.iter().position(|station| station.address() == to) {
+            self.record_request(process_index, &reply.payload);
+            if let Some(device_index) = self
+                .devices
+                .iter()
+                .position(|simulated| simulated.address() == to)
+            {
                 let payload = Box::new(reply.payload);
                 self.send(Packet::ToDevice {
-                    station,
+                    device_index,
                     port,
                     payload,
                 });
@@ -317,7 +330,7 @@ impl Simulation {
         }
         match violation {
             Some(problem) => Err(format!("process {number}: {problem}")),
-            None => self.check_keys(at),
+            None => self.check_keys(process_index),
         }
     }
 }

@@ -8,14 +8,15 @@ use rand::RngExt as _;
 use super::controller_host::open;
 use super::{GATEWAYS, RING, Simulation};
 
-/// A state of the registry.
+/// A backup of the registry.
 pub(super) struct Backup {
     content: Vec<u8>,
+    /// Devices with a confirmed revocation in this backup.
     revoked: Vec<DeviceId>,
 }
 
 impl Simulation {
-    /// Makes or restores a backup. Not with provers, because the invariants of attestation do not cover restores.
+    /// Makes or restores a backup. Does nothing with provers, because the invariants of attestation do not cover restores.
     pub(super) fn back_up_or_restore(&mut self) -> Result<(), String> {
         if self.attests || !self.controller_host.is_healthy() {
             return Ok(());
@@ -78,31 +79,31 @@ impl Simulation {
             let _ = std::fs::remove_file(Path::new(&sibling(ending)));
         }
         if self.rng.random_ratio(1, 2) {
-            // The file is replaced by another file, as with `mv`, or is overwritten, as with `cp`.
+            // The file is replaced by another file, as with `mv`. Otherwise it is overwritten, as with `cp`.
             std::fs::remove_file(&host.path).unwrap();
         }
         std::fs::write(&host.path, &backup.content).unwrap();
         host.restore(&backup.revoked);
         self.open_again();
         self.session_locations.forget();
-        // Rows of the lost registry state, used or not, are stranded.
-        for (station, (before, after)) in self.devices.iter().zip(before.into_iter().zip(self.floors())) {
-            let end = before.max(after).max(station.unanswered_from());
-            let lost_rows = (0..end).filter(|idx| self.ledger.spender(station.id, *idx).is_none());
-            // If fewer rows are left, all of them.
+        // All unspent rows below the rows that the lost state, the backup or the device records as used are stranded.
+        for (simulated, (before, after)) in self.devices.iter().zip(before.into_iter().zip(self.floors())) {
+            let end = before.max(after).max(simulated.unanswered_from());
+            let lost_rows = (0..end).filter(|idx| self.ledger.spender(simulated.id, *idx).is_none());
+            // The first lease after a restore skips twice `lease_rows` rows, or all rows if fewer are left.
             let margin = GATEWAYS as u32 * (RING + 1);
-            *self.stranded_rows.entry(station.id).or_default() += lost_rows.count() as u32 + margin;
+            *self.stranded_rows.entry(simulated.id).or_default() += lost_rows.count() as u32 + margin;
         }
         self.check_registry()
     }
 
     /// Returns, for each device, the lowest row above all leased rows.
     fn floors(&self) -> Vec<u32> {
-        let floor = |station: &crate::simulated_device::SimulatedDevice| {
+        let floor = |simulated: &crate::simulated_device::SimulatedDevice| {
             let info = self
                 .runtime
-                .block_on(self.controller_host.registry().get(station.id));
-            match station.mode {
+                .block_on(self.controller_host.registry().get(simulated.id));
+            match simulated.mode {
                 Mode::Pool => info.unwrap().idx_floor.0,
                 Mode::Key => 0,
             }

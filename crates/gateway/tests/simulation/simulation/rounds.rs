@@ -1,4 +1,4 @@
-//! What really happens in attestation rounds: challenges, proofs, and their arrival.
+//! Records of attestation rounds for the invariants: challenges, proofs, and the arrival of proofs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::fleet::PROOF_TIMEOUT_MS;
 use super::{Mechanism, Simulation};
 use crate::prover::{RecordedProof, SimulatedProver};
 
-/// Datagrams that arrive less than this before the end of a round may be handled after it, ms.
+/// A datagram that arrives less than this time before the end of a round may be handled after the end, ms.
 const SLACK_MS: u64 = 30;
 
 /// A round that a process has opened.
@@ -21,22 +21,23 @@ struct ObservedRound {
     process: u64,
     round: Round,
     opened_ms: u64,
-    /// The creation time of its plan.
+    /// The creation time of the round's plan.
     planned_ms: u64,
     requested: BTreeSet<DeviceId>,
     /// Devices whose valid proof has arrived in time.
     arrived: BTreeSet<DeviceId>,
-    /// Device ids of other proofs that have arrived.
+    /// Device ids in arrived proofs that were not valid.
     forged: BTreeSet<DeviceId>,
 }
 
 #[derive(Default)]
 pub(super) struct RoundRecords {
     rounds: BTreeMap<(GatewayId, u32), ObservedRound>,
+    /// By device, gateway and round number.
     proofs: BTreeMap<(DeviceId, GatewayId, u32), Vec<RecordedProof>>,
-    /// Whether a device missed the round, by its number.
+    /// By round number: whether the device missed the round.
     missed: BTreeMap<(GatewayId, DeviceId), BTreeMap<u32, bool>>,
-    /// Devices in quarantine as confirmed by the controller, and since when.
+    /// Devices in quarantine as confirmed by the controller, and the time of the confirmation in ms.
     quarantined: BTreeMap<DeviceId, u64>,
 }
 
@@ -65,13 +66,13 @@ impl RoundRecords {
         )
     }
 
-    /// Whether a proof of the device has arrived in time in a round that was opened since then.
+    /// Whether a proof of the device has arrived in time in a round that was opened at `from_ms` or later.
     pub(super) fn has_proven(&self, device: DeviceId, from_ms: u64) -> bool {
         let mut rounds = self.rounds.values();
         rounds.any(|observed| observed.opened_ms >= from_ms && observed.arrived.contains(&device))
     }
 
-    /// Counts devices named in wrong proofs as missed.
+    /// Changes the outcome of each device that a wrong proof names to missed.
     pub(super) fn mark_missed(&self, gateway: GatewayId, round: &mut RoundOutcome) {
         let Some(observed) = self.rounds.get(&(gateway, round.number.0)) else {
             return;
@@ -87,7 +88,7 @@ impl RoundRecords {
         self.quarantined.remove(&device);
     }
 
-    /// Forgets quarantines that unknown decisions about a round may have ended.
+    /// Forgets each quarantine that the controller may have ended. Its decisions about the round are unknown.
     pub(super) fn forget_uncertain(&mut self, round: &RoundOutcome) {
         for observation in &round.observations {
             if observation.outcome != ProofOutcome::Missed {
@@ -114,17 +115,17 @@ impl RoundRecords {
 }
 
 impl Simulation {
-    fn problem(&mut self, problem: String) {
+    fn record_problem(&mut self, problem: String) {
         self.ledger.problem.get_or_insert(problem);
     }
 
     /// Records a challenge that a gateway sends.
-    pub(super) fn record_request(&mut self, at: usize, payload: &[u8; 64]) {
+    pub(super) fn record_request(&mut self, process_index: usize, payload: &[u8; 64]) {
         let Ok(Message::AttestRequest(request)) = wire::parse(payload) else {
             return;
         };
         let (round, device) = (Round::from(request), request.header.device());
-        let process = &self.processes[at];
+        let process = &self.processes[process_index];
         let observed = ObservedRound {
             process: process.number,
             round,
@@ -142,12 +143,13 @@ impl Simulation {
                 "round {} of gateway {} is opened by process {} and by process {}",
                 round.number, round.gateway, entry.process, process.number
             );
-            self.problem(problem);
+            self.record_problem(problem);
         }
         self.fleet.requests.push(*payload);
     }
 
-    /// Checks a proof that arrives; a valid proof of an open round must be counted.
+    /// Checks a proof that arrives, and returns the message to deliver. Records a valid proof of an open round, which the
+    /// gateway must count.
     pub(super) fn check_proof(&mut self, process: u64, mut payload: Box<[u8]>) -> Box<[u8]> {
         let Ok(Message::Proof(proof)) = wire::parse(&payload) else {
             return payload;
@@ -189,12 +191,12 @@ impl Simulation {
     }
 
     /// Checks the outcomes of a round.
-    pub(super) fn check_outcome(&mut self, at: usize, outcome: &RoundOutcome) {
-        let gateway = self.processes[at].id();
+    pub(super) fn check_outcome(&mut self, process_index: usize, outcome: &RoundOutcome) {
+        let gateway = self.processes[process_index].id();
         let number = outcome.number.0;
         for observation in &outcome.observations {
             if let Some(problem) = self.contradiction(gateway, number, observation) {
-                self.problem(problem);
+                self.record_problem(problem);
             }
             let is_missed = match observation.outcome {
                 ProofOutcome::Ok(_) => false,
@@ -213,7 +215,7 @@ impl Simulation {
         }
     }
 
-    /// Returns the contradiction in an outcome, if any.
+    /// Returns how an outcome contradicts the recorded proofs; `None` without a contradiction.
     fn contradiction(
         &self,
         gateway: GatewayId,
@@ -245,8 +247,13 @@ impl Simulation {
     }
 
     /// Checks the decisions of the controller.
-    pub(super) fn check_decisions(&mut self, at: usize, round: &RoundOutcome, appraisal: &RoundAppraisal) {
-        let gateway = self.processes[at].id();
+    pub(super) fn check_decisions(
+        &mut self,
+        process_index: usize,
+        round: &RoundOutcome,
+        appraisal: &RoundAppraisal,
+    ) {
+        let gateway = self.processes[process_index].id();
         let policy = self.fleet.policy;
         let (number, now_ms) = (round.number.0, self.now_ms);
         for quarantined in &appraisal.quarantined {
@@ -261,7 +268,7 @@ impl Simulation {
                 .take(rounds_checked)
                 .filter(|(_, is_missed)| **is_missed);
             if missed_rounds.count() < policy.missed_limit as usize {
-                self.problem(format!(
+                self.record_problem(format!(
                     "device {device} was quarantined by round {number} of gateway {gateway} without enough missed proofs"
                 ));
             }
@@ -277,7 +284,7 @@ impl Simulation {
                 observation.is_some_and(|observation| observation.outcome != ProofOutcome::Missed);
             let observed = self.fleet.rounds.rounds.get(&(gateway, number));
             let opened_ms = observed.map_or(0, |observed| observed.opened_ms);
-            // Times are in seconds.
+            // The registry's times have a resolution of 1 s.
             let is_after = self
                 .fleet
                 .rounds
@@ -285,7 +292,7 @@ impl Simulation {
                 .get(device)
                 .is_none_or(|quarantined_ms| quarantined_ms - 1_000 <= opened_ms);
             if !has_proven || !is_after || policy.release_mode == ReleaseMode::Manual {
-                self.problem(format!(
+                self.record_problem(format!(
                     "device {device} was released by round {number} of gateway {gateway}: proven {has_proven}, after its \
                      quarantine {is_after}, {:?}",
                     policy.release_mode
@@ -298,8 +305,8 @@ impl Simulation {
     /// Checks the registry's state of each device.
     pub(super) fn check_registry_states(&self) -> Result<(), String> {
         let registry = self.controller_host.registry();
-        for station in self.devices.iter() {
-            let device = station.id;
+        for simulated in self.devices.iter() {
+            let device = simulated.id;
             let (Ok(info), Ok(appraisal)) = (
                 self.runtime.block_on(registry.get(device)),
                 self.runtime.block_on(registry.appraisal(device)),

@@ -15,7 +15,7 @@ pub(super) struct SessionLocations {
 }
 
 impl SessionLocations {
-    pub(super) fn accepted(&mut self, device: DeviceId, tag: [u8; 16], gateway: usize, now_ms: u64) {
+    pub(super) fn record_accepted(&mut self, device: DeviceId, tag: [u8; 16], gateway: usize, now_ms: u64) {
         let [session, _] = *tag.as_chunks().0 else {
             return;
         };
@@ -28,7 +28,7 @@ impl SessionLocations {
     }
 
     /// Checks a closed session: the device must have authenticated at another gateway since, or in the same step.
-    pub(super) fn closed(
+    pub(super) fn check_closed(
         &self,
         device: DeviceId,
         session: SessionId,
@@ -38,10 +38,9 @@ impl SessionLocations {
         let Some((_, began_ms)) = self.sessions.get(&(device, session.to_wire())).copied() else {
             return;
         };
-        let is_newer_elsewhere = self
-            .sessions
-            .iter()
-            .any(|((other, _), (at, at_ms))| *other == device && *at != gateway && *at_ms >= began_ms);
+        let is_newer_elsewhere = self.sessions.iter().any(|((other, _), (location, opened_ms))| {
+            *other == device && *location != gateway && *opened_ms >= began_ms
+        });
         if !is_newer_elsewhere {
             problem.get_or_insert(format!(
                 "gateway {} closed a session of device {device} of {began_ms} ms, and no other gateway had a newer one",
@@ -69,34 +68,35 @@ pub(super) fn reports(
 }
 
 impl Simulation {
-    /// After the faults, each device goes from gateway to gateway and back: it has a session at the last one only.
+    /// After the faults, each device goes from gateway to gateway and back. Checks that the device then has a session only
+    /// at the gateway where it authenticated last.
     pub(super) fn expect_one_session_each(&mut self) -> Result<(), String> {
-        // Earlier sessions have expired: the sessions found were opened here.
+        // Wait until earlier sessions have expired, so that all sessions found below were opened below.
         self.steps(SESSION_LIFETIME_S * 1000 / STEP_MS as u32 + 100)?;
-        for station in 0..self.devices.len() {
+        for device_index in 0..self.devices.len() {
             for gateway in [0, 1, 0] {
-                let before = self.devices[station].sessions;
-                self.begin(station, Some(gateway));
+                let before = self.devices[device_index].sessions;
+                self.begin(device_index, Some(gateway));
                 for _ in 0..100 {
                     self.step()?;
-                    if self.devices[station].sessions > before {
+                    if self.devices[device_index].sessions > before {
                         break;
                     }
                 }
-                if self.devices[station].sessions == before {
-                    // Revoked, without rows, or without a slot.
+                if self.devices[device_index].sessions == before {
+                    // The device is revoked, or has no rows or no slot.
                     break;
                 }
-                // The feed is read every 900 ms at least.
+                // A gateway reads the feed at least once in 900 ms.
                 self.steps(120)?;
-                self.expect_session_only_at(station, gateway)?;
+                self.expect_session_only_at(device_index, gateway)?;
             }
         }
         Ok(())
     }
 
-    fn expect_session_only_at(&self, station: usize, last: usize) -> Result<(), String> {
-        let device = self.devices[station].id;
+    fn expect_session_only_at(&self, device_index: usize, last_gateway: usize) -> Result<(), String> {
+        let device = self.devices[device_index].id;
         for process in &self.processes {
             let now_s = process.clock.moment(self.now_ms).boot_s();
             let inner = process.data_plane.0.lock().unwrap();
@@ -104,15 +104,15 @@ impl Simulation {
                 continue;
             };
             let has_session = line.has_session && !line.commit.is_revoked();
-            let is_expected = match process.gateway == last {
-                // The session may have expired since, but was not closed.
+            let is_expected = match process.gateway == last_gateway {
+                // The session may have expired since, but must not be closed.
                 true => has_session,
                 false => !has_session || line.session_until_s <= now_s,
             };
             if !is_expected {
                 return Err(format!(
                     "device {device} was last at gateway {} of {GATEWAYS}; it has a session at gateway {}: {has_session}",
-                    last + 1,
+                    last_gateway + 1,
                     process.gateway + 1
                 ));
             }

@@ -15,7 +15,7 @@ macro_rules! tally {
                 $(self.$counter += other.$counter;)*
             }
 
-            /// Asserts that each event happened in at least one run of twenty.
+            /// Asserts that each event happened at least once in 20 runs on average, except the events in `except`.
             pub fn assert_all_covered(&self, except: &[&str]) {
                 $(
                     let is_excepted = except.contains(&stringify!($counter));
@@ -28,26 +28,29 @@ macro_rules! tally {
 
 tally! {
     Tally,
+    /// Accepted RESPONSEs.
     accepted,
-    /// While the controller was down or its disk had a fault.
+    /// RESPONSEs accepted while the controller was down or its disk had a fault.
     accepted_alone,
     kills,
     stops,
     replacements,
     /// Replaced processes that were restarted on their memory.
     restarted,
+    /// Starts on the memory of a killed process.
     adopted,
     evicted,
     /// Sessions closed for newer ones at other gateways.
     closed,
     admitted,
     rows_returned,
+    /// RESPONSEs dropped because the mark was reached.
     at_mark,
     replays,
     forged_challenges,
     forged_statements,
     link_failures,
-    /// The registry could not serve the request.
+    /// Requests that the registry could not serve.
     failed_responses,
     revoked,
     reloads,
@@ -57,7 +60,7 @@ tally! {
     controller_kills,
     power_losses,
     backups,
-    /// The registry was restored from a backup.
+    /// Restores of the registry from a backup.
     restores,
     full_disks,
     failing_disks,
@@ -72,7 +75,8 @@ tally! {
     /// Forged proofs.
     forged,
     /// Changes of allowed configurations.
-    ordered,
+    reference_changes,
+    /// Devices that received the rolled-out configuration.
     updated,
     tampered,
     remediated,

@@ -15,7 +15,7 @@ use crate::bench::{BenchError, Row, keys};
 pub const PAYLOADS: [usize; 5] = [64, 256, 512, 1024, 1408];
 /// Maximum number of times that the programs are reloaded; see `micro`.
 const LOADS: u32 = 10;
-/// Steps of a quarter round of Forró; each depends on the one before it (`bpf/lw_forro.h`).
+/// Steps of a quarter round of Forró; each step depends on the previous step (`bpf/lw_forro.h`).
 const FORRO_QUARTER_STEPS: f64 = 12.0;
 
 /// A datagram from a device to the gateway with a payload of `payload_bytes` bytes.

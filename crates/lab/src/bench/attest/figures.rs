@@ -6,19 +6,19 @@ use plotters::prelude::*;
 
 use super::link::time_row;
 use super::paced::{PROGRAMS, WIRE_BYTES};
-use crate::bench::figures::{COLORS, bars, text};
+use crate::bench::figures::{COLORS, bars, error_text};
 use crate::bench::{BenchError, Report};
 
-/// Draws the charts for which the report has rows into `directory`, which must exist, and returns their paths.
+/// Draws the charts for which the report has rows into `directory`, which must exist; returns the charts' paths.
 ///
 /// # Errors
 /// A file could not be written; the error names it.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let pictures: [(&str, Picture); 4] = [
-        ("p4dra-fig10.svg", rates),
-        ("p4dra-fig11.svg", resources),
-        ("p4dra-fig16.svg", on_a_host),
-        ("p4dra-fig17.svg", in_the_packet_path),
+        ("p4dra-fig10.svg", draw_rates),
+        ("p4dra-fig11.svg", draw_resources),
+        ("p4dra-fig16.svg", draw_host_times),
+        ("p4dra-fig17.svg", draw_packet_path_times),
     ];
     let mut drawn = Vec::new();
     for (name, picture) in pictures {
@@ -39,7 +39,7 @@ fn gbit(packets_per_s: f64) -> f64 {
 }
 
 /// Input and output rate of a program, Gbit/s, in the order of the runs.
-fn line(report: &Report, name: &str) -> Vec<(f64, f64)> {
+fn rate_points(report: &Report, name: &str) -> Vec<(f64, f64)> {
     let prefix = format!("cipher.rate.{name}.");
     let input =
         |row: &crate::bench::Row| Some(row.name.strip_prefix(&prefix)?.strip_suffix(".in")?.to_owned());
@@ -55,8 +55,8 @@ fn label(name: &str) -> &str {
     if name == "none" { "no cipher" } else { name }
 }
 
-fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
-    let lines = PROGRAMS.map(|(name, _)| (name, line(report, name)));
+fn draw_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+    let lines = PROGRAMS.map(|(name, _)| (name, rate_points(report, name)));
     let points = || lines.iter().flat_map(|(_, line)| line.iter());
     let widest = points().map(|point| point.0).fold(0.0, f64::max) * 1.05;
     let highest = points().map(|point| point.1).fold(0.0, f64::max) * 1.15;
@@ -64,7 +64,7 @@ fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         return Ok(None);
     }
     let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
-    root.fill(&WHITE).map_err(text)?;
+    root.fill(&WHITE).map_err(error_text)?;
     let mut chart = ChartBuilder::on(&root)
         .caption(
             "Output rate by input rate; 64 bytes of each packet encrypted; one core (P4DRA paper, Fig. 10)",
@@ -74,18 +74,18 @@ fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .x_label_area_size(42)
         .y_label_area_size(52)
         .build_cartesian_2d(0.0..widest, 0.0..highest)
-        .map_err(text)?;
+        .map_err(error_text)?;
     chart
         .configure_mesh()
         .x_desc("input, Gbit/s (110-byte frames with preamble and gap)")
         .y_desc("output, Gbit/s")
         .draw()
-        .map_err(text)?;
+        .map_err(error_text)?;
     let colors = [BLACK].into_iter().chain(COLORS);
     for ((name, line), color) in lines.iter().zip(colors) {
         chart
             .draw_series(LineSeries::new(line.iter().copied(), color.stroke_width(2)).point_size(3))
-            .map_err(text)?
+            .map_err(error_text)?
             .label(label(name))
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
@@ -95,12 +95,12 @@ fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()
-        .map_err(text)?;
-    root.present().map_err(text)?;
+        .map_err(error_text)?;
+    root.present().map_err(error_text)?;
     Ok(Some(path.to_owned()))
 }
 
-fn resources(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_resources(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let kinds = [
         ("instructions", "insns"),
         ("machine code, B", "jited_bytes"),
@@ -184,7 +184,7 @@ impl Times {
     }
 }
 
-fn on_a_host(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_host_times(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let [_, red, _, orange, blue, ..] = COLORS;
     let times = [
         Times::measured(
@@ -212,7 +212,7 @@ fn on_a_host(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     )
 }
 
-fn in_the_packet_path(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_packet_path_times(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let [blue, _, light, ..] = COLORS;
     let times = [
         Times::measured(report, "xdp", "xdp: in the kernel, one core", blue),
@@ -225,7 +225,7 @@ fn in_the_packet_path(path: &Path, report: &Report) -> Result<Option<PathBuf>, S
     )
 }
 
-/// Returns `None` if the report has no measured time.
+/// Draws the times by the number of provers; returns `None` if the report has no measured time.
 fn attestation_times(path: &Path, title: &str, times: &[Times]) -> Result<Option<PathBuf>, String> {
     if times.first().is_none_or(|measured| measured.points.is_empty()) {
         return Ok(None);
@@ -235,26 +235,26 @@ fn attestation_times(path: &Path, title: &str, times: &[Times]) -> Result<Option
     let max_ms = points().map(|point| point.1).fold(1.0, f64::max) * 30.0;
     let min_ms = points().map(|point| point.1).fold(max_ms, f64::min) / 2.0;
     let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
-    root.fill(&WHITE).map_err(text)?;
+    root.fill(&WHITE).map_err(error_text)?;
     let mut chart = ChartBuilder::on(&root)
         .caption(title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(70)
         .build_cartesian_2d((0.8..max_provers).log_scale(), (min_ms..max_ms).log_scale())
-        .map_err(text)?;
+        .map_err(error_text)?;
     chart
         .configure_mesh()
         .x_desc("provers in a round (log)")
         .y_desc("ms (log)")
         .draw()
-        .map_err(text)?;
+        .map_err(error_text)?;
     for Times { label, color, points } in times {
         let color = *color;
         let (provers, duration_ms) = points.last().copied().unwrap_or_default();
         chart
             .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3))
-            .map_err(text)?
+            .map_err(error_text)?
             .label(format!("{label}: {duration_ms:.1} ms for {provers}"))
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
@@ -264,7 +264,7 @@ fn attestation_times(path: &Path, title: &str, times: &[Times]) -> Result<Option
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()
-        .map_err(text)?;
-    root.present().map_err(text)?;
+        .map_err(error_text)?;
+    root.present().map_err(error_text)?;
     Ok(Some(path.to_owned()))
 }

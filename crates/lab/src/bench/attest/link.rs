@@ -7,12 +7,12 @@
 //! packet socket, with frames that are addressed to another station, so that the kernel drops them early. The verifier
 //! on a UDP socket is also measured with the widest vector instructions, if there are any.
 //!
-//! *Rates* are PROOFs per second of the verifier's CPU time. This is the time of the receive thread of the gateway's interface,
-//! in which `xdp` does all of its work and the kernel does its part for the other verifiers, and of the thread in user space with
-//! its system calls and copies. The number of PROOFs is even, because `xdp` verifies PROOFs in pairs: the last PROOF of
-//! an odd number would be verified at the read of the counters, outside of the measurement. The sender runs on the same
-//! CPU, and its time does not count: on another CPU, each frame would cost all verifiers the same additional cache
-//! miss. *Times* are the CPU time for a whole round, by the number of provers.
+//! *Rates* are PROOFs per second of the verifier's CPU time, the sum over two threads. In the receive thread of
+//! the gateway's interface, `xdp` does all of its work, and the kernel does its part for the other verifiers.
+//! The thread in user space makes the system calls and copies. The number of PROOFs is even, because `xdp` verifies
+//! PROOFs in pairs: with an odd number, the last PROOF would be verified only when the counters are read, outside of
+//! the measurement. The sender runs on the same CPU, and its time does not count: on another CPU, each frame would cost
+//! all verifiers the same additional cache miss. *Times* are the CPU time for a whole round, by the number of provers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,7 +46,7 @@ const CPU: usize = 0;
 const BURST: u32 = 128;
 /// Provers for the rates, as for `xdp.proof_ns`.
 const PROVERS: u32 = 10_000;
-/// Runs, of which the shortest time of a round counts.
+/// Number of runs; the shortest time of a round is the result.
 const TIMED_RUNS: u32 = 10;
 /// PROOFs that the verifier on the packet ring verifies at once.
 const RING_BATCH: usize = 64;
@@ -67,12 +67,12 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
     }
     progress("PROOFs over a link: xdp", None);
     let mut xdp = LinkSetup::new(size)?.xdp()?;
-    let kernel = xdp.rate(size, "xdp", rows)?;
+    let xdp_rate = xdp.rate(size, "xdp", rows)?;
     xdp.times(size, "xdp", rows)?;
     drop(xdp);
     progress("PROOFs over a link: UDP socket", None);
     let mut socket = LinkSetup::new(size)?.socket(Backend::PORTABLE)?;
-    let portable = socket.rate(size, "socket", rows)?;
+    let socket_rate = socket.rate(size, "socket", rows)?;
     socket.times(size, "socket", rows)?;
     drop(socket);
     let widest = Backend::widest();
@@ -81,15 +81,19 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
         LinkSetup::new(size)?.socket(widest)?.rate(size, &name, rows)?;
     }
     progress("PROOFs over a link: packet ring", None);
-    let ring = LinkSetup::new(size)?.ring(size, rows)?;
+    let ring_rate = LinkSetup::new(size)?.ring(size, rows)?;
     rows.push(Row::higher(
         "xdp_over_socket.proof_rate",
-        kernel / portable,
+        xdp_rate / socket_rate,
         "ratio",
         Some(3.0),
     ));
-    rows.push(Row::fact("xdp_over_ring.proof_rate", kernel / ring, "ratio"));
-    for provers in size.attested {
+    rows.push(Row::fact(
+        "xdp_over_ring.proof_rate",
+        xdp_rate / ring_rate,
+        "ratio",
+    ));
+    for provers in size.fleet_sizes {
         let round_ms = in_memory(*provers, TIMED_RUNS.min(size.runs), widest, 1)? * f64::from(*provers) / 1e6;
         rows.push(Row::fact(time_row("simd", *provers), round_ms, "ms"));
     }
@@ -126,7 +130,7 @@ impl LinkSetup {
             devices_end_accepts_xdp: false,
             ..Topology::default()
         })?;
-        let max_provers = size.attested.iter().copied().max().unwrap_or(1);
+        let max_provers = size.fleet_sizes.iter().copied().max().unwrap_or(1);
         Ok(Self {
             lab,
             fleet: ProverFleet::new(max_provers.max(PROVERS.min(size.provers))),
@@ -215,7 +219,7 @@ fn no_provers_error() -> BenchError {
 }
 
 impl<P: DataPlane + Sync> Verifier<P> {
-    /// PROOFs per second of the verifier's CPU time.
+    /// Adds and returns the rate: PROOFs per second of the verifier's CPU time.
     fn rate(&mut self, size: &Size, name: &str, rows: &mut Vec<Row>) -> Result<f64, BenchError> {
         let provers = PROVERS.min(size.provers);
         let duration = self.min_cpu_time(provers, size.runs)?;
@@ -229,9 +233,9 @@ impl<P: DataPlane + Sync> Verifier<P> {
         Ok(rate)
     }
 
-    /// CPU time of a round for each fleet size.
+    /// Adds the CPU time of a round for each fleet size.
     fn times(&mut self, size: &Size, name: &str, rows: &mut Vec<Row>) -> Result<(), BenchError> {
-        for provers in size.attested {
+        for provers in size.fleet_sizes {
             let duration = self.min_cpu_time(*provers, TIMED_RUNS.min(size.runs))?;
             rows.push(Row::fact(
                 time_row(name, *provers),
@@ -256,7 +260,7 @@ impl<P: DataPlane + Sync> Verifier<P> {
             }
             open_round(self.data_plane.provers().ok_or_else(no_provers_error)?, round)?;
             sender.prepare(&frames)?;
-            let (before, busy_before) = (
+            let (accepted_before, cpu_time_before) = (
                 self.data_plane.counters()?.get(Verdict::ProofOk),
                 self.idle_cpu_time()?,
             );
@@ -266,13 +270,16 @@ impl<P: DataPlane + Sync> Verifier<P> {
             let count_accepted = || {
                 if self.is_idle()? {
                     let counters = self.data_plane.counters().map_err(BenchError::from)?;
-                    accepted.store(counters.get(Verdict::ProofOk) - before, Ordering::Relaxed);
+                    accepted.store(
+                        counters.get(Verdict::ProofOk) - accepted_before,
+                        Ordering::Relaxed,
+                    );
                 }
                 Ok::<_, BenchError>(accepted.load(Ordering::Relaxed))
             };
             let last_cpu = std::thread::available_parallelism().map_or(1, usize::from) - 1;
             sender.run(BURST, [CPU, last_cpu], &count_accepted)?;
-            min_time = min_time.min(self.idle_cpu_time()? - busy_before);
+            min_time = min_time.min(self.idle_cpu_time()? - cpu_time_before);
         }
         Ok(min_time)
     }
@@ -291,8 +298,8 @@ impl<P: DataPlane + Sync> Verifier<P> {
         Ok(true)
     }
 
-    /// CPU time of all threads of the verifier. Waits until they are idle, because only then the kernel's figures are
-    /// complete.
+    /// CPU time of all threads of the verifier. Waits until the threads are idle, because only then the kernel's figures
+    /// are complete.
     fn idle_cpu_time(&self) -> Result<Duration, BenchError> {
         while !self.is_idle()? {
             std::thread::yield_now();

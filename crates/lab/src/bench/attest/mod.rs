@@ -27,13 +27,13 @@ use super::{BenchError, Report};
 /// The size of the benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
-    /// Runs, of which the minimum counts.
+    /// Runs; the minimum of all runs is the result.
     pub runs: u32,
     /// Packets or blocks of a run.
     pub repeat: u32,
     /// Input rates, packets per second.
     pub rates: &'static [u64],
-    /// Runs at each rate, of which the one with the largest output counts.
+    /// Runs at each rate; the run with the largest output is the result.
     pub paced_runs: u32,
     /// Length of each run at a rate, ms.
     pub paced_ms: u64,
@@ -42,7 +42,7 @@ pub struct Size {
     /// Provers of the largest fleet.
     pub provers: u32,
     /// Fleet sizes for which the time of a round is measured.
-    pub attested: &'static [u32],
+    pub fleet_sizes: &'static [u32],
     /// Provers of the complete round.
     pub round_provers: u32,
 }
@@ -59,7 +59,7 @@ impl Size {
         paced_ms: 200,
         messages: 1_000,
         provers: 1_000_000,
-        attested: &[
+        fleet_sizes: &[
             2, 10, 100, 1_000, 2_500, 5_000, 7_500, 10_000, 12_500, 15_000, 17_500, 20_000,
         ],
         round_provers: 100_000,
@@ -73,7 +73,7 @@ impl Size {
         paced_ms: 20,
         messages: 20,
         provers: 2_000,
-        attested: &[2, 100, 2_000],
+        fleet_sizes: &[2, 100, 2_000],
         round_provers: 1_000,
     };
 }
@@ -127,7 +127,7 @@ impl Part {
 /// Runs these parts.
 ///
 /// # Errors
-/// The first part that could not be run.
+/// The error of the first part that fails.
 pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report, BenchError> {
     let mut report = Report::default();
     for part in parts {

@@ -47,11 +47,11 @@ pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
 struct P4draFleet {
     config: Config,
     templates: Vec<(ProverId, Template)>,
-    rounds: u64,
+    last_round: u64,
 }
 
 impl P4draFleet {
-    /// Creates `provers` provers; every run creates the same ones.
+    /// Creates `provers` provers; every run creates the same provers.
     fn new(provers: u32) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(u64::from(provers));
         let provers: Vec<P4draProver> = (0..provers)
@@ -76,7 +76,7 @@ impl P4draFleet {
                 }),
                 ..keys::config(16, 2)
             },
-            rounds: 0,
+            last_round: 0,
         }
     }
 
@@ -85,10 +85,10 @@ impl P4draFleet {
     fn rounds(&mut self, count: u32) -> Vec<(Round, Vec<Frame>)> {
         (0..count)
             .map(|_| {
-                self.rounds += 1;
+                self.last_round += 1;
                 let round = Round {
-                    r: self.rounds.to_be_bytes(),
-                    n: self.rounds.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(),
+                    r: self.last_round.to_be_bytes(),
+                    n: self.last_round.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(),
                 };
                 (round, self.replies(&round))
             })
@@ -120,7 +120,7 @@ fn frame(from: [u8; 6], message: &Message) -> Frame {
         .chain(from)
         .chain(ETHER_TYPE.to_be_bytes());
     frame.iter_mut().zip(head).for_each(|(to, byte)| *to = byte);
-    // A message that does not fit is rejected, and then the benchmark fails.
+    // If the message does not fit, the verifier rejects the frame, and the benchmark fails.
     let _ = frame.get_mut(14..).and_then(|payload| message.write(payload));
     frame
 }

@@ -22,7 +22,7 @@ pub const PAYLOAD_BYTES: usize = 64;
 /// Bytes of a measured packet on a wire, with headers, frame check sequence, preamble and gap.
 pub const WIRE_BYTES: usize = PAYLOAD_BYTES + 14 + 20 + 8 + 4 + 20;
 
-/// The programs by name; the one without a cipher only sends packets back.
+/// The programs by name; `none` only sends packets back.
 pub const PROGRAMS: [(&str, Option<Cipher>); 7] = [
     ("none", None),
     ("forro6", Some(Cipher::Forro6)),

@@ -103,7 +103,7 @@ impl Costs {
 /// Measures the rows `simd.*`: verification in memory, on one core.
 ///
 /// # Errors
-/// A PROOF that was not accepted.
+/// A PROOF was not accepted.
 pub fn memory(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let mut costs = Vec::new();
     for lanes in Backend::available() {
@@ -155,8 +155,8 @@ pub(super) fn next_round_frames(fleet: &mut ProverFleet) -> (Round, Vec<[u8; FRA
     (round, fleet.proofs(&round).iter().map(frame).collect())
 }
 
-/// Time per PROOF, ns, if all PROOFs of a fleet are in memory and `cores` threads share them: from the first thread's start to the
-/// last thread's end.
+/// Time per PROOF, ns, if all PROOFs of a fleet are in memory and `cores` threads share them: from the first thread's
+/// start to the last thread's end.
 pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend, cores: usize) -> Result<f64, BenchError> {
     let mut fleet = ProverFleet::new(provers);
     let mut host = Host::with_lanes(&fleet.config(), lanes)?;

@@ -25,18 +25,18 @@ const ROUND_MS: u64 = 1 << 32;
 /// Provers with their ids and keys.
 pub struct ProverFleet {
     provers: Vec<(DeviceId, ProofKey)>,
-    rounds: u32,
+    last_round: u32,
 }
 
 impl ProverFleet {
-    /// Creates `provers` provers; every run creates the same ones.
+    /// Creates `provers` provers; every run creates the same provers.
     #[must_use]
     pub fn new(provers: u32) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(u64::from(provers));
         let provers = (0..provers).map(|_| (DeviceId(rng.random()), ProofKey::from_bytes(rng.random())));
         Self {
             provers: provers.collect(),
-            rounds: 0,
+            last_round: 0,
         }
     }
 
@@ -49,7 +49,7 @@ impl ProverFleet {
         }
     }
 
-    /// Installs all provers in another order than that of their PROOFs, so that the CPU cannot predict the next prover.
+    /// Installs all provers in another order than their PROOFs, so that the CPU cannot predict the next prover.
     ///
     /// # Errors
     /// The data plane rejected a prover.
@@ -69,11 +69,11 @@ impl ProverFleet {
 
     /// Returns the next round.
     pub fn next_round(&mut self) -> Round {
-        self.rounds += 1;
+        self.last_round += 1;
         Round {
             gateway: keys::GATEWAY_ID,
-            number: RoundNumber(self.rounds),
-            nonce: u64::from(self.rounds)
+            number: RoundNumber(self.last_round),
+            nonce: u64::from(self.last_round)
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15)
                 .to_be_bytes(),
             start: START,

@@ -112,7 +112,7 @@ fn check_equal_work() -> Result<(), BenchError> {
     ];
     for (frame, floor) in messages {
         microbench.set_cases([frame.as_slice()]);
-        // One run opens the session, so that it is live, as in the measurement.
+        // One run opens the session, so that the session is live, as in the measurement.
         microbench.run(Program::Gateway, 1)?;
         let (verifier, floor_work) = (microbench.work(Program::Gateway)?, microbench.work(floor)?);
         if verifier != floor_work {

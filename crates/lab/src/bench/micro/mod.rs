@@ -50,6 +50,7 @@ impl Minimums {
     }
 }
 
+/// Runs a program `runs` times over `repeat` packets; returns the minimum, ns per packet.
 pub(in crate::bench) fn fastest_run(
     microbench: &mut Microbench,
     program: Program,

@@ -12,10 +12,11 @@ use crate::address::GATEWAY;
 use crate::bench::{BenchError, Row, Scale, keys};
 use crate::fleet::device_id;
 
-/// Rows of a device in addition to the one in its line.
+/// Rows of a device in addition to the row in its line.
 const RING: u32 = 8;
-/// Passes over all devices each time the programs are loaded: in the first pass every RESPONSE is its device's first; the
-/// later passes are renewals, as for a hot device. A row is valid once, so the ring bounds the number of passes.
+/// Passes over all devices per load of the programs. In the first pass, each RESPONSE opens the first session of its device. In
+/// later passes, each RESPONSE renews a session, as for a hot device. A row is valid only once, so the ring limits the number of
+/// passes.
 const PASSES: u32 = 6;
 
 /// Measures REQUESTs, first RESPONSEs, and RESPONSEs that renew a live session, as for the hot device.

@@ -1,4 +1,5 @@
-//! Figure 12 of the IoT paper with the published and the measured values, and the hit rates of the eviction policies. SVG.
+//! Charts as SVG files: Figure 12 of the IoT paper with the published and the measured values, and the hit rates of the eviction
+//! policies.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +7,19 @@ use linewarden_gateway::Eviction;
 use plotters::prelude::*;
 
 use super::{MEMORY_SIZES_GIB, eviction};
-use crate::bench::figures::{COLORS, bars, text};
+use crate::bench::figures::{COLORS, bars, error_text};
 use crate::bench::{BenchError, Report};
 
-/// IoT paper, Figure 12: response, bit; devices of 100 CRPs in one pipeline of Tofino 1 and of Tofino 2.
+/// Figure 12 of the IoT paper: response size in bits, and the number of devices with 100 CRPs each in one pipeline of
+/// Tofino 1 and of Tofino 2.
 const PUBLISHED: [(u32, f64, f64); 3] = [(64, 468e3, 884e3), (128, 360e3, 680e3), (256, 180e3, 340e3)];
 
-/// Draws the charts for the available rows into the existing `directory` and returns their paths.
+/// Draws the charts for the available rows into the existing `directory`; returns the charts' paths.
 ///
 /// # Errors
 /// A chart cannot be drawn or written.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    let pictures: [(&str, Picture); 2] = [("iot-fig12.svg", devices), ("eviction.svg", hit_rates)];
+    let pictures: [(&str, Picture); 2] = [("iot-fig12.svg", draw_devices), ("eviction.svg", draw_hit_rates)];
     let mut drawn = Vec::new();
     for (name, picture) in pictures {
         let failed = |reason| BenchError::Picture {
@@ -31,7 +33,7 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
 
 type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
 
-fn devices(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_devices(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let measured = MEMORY_SIZES_GIB.map(|gib| {
         let devices = report.value(&format!("resident.devices.{gib}_gib"));
         Some((format!("xdp, {gib} GiB of memory"), devices?))
@@ -58,7 +60,7 @@ fn devices(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     bars(path, title, "devices (log)", &groups, &remarks).map(Some)
 }
 
-fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let rate = |trace: &str, policy: &str| report.value(&format!("eviction.hit_rate.{trace}.{policy}"));
     let traces = eviction::trace_names();
     let is_measured = |trace: &&str| rate(trace, Eviction::default().name()).is_some();
@@ -67,7 +69,7 @@ fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         return Ok(None);
     }
     let root = SVGBackend::new(path, (900, 480)).into_drawing_area();
-    root.fill(&WHITE).map_err(text)?;
+    root.fill(&WHITE).map_err(error_text)?;
     let mut chart = ChartBuilder::on(&root)
         .caption(
             "Hit rates in a gateway with room for a tenth of the devices",
@@ -77,7 +79,7 @@ fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .x_label_area_size(30)
         .y_label_area_size(60)
         .build_cartesian_2d(0.0..traces.len() as f64, 0.0..1.0)
-        .map_err(text)?;
+        .map_err(error_text)?;
     let label = |x: &f64| match (x.fract() - 0.5).abs() < 0.01 {
         true => traces
             .get(*x as usize)
@@ -91,7 +93,7 @@ fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .x_label_formatter(&label)
         .y_desc("share of authentications handled by the fast path alone")
         .draw()
-        .map_err(text)?;
+        .map_err(error_text)?;
     let width = 0.8 / Eviction::ALL.len() as f64;
     for (number, (policy, color)) in Eviction::ALL.iter().zip(COLORS.iter()).enumerate() {
         let left = |position: usize| position as f64 + 0.1 + number as f64 * width;
@@ -108,7 +110,7 @@ fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
                     color.filled(),
                 )
             }))
-            .map_err(text)?
+            .map_err(error_text)?
             .label(policy.name())
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled()));
         chart
@@ -119,7 +121,7 @@ fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
                     ("sans-serif", 13),
                 )
             }))
-            .map_err(text)?;
+            .map_err(error_text)?;
     }
     chart
         .configure_series_labels()
@@ -127,7 +129,7 @@ fn hit_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()
-        .map_err(text)?;
-    root.present().map_err(text)?;
+        .map_err(error_text)?;
+    root.present().map_err(error_text)?;
     Ok(Some(path.to_owned()))
 }

@@ -17,12 +17,14 @@ use crate::fleet::device_id;
 const SMALL_FLEET_DEVICES: u32 = 100;
 /// Target: largest ratio of the costs of the large and the small fleet.
 const TARGET_RATIO: f64 = 6.0;
-/// Fewest packets each time the programs are loaded, because a pass over few devices is short.
+/// Minimum number of packets per load of the programs, because a pass over few devices is short.
 const PACKETS: u32 = 8_000;
-/// Fewest passes over all devices each time the programs are loaded. The first pass opens sessions; the other passes renew them.
+/// Minimum number of passes over all devices per load of the programs. The first pass opens sessions; the other passes
+/// renew them.
 const PASSES: u32 = 4;
 
-/// Measures the cost of a REQUEST and a RESPONSE of a random device in both fleets, and the share of memory latency.
+/// Measures the cost of a REQUEST and a RESPONSE of a random device in both fleets, and the share of memory latency in
+/// the cost.
 ///
 /// # Errors
 /// A program could not be loaded or run.
@@ -31,9 +33,9 @@ pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let mut costs = [0.0; 2];
     for (cost, devices) in costs.iter_mut().zip([SMALL_FLEET_DEVICES, size.random_devices]) {
         let mut minimums = Minimums::default();
-        let passes_each = PACKETS.div_ceil(devices).clamp(PASSES, size.rows - 2);
+        let passes = PACKETS.div_ceil(devices).clamp(PASSES, size.rows - 2);
         for _ in 0..size.runs.div_ceil(PASSES - 1) {
-            measure_passes(devices, size.rows, passes_each, &mut minimums)?;
+            measure_passes(devices, size.rows, passes, &mut minimums)?;
         }
         *cost = minimums.above_harness("harness", "request")
             + minimums.above_harness("harness of a pass", "response");
@@ -95,7 +97,7 @@ fn measure_passes(
             passes.min(8),
         )?,
     );
-    // The fixed cost of a run has more weight in a short run.
+    // The fixed cost of a run has more weight in a short run, so the harness is also measured for a pass.
     minimums.record(
         "harness of a pass",
         micro::fastest_run(&mut microbench, Program::Harness, devices, passes)?,

@@ -27,9 +27,9 @@ pub struct Size {
     pub devices: u32,
     /// Rows of each device.
     pub rows: u32,
-    /// Runs of which the minimum counts.
+    /// Runs; the minimum of all runs is the result.
     pub runs: u32,
-    /// Devices of the larger of the two memories.
+    /// Devices of the larger of the two fleets in [`memory`].
     pub random_devices: u32,
     /// Devices for the eviction policies; a tenth of them fits into the gateway.
     pub eviction_devices: u32,
@@ -39,7 +39,7 @@ pub struct Size {
     pub first_devices: u32,
     /// Devices in each mode whose latencies are compared while rows are leased.
     pub refill_devices: u32,
-    /// Authentications of each of these devices.
+    /// Authentications of each of these devices in each run.
     pub refill_rounds: u32,
     /// Devices that are revoked.
     pub revocations: u32,
@@ -126,7 +126,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(&str, Option<(u64, u64)>);
 /// Runs these parts.
 ///
 /// # Errors
-/// The first part that could not be run.
+/// The error of the first part that fails.
 pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report, BenchError> {
     let mut report = Report::default();
     for part in parts {

@@ -13,7 +13,7 @@ const TARGET_NS: f64 = 170.0;
 /// How many times the programs are loaded; see `micro`.
 const LOADS: u32 = 10;
 
-/// Measures the cost of decryption upstream and encryption downstream, and the cost per additional byte.
+/// Measures the cost to open a datagram upstream and to seal a datagram downstream, and the cost per additional byte.
 ///
 /// # Errors
 /// A program could not be loaded or run.

@@ -2,8 +2,8 @@
 //! data plane while that CPU is idle.
 //!
 //! The measure is authentications per second of the data plane's CPU time, as in [`crate::bench::rate`], without the generator's
-//! share. Two CPUs of one machine share resources independently of the controller: the effects of a program that only counts and of
-//! a program that only copies memory are measured for comparison.
+//! share. Two CPUs of one machine share resources independently of the controller: the effects of a program that only
+//! counts and of a program that only copies memory are measured for comparison.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -20,6 +20,7 @@ use crate::capability::{self, FOR_LOAD_GENERATOR};
 use crate::napi::pin_task;
 
 const TARGET_RATIO: f64 = 0.95;
+/// Name of the row with the target.
 const RATIO: &str = "auth_rate.busy_over_idle";
 /// The CPU of the controller and the clients; [`rate`] uses the first CPU.
 const OTHER_CPU: usize = 1;
@@ -54,7 +55,7 @@ pub(super) fn rows(
         return Ok(());
     }
     pin_process(controller.process.id())?;
-    let length = Duration::from_millis(size.slice_ms);
+    let length = Duration::from_millis(size.window_ms);
     let mut ratios = Ratios::default();
     for slice in 0..size.slices {
         progress(
@@ -92,10 +93,15 @@ pub(super) fn rows(
 /// Ratios of the data plane's rate under load on the other CPU to the rates in the idle windows before and after it.
 #[derive(Default)]
 struct Ratios {
+    /// With a busy controller, by CPU time.
     busy: Vec<f64>,
+    /// With a busy controller, by wall-clock time.
     wall: Vec<f64>,
+    /// With a program that only counts.
     spinning: Vec<f64>,
+    /// With a program that only copies memory.
     copying: Vec<f64>,
+    /// Read requests to the busy controller.
     reads: u64,
 }
 

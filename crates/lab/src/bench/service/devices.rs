@@ -1,6 +1,7 @@
-//! The fleet: devices with four rows, every tenth with a key, as in the demonstration, with names as in a plant.
+//! The fleet: devices with four rows each; every tenth device has a key instead, as in the demonstration. Names are
+//! like the names in an industrial plant.
 //!
-//! Ids are sparse and unordered, as those of devices that are enrolled during production.
+//! Ids are sparse and unordered, like the ids of devices that are enrolled during production.
 
 use std::fmt::Write as _;
 
@@ -19,6 +20,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fleet {
     pub(super) count: u32,
+    /// Index of the first device.
     first: u32,
     rows: u32,
 }
@@ -32,7 +34,7 @@ impl Fleet {
         }
     }
 
-    /// Further devices with `rows` rows each.
+    /// A fleet of `count` further devices with `rows` rows each; their indices follow the indices of this fleet.
     pub(super) fn additional(&self, count: u32, rows: u32) -> Self {
         Self {
             count,
@@ -94,7 +96,7 @@ impl Fleet {
     }
 }
 
-/// A device's key, computed from its id, so that a million keys need not be stored.
+/// The key of a device's row, computed from id and row index, so that a million keys need not be stored.
 pub(super) fn row_key(device: DeviceId, idx: u32) -> RowKey {
     let mut key = [0x5a; 16];
     for (key_byte, byte) in key

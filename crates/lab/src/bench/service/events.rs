@@ -23,7 +23,8 @@ const EVENT_TIMEOUT: Duration = Duration::from_secs(300);
 /// A client's event stream.
 struct EventStream {
     body: Incoming,
-    text: Vec<u8>,
+    /// Received bytes that have not been parsed.
+    buffer: Vec<u8>,
 }
 
 impl EventStream {
@@ -32,11 +33,11 @@ impl EventStream {
         let response = client.send(Method::GET, path, &headers, full_body("")).await?;
         Ok(Self {
             body: response.into_body(),
-            text: Vec::new(),
+            buffer: Vec::new(),
         })
     }
 
-    /// Waits for the next part of the stream; returns the data of its complete events, none for keep-alive lines.
+    /// Waits for the next part of the stream; returns the data of the events that are complete. Keep-alive lines have no data.
     async fn next(&mut self) -> Result<Vec<Value>, BenchError> {
         let frame = self.body.frame().await;
         let frame = frame.ok_or_else(|| invalid_measurement("the event stream ended"))?;
@@ -44,12 +45,12 @@ impl EventStream {
             .map_err(invalid_measurement)?
             .into_data()
             .unwrap_or_default();
-        self.text.extend_from_slice(&data);
-        let Some(end) = self.text.iter().rposition(|byte| *byte == b'\n') else {
+        self.buffer.extend_from_slice(&data);
+        let Some(end) = self.buffer.iter().rposition(|byte| *byte == b'\n') else {
             return Ok(Vec::new());
         };
-        let rest = self.text.split_off(end + 1);
-        let complete = std::mem::replace(&mut self.text, rest);
+        let rest = self.buffer.split_off(end + 1);
+        let complete = std::mem::replace(&mut self.buffer, rest);
         let lines = complete.split(|byte| *byte == b'\n');
         let data_lines = lines.filter_map(|line| line.strip_prefix(b"data: "));
         data_lines
@@ -78,16 +79,16 @@ async fn quarantine_devices(
     mut client: Client,
     devices: Vec<String>,
 ) -> Result<Vec<ChangeTimes>, BenchError> {
-    let mut changes_made = Vec::with_capacity(devices.len());
+    let mut change_times = Vec::with_capacity(devices.len());
     for device in devices {
-        let began = Instant::now();
+        let start_time = Instant::now();
         let body = full_body(json!({"reason": "bench"}).to_string());
         client
             .post(&format!("/api/v1/devices/{device}/quarantine"), body)
             .await?;
-        changes_made.push((device, began, Instant::now()));
+        change_times.push((device, start_time, Instant::now()));
     }
-    Ok(changes_made)
+    Ok(change_times)
 }
 
 /// Adds the rows of this part.
@@ -101,7 +102,7 @@ pub(super) fn rows(
     progress("changes and events", None);
     runtime()?.block_on(async {
         let changes = size.changes.min(fleet.count / 2);
-        // The last devices, because another part of the benchmark uses the device in the middle of the fleet.
+        // Changes the last devices, because another part of the benchmark uses the device in the middle of the fleet.
         let device = |number: u32| fleet.id(fleet.count - 1 - number).to_string();
         let mut client = controller.client(0);
         // The stream starts after the newest event, so that no event is missed.
@@ -129,36 +130,37 @@ pub(super) fn rows(
             Ok(arrivals)
         })
         .await?;
-        let mut changes_made = Vec::new();
+        let mut change_times = Vec::new();
         while let Some(result) = writers.join_next().await {
-            changes_made.extend(result.map_err(invalid_measurement)??);
+            change_times.extend(result.map_err(invalid_measurement)??);
         }
-        live_rows(&changes_made, &arrivals, rows)?;
+        live_rows(&change_times, &arrivals, rows)?;
         replay_rows(controller, rows).await
     })
 }
 
+/// Adds the rows of events that arrive while the changes are made.
 fn live_rows(
-    changes_made: &[ChangeTimes],
+    change_times: &[ChangeTimes],
     arrivals: &HashMap<String, Instant>,
     rows: &mut Vec<Row>,
 ) -> Result<(), BenchError> {
-    let first = changes_made.iter().map(|(_, began, _)| *began).min();
+    let first = change_times.iter().map(|(_, start_time, _)| *start_time).min();
     let last = arrivals.values().max();
     let (Some(first), Some(last)) = (first, last) else {
         return Err(invalid_measurement("no change or no event was measured"));
     };
     let (mut delivery_ms, mut response_ms) = (Vec::new(), Vec::new());
-    for (device, began, responded) in changes_made {
+    for (device, start_time, responded) in change_times {
         let Some(arrived) = arrivals.get(device) else {
             return Err(invalid_measurement(format_args!(
                 "no event for the change of device {device}"
             )));
         };
-        delivery_ms.push(arrived.duration_since(*began).as_secs_f64() * 1e3);
-        response_ms.push(responded.duration_since(*began).as_secs_f64() * 1e3);
+        delivery_ms.push(arrived.duration_since(*start_time).as_secs_f64() * 1e3);
+        response_ms.push(responded.duration_since(*start_time).as_secs_f64() * 1e3);
     }
-    let per_s = changes_made.len() as f64 / last.duration_since(first).as_secs_f64();
+    let per_s = change_times.len() as f64 / last.duration_since(first).as_secs_f64();
     rows.extend([
         Row::higher("events.per_s", per_s, "1/s", None),
         Row::lower(
@@ -183,11 +185,11 @@ fn live_rows(
     Ok(())
 }
 
-/// Replays all events from the beginning of the history.
+/// Adds the rate at which a client receives all events from the beginning of the history.
 async fn replay_rows(controller: &TestController, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let mut client = controller.client(1);
     let newest = newest_event_id(&mut client).await?;
-    let began = Instant::now();
+    let start_time = Instant::now();
     let mut listener = EventStream::start(&mut client, "/api/v1/events", "0").await?;
     let events = with_timeout(async {
         let (mut events, mut last_id) = (0_u64, 0);
@@ -201,7 +203,7 @@ async fn replay_rows(controller: &TestController, rows: &mut Vec<Row>) -> Result
         Ok(events)
     })
     .await?;
-    let per_s = events as f64 / began.elapsed().as_secs_f64();
+    let per_s = events as f64 / start_time.elapsed().as_secs_f64();
     rows.push(Row::higher("events.replayed_per_s", per_s, "1/s", None));
     Ok(())
 }

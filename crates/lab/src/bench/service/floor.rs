@@ -16,7 +16,7 @@ use crate::bench::{BenchError, Row, io};
 
 /// Number of synchronous writes.
 const SYNC_COUNT: u32 = 200;
-/// A page of the registry.
+/// Bytes of a database page of the registry.
 const PAGE_BYTES: usize = 16_384;
 
 /// Adds the rows of this part.
@@ -52,9 +52,9 @@ fn fsync_ms(controller: &TestController) -> Result<f64, BenchError> {
         for _ in 0..SYNC_COUNT {
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&[0x5a; PAGE_BYTES])?;
-            let began = Instant::now();
+            let start_time = Instant::now();
             file.sync_data()?;
-            times_ms.push(began.elapsed().as_secs_f64() * 1e3);
+            times_ms.push(start_time.elapsed().as_secs_f64() * 1e3);
         }
         Ok(times_ms)
     };
@@ -78,14 +78,14 @@ fn responses_per_s(controller: &TestController, length: Duration) -> Result<f64,
                 Ok::<_, BenchError>(responses)
             });
         }
-        let began = Instant::now();
+        let start_time = Instant::now();
         tokio::time::sleep(length).await;
         stop.store(true, Relaxed);
         let mut responses = 0;
         while let Some(result) = tasks.join_next().await {
             responses += result.map_err(invalid_measurement)??;
         }
-        Ok(responses as f64 / began.elapsed().as_secs_f64())
+        Ok(responses as f64 / start_time.elapsed().as_secs_f64())
     })
 }
 
@@ -100,11 +100,11 @@ fn registry(controller: &TestController, count: u32) -> Result<(f64, f64, f64), 
         let registry = Registry::create(&path, &key).await?;
         let file = enroll(&registry, &fleet).await?;
         let lookups = count.min(10_000);
-        let began = Instant::now();
+        let start_time = Instant::now();
         for number in 0..lookups {
             registry.get(fleet.id(number)).await?;
         }
-        let lookup_us = began.elapsed().as_secs_f64() * 1e6 / f64::from(lookups);
+        let lookup_us = start_time.elapsed().as_secs_f64() * 1e6 / f64::from(lookups);
         registry.close().await;
         Ok((memory, file, lookup_us))
     })
@@ -112,11 +112,11 @@ fn registry(controller: &TestController, count: u32) -> Result<(f64, f64, f64), 
 
 async fn enroll(registry: &Registry, fleet: &Fleet) -> Result<f64, BenchError> {
     let records: Vec<DeviceRecord> = (0..fleet.count).map(|number| record(fleet, number)).collect();
-    let began = Instant::now();
+    let start_time = Instant::now();
     registry
         .enroll_bulk(records, BulkOptions::default(), |_| {})
         .await?;
-    Ok(f64::from(fleet.count) / began.elapsed().as_secs_f64())
+    Ok(f64::from(fleet.count) / start_time.elapsed().as_secs_f64())
 }
 
 fn record(fleet: &Fleet, number: u32) -> DeviceRecord {

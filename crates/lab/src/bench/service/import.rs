@@ -12,7 +12,7 @@ use crate::bench::{BenchError, Report, Row};
 
 /// Target rate.
 const TARGET_DEVICES_PER_S: f64 = 20_000.0;
-/// Rows of the larger devices.
+/// Rows of a device with many rows.
 pub(super) const LARGE_ROWS: u32 = 100;
 const RATE_ROW: &str = "import.devices_per_s";
 const RATIO_ROW: &str = "postgres_over_sqlite.import";
@@ -27,7 +27,7 @@ pub(super) fn fleet(
     progress("importing", Some((0, fleet.count.into())));
     runtime()?.block_on(async {
         let mut client = controller.client(0);
-        let began = Instant::now();
+        let start_time = Instant::now();
         let chunk_count = lines.len() as u64;
         let (progress_sender, mut progress_receiver) = tokio::sync::mpsc::unbounded_channel();
         let chunks = lines.into_iter().enumerate().map(move |(number, chunk)| {
@@ -47,7 +47,7 @@ pub(super) fn fleet(
                 }
             }
         };
-        let elapsed = began.elapsed();
+        let elapsed = start_time.elapsed();
         let response: serde_json::Value = serde_json::from_slice(&response).map_err(invalid_measurement)?;
         match response.get("stored").and_then(serde_json::Value::as_u64) == Some(fleet.count.into()) {
             true => Ok(elapsed),

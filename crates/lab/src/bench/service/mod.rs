@@ -7,10 +7,10 @@
 //! | `reads` | read requests of dashboards and operators, from several clients with persistent connections |
 //! | `events` | time from a change to its event at a client of the event stream |
 //! | `revoke` | time from a revocation until three gateways send the device no reply |
-//! | `auth-rate` | the data plane on its own CPU while a controller is saturated on another |
+//! | `auth-rate` | the data plane on its own CPU while a controller is saturated on another CPU |
 //!
-//! Controllers and gateways are processes of `linewarden`, with TLS on loopback and files in a temporary directory. The clients run
-//! on the same machine and use the same CPUs, so rates include the clients' CPU time.
+//! Controllers and gateways are processes of `linewarden`, with TLS on loopback and files in a temporary directory. The
+//! clients run on the same machine and use the same CPUs, so rates include the clients' CPU time.
 
 mod auth_rate;
 mod client;
@@ -44,9 +44,9 @@ pub struct Size {
     pub changes: u32,
     /// Devices that are revoked without other load, and the same number under read load.
     pub revocations: u32,
-    /// Length of one window of the data plane, ms.
-    pub slice_ms: u64,
-    /// Windows of each kind.
+    /// Length of one window of `auth-rate`, ms.
+    pub window_ms: u64,
+    /// Number of slices of `auth-rate`. Each slice has windows with idle controller and one window with each kind of load.
     pub slices: u32,
 }
 
@@ -58,7 +58,7 @@ impl Size {
         read_ms: 20_000,
         changes: 2_000,
         revocations: 150,
-        slice_ms: 500,
+        window_ms: 500,
         slices: 15,
     };
     /// A test run of less than a minute.
@@ -68,7 +68,7 @@ impl Size {
         read_ms: 2_000,
         changes: 40,
         revocations: 4,
-        slice_ms: 200,
+        window_ms: 200,
         slices: 1,
     };
 }
@@ -118,7 +118,7 @@ impl Part {
 /// Runs these parts with `program`, the `linewarden` executable. The fleet is always imported, because the other parts read it.
 ///
 /// # Errors
-/// The first part that could not be run.
+/// The error of the first part that fails.
 pub fn run(
     program: PathBuf,
     size: &Size,

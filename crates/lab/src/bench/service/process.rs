@@ -85,7 +85,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits for the first output line that `matches` and returns it.
+    /// Waits for the first output line for which `matches` returns true; returns the line.
     pub(super) fn wait_for(
         &self,
         description: &str,

@@ -1,4 +1,4 @@
-//! Read requests of dashboards and operators, from several clients that send them without a pause.
+//! Read requests of dashboards and operators, from several clients that send requests without a pause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -34,8 +34,9 @@ enum ReadKind {
     Ids,
     /// A page of revoked devices.
     Revoked,
-    /// The status with its counts.
+    /// The status of the controller, with counts.
     Status,
+    /// The list of gateways.
     Gateways,
     /// The newest events of the history.
     History,
@@ -106,16 +107,16 @@ impl ReadKind {
 
 /// Latencies of all requests and by kind, µs.
 struct Latencies {
-    all: Histogram<u64>,
-    kinds: Vec<Histogram<u64>>,
+    overall: Histogram<u64>,
+    by_kind: Vec<Histogram<u64>>,
 }
 
 impl Latencies {
     fn new() -> Result<Self, BenchError> {
         let histogram = || Histogram::new_with_max(LATENCY_US_MAX, 3).map_err(invalid_measurement);
         Ok(Self {
-            all: histogram()?,
-            kinds: ReadKind::MIX
+            overall: histogram()?,
+            by_kind: ReadKind::MIX
                 .iter()
                 .map(|_| histogram())
                 .collect::<Result<_, _>>()?,
@@ -124,16 +125,16 @@ impl Latencies {
 
     fn record(&mut self, kind: ReadKind, latency: Duration) {
         let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
-        self.all.saturating_record(us);
+        self.overall.saturating_record(us);
         let position = ReadKind::MIX.iter().position(|(other, _)| *other == kind);
-        if let Some(histogram) = position.and_then(|position| self.kinds.get_mut(position)) {
+        if let Some(histogram) = position.and_then(|position| self.by_kind.get_mut(position)) {
             histogram.saturating_record(us);
         }
     }
 
     fn add(&mut self, other: &Self) -> Result<(), BenchError> {
-        self.all.add(&other.all).map_err(invalid_measurement)?;
-        for (sum, other) in self.kinds.iter_mut().zip(&other.kinds) {
+        self.overall.add(&other.overall).map_err(invalid_measurement)?;
+        for (sum, other) in self.by_kind.iter_mut().zip(&other.by_kind) {
             sum.add(other).map_err(invalid_measurement)?;
         }
         Ok(())
@@ -152,9 +153,9 @@ async fn run_reader(
     while !stop.load(Relaxed) {
         let kind = ReadKind::draw(&mut rng);
         let path = kind.path(&fleet, &mut rng);
-        let began = Instant::now();
+        let start_time = Instant::now();
         client.get(&path).await?;
-        latencies.record(kind, began.elapsed());
+        latencies.record(kind, start_time.elapsed());
     }
     Ok(latencies)
 }
@@ -166,7 +167,7 @@ pub(super) async fn run_load(
     seed: u64,
     stop: &Arc<AtomicBool>,
 ) -> Result<u64, BenchError> {
-    Ok(run_readers(controller, fleet, seed, stop).await?.all.len())
+    Ok(run_readers(controller, fleet, seed, stop).await?.overall.len())
 }
 
 async fn run_readers(
@@ -202,13 +203,13 @@ pub(super) fn rows(
     let run = |seed, length| {
         runtime()?.block_on(async {
             let stop = Arc::new(AtomicBool::new(false));
-            let began = Instant::now();
+            let start_time = Instant::now();
             let timer = async {
                 tokio::time::sleep(length).await;
                 stop.store(true, Relaxed);
             };
             let (latencies, ()) = tokio::join!(run_readers(controller, fleet, seed, &stop), timer);
-            Ok::<_, BenchError>((latencies?, began.elapsed()))
+            Ok::<_, BenchError>((latencies?, start_time.elapsed()))
         })
     };
     let length = Duration::from_millis(size.read_ms);
@@ -219,19 +220,19 @@ pub(super) fn rows(
     rows.extend([
         Row::higher(
             "api.reads_per_s",
-            latencies.all.len() as f64 / elapsed.as_secs_f64(),
+            latencies.overall.len() as f64 / elapsed.as_secs_f64(),
             "1/s",
             Some(TARGET_READS_PER_S),
         ),
         Row::lower(
             "api.read_p99_ms",
-            ms(&latencies.all, 0.99),
+            ms(&latencies.overall, 0.99),
             "ms",
             Some(TARGET_P99_MS),
         ),
-        Row::lower("api.read_p50_ms", ms(&latencies.all, 0.5), "ms", None),
+        Row::lower("api.read_p50_ms", ms(&latencies.overall, 0.5), "ms", None),
     ]);
-    for ((kind, _), histogram) in ReadKind::MIX.iter().zip(&latencies.kinds) {
+    for ((kind, _), histogram) in ReadKind::MIX.iter().zip(&latencies.by_kind) {
         let name = format!("api.read_p99_ms.{}", kind.name());
         rows.push(Row::lower(name, ms(histogram, 0.99), "ms", None));
     }

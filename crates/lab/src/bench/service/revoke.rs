@@ -1,7 +1,8 @@
 //! Time from the request that revokes a device to the last reply from any of three gateways.
 //!
-//! The gateways are processes with the `host` data plane and the default settings; they reach the controller only over the network.
-//! Each device first authenticates at all three, so that each gateway has a line and rows of the device.
+//! The gateways are processes with the `host` data plane and the default settings; they reach the controller only over
+//! the network. Each device first authenticates at all three gateways, so that each gateway has a line and rows of the
+//! device.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -33,9 +34,10 @@ const SLOTS: u32 = 1_000;
 const REQUEST_INTERVAL: Duration = Duration::from_millis(2);
 /// Time without a reply after which the device counts as blocked.
 const NO_REPLY_MIN: Duration = Duration::from_millis(100);
-/// Error text of a gateway whose port is in use, and the number of further attempts.
+/// Error text of a gateway whose port is in use.
 const PORT_IN_USE: &str = "in use";
-const PORT_ATTEMPTS: u32 = 3;
+/// Maximum number of retries with another port.
+const PORT_RETRIES: u32 = 3;
 /// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -53,7 +55,7 @@ impl Gateway {
         loop {
             match Self::start_at_free_port(controller, id, slots) {
                 // Another process has taken the port.
-                Err(error) if error.to_string().contains(PORT_IN_USE) && retries < PORT_ATTEMPTS => {
+                Err(error) if error.to_string().contains(PORT_IN_USE) && retries < PORT_RETRIES => {
                     retries += 1
                 }
                 result => return result,
@@ -166,8 +168,8 @@ struct Probe {
     id: DeviceId,
     sockets: Vec<UdpSocket>,
     last_reply: Option<Instant>,
-    /// Gateways that have replied.
-    confirmed: Vec<bool>,
+    /// Whether each gateway has replied.
+    has_replied: Vec<bool>,
 }
 
 impl Probe {
@@ -179,7 +181,7 @@ impl Probe {
         });
         Ok(Self {
             id: fleet.id(number),
-            confirmed: vec![false; gateways.len()],
+            has_replied: vec![false; gateways.len()],
             sockets: sockets.collect::<Result<_, BenchError>>()?,
             last_reply: None,
         })
@@ -196,11 +198,11 @@ impl Probe {
         }
         std::thread::sleep(REQUEST_INTERVAL);
         let mut reply = [0; 2048];
-        for (socket, confirmed) in self.sockets.iter().zip(&mut self.confirmed) {
+        for (socket, has_replied) in self.sockets.iter().zip(&mut self.has_replied) {
             while let Ok(length) = socket.recv(&mut reply) {
                 let message = reply.get(..length).unwrap_or_default();
                 if matches!(wire::parse(message), Ok(Message::Challenge(_))) {
-                    *confirmed = true;
+                    *has_replied = true;
                     self.last_reply = Some(Instant::now());
                 }
             }
@@ -210,13 +212,13 @@ impl Probe {
 
     /// Sends REQUESTs until all gateways have replied.
     fn wait_for_all_gateways(&mut self) -> Result<(), BenchError> {
-        self.confirmed.fill(false);
+        self.has_replied.fill(false);
         let deadline = Instant::now() + TIMEOUT;
-        while !self.confirmed.iter().all(|confirmed| *confirmed) {
+        while !self.has_replied.iter().all(|has_replied| *has_replied) {
             if Instant::now() > deadline {
                 let error = format!(
                     "not all gateways reply to device {}: {:?}",
-                    self.id, self.confirmed
+                    self.id, self.has_replied
                 );
                 return Err(invalid_measurement(error));
             }
@@ -225,16 +227,16 @@ impl Probe {
         Ok(())
     }
 
-    /// Sends REQUESTs until no gateway has replied for a while; returns the time of the last reply.
+    /// Sends REQUESTs until no gateway has replied for [`NO_REPLY_MIN`]; returns the time of the last reply.
     fn wait_until_no_reply(&mut self) -> Result<Instant, BenchError> {
-        let began = Instant::now();
+        let start_time = Instant::now();
         loop {
             self.send_requests()?;
-            let last = self.last_reply.unwrap_or(began);
+            let last = self.last_reply.unwrap_or(start_time);
             if last.elapsed() > NO_REPLY_MIN {
                 return Ok(last);
             }
-            if began.elapsed() > TIMEOUT {
+            if start_time.elapsed() > TIMEOUT {
                 return Err(invalid_measurement(format_args!(
                     "gateways still reply to the revoked device {}",
                     self.id
@@ -244,7 +246,7 @@ impl Probe {
     }
 }
 
-/// Revokes these devices in sequence and returns the times until no gateway replies, ms.
+/// Revokes these devices in sequence; returns for each device the time until no gateway replies, ms.
 fn revoke(
     controller: &TestController,
     fleet: &Fleet,
@@ -255,7 +257,7 @@ fn revoke(
 ) -> Result<Vec<f64>, BenchError> {
     let runtime = runtime()?;
     let mut client = controller.client(0);
-    let mut control_device = Probe::new(fleet, control_device, gateways)?;
+    let mut control_probe = Probe::new(fleet, control_device, gateways)?;
     let (mut blocked_ms, total) = (Vec::new(), u64::from(numbers.end - numbers.start));
     for number in numbers {
         progress("revoking", Some((blocked_ms.len() as u64, total)));
@@ -267,7 +269,7 @@ fn revoke(
         let path = format!("/api/v1/devices/{}/revoke", probe.id);
         let body = full_body(json!({"reason": "bench"}).to_string());
         // The gateways receive REQUESTs during the revocation.
-        let (began, last) = std::thread::scope(|scope| {
+        let (start_time, last) = std::thread::scope(|scope| {
             let probing_enabled = Arc::new(AtomicBool::new(true));
             let continue_probing = Arc::clone(&probing_enabled);
             let probing = scope.spawn(move || -> Result<Instant, BenchError> {
@@ -276,18 +278,18 @@ fn revoke(
                 }
                 probe.wait_until_no_reply()
             });
-            let began = Instant::now();
+            let start_time = Instant::now();
             let response = runtime.block_on(client.post(&path, body));
             probing_enabled.store(false, Relaxed);
             let last = probing
                 .join()
                 .map_err(|_| invalid_measurement("a probe thread panicked"))?;
             response?;
-            Ok::<_, BenchError>((began, last?))
+            Ok::<_, BenchError>((start_time, last?))
         })?;
         // Replies to another device show that the revocation, not the network, blocked the device.
-        control_device.wait_for_all_gateways()?;
-        blocked_ms.push(last.saturating_duration_since(began).as_secs_f64() * 1e3);
+        control_probe.wait_for_all_gateways()?;
+        blocked_ms.push(last.saturating_duration_since(start_time).as_secs_f64() * 1e3);
     }
     Ok(blocked_ms)
 }

@@ -1,5 +1,5 @@
-//! The stages of Rapid Authentication with RSA-2048 and 32 components, by batch size on one core and by threads: the thesis' Figures
-//! 3 to 11.
+//! The stages of Rapid Authentication with RSA-2048 and 32 components, by batch size on one core and by threads: the
+//! thesis' Figures 3 to 11.
 //!
 //! Batches are computed one after another, so a batch of fewer than eight messages leaves vector lanes unused.
 
@@ -20,8 +20,8 @@ use crate::bench::{BenchError, Report, Row};
 pub const STAGES: [&str; 3] = ["offline", "online", "verify"];
 /// Different messages; larger batches repeat them.
 const MESSAGES: usize = 512;
-/// Maximum number of masks for one timing: the offline and the online stage compute only this part of a larger batch. In the online
-/// stage, the time for creating the masks does not count.
+/// Maximum number of masks for one timing: the offline and the online stage compute only this part of a larger batch.
+/// In the online stage, the time for creating the masks does not count.
 const MASKS_MAX: usize = 512;
 
 /// Adds the rows of this part.
@@ -129,7 +129,7 @@ fn verify(messages: &[Checked], batch: usize) -> Result<Timing, BenchError> {
 /// Masks, messages to sign, and messages to verify per thread and batch.
 pub(super) const BATCH_PER_THREAD: [usize; 3] = [64, MASKS_MAX, 4 * MESSAGES];
 
-/// All threads prepare the same work and start together. The time of the slowest thread counts.
+/// All threads prepare the same work and start together. The rate is computed from the time of the slowest thread.
 fn rows_by_threads(
     size: &Size,
     key: &RapidKey,

@@ -1,5 +1,5 @@
-//! The stages of Rapid Authentication on a GPU by batch size, and on CPUs together with a GPU: the other half of the thesis' Figures 3
-//! to 11.
+//! The stages of Rapid Authentication on a GPU by batch size, and on CPUs together with a GPU: the other half of the
+//! thesis' Figures 3 to 11.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const GPU_STAGES: [Stage; 3] = [Stage::Offline, Stage::Online, Stage::Verify];
 /// Messages per batch of the GPU: from one block to enough to keep a large device busy while it copies.
 const GPU_BATCH_SIZES: [usize; 5] = [128, 1_024, 8_192, 32_768, 131_072];
 
-/// Adds the rows, measured with the first device; without a device they are pending.
+/// Adds the rows, measured with the first GPU. Without a GPU, the rows are pending.
 ///
 /// # Errors
 /// A GPU failed, or a signature was invalid.
@@ -29,11 +29,11 @@ pub(super) fn rows(
     progress: Progress<'_>,
     report: &mut Report,
 ) -> Result<(), BenchError> {
-    let opened = Gpu::discover().and_then(|devices| {
+    let first_gpu = Gpu::discover().and_then(|devices| {
         let device = devices.first().ok_or(GpuUnavailable::NoDevice)?;
         Gpu::open(device, &Options::default())
     });
-    match opened {
+    match first_gpu {
         Ok(mut gpu) => measure_with_gpu(&mut gpu, key, messages, progress, report),
         Err(
             error @ (GpuUnavailable::DriverMissing
@@ -79,9 +79,9 @@ fn measure_with_gpu(
             Some((threads as u64, cpu_count() as u64)),
         );
         for ((stage, gpu_stage), count) in STAGES.into_iter().zip(GPU_STAGES).zip(BATCH_PER_THREAD) {
-            let once = || time_batch(key, stage, messages, count);
+            let time_one_batch = || time_batch(key, stage, messages, count);
             let plan = Plan::default();
-            let rate = combined_rate(threads, once, || {
+            let rate = combined_rate(threads, time_one_batch, || {
                 gpu_rate(gpu, gpu_stage, plan.items, plan.duration)
             })?;
             let name = format!("stage.{stage}.threads_and_gpu.{threads}");
@@ -137,7 +137,7 @@ impl Drop for StopOnDrop<'_> {
 /// Combined rate, per second, of the device and of threads that compute while the device is measured; preparations do not count.
 fn combined_rate(
     threads: usize,
-    once: impl Fn() -> Result<Timing, BenchError> + Sync,
+    time_one_batch: impl Fn() -> Result<Timing, BenchError> + Sync,
     device: impl FnOnce() -> Result<f64, BenchError>,
 ) -> Result<f64, BenchError> {
     let stop = AtomicBool::new(false);
@@ -145,7 +145,7 @@ fn combined_rate(
         let work = || {
             let (mut count, mut elapsed) = (0, Duration::ZERO);
             while count == 0 || !stop.load(Ordering::Relaxed) {
-                let timing = once()?;
+                let timing = time_one_batch()?;
                 count += timing.count;
                 elapsed += timing.elapsed;
             }
@@ -172,14 +172,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_add_up_and_the_first_error_counts() {
-        let once = || {
+    fn rates_add_up_and_the_first_error_is_returned() {
+        let time_one_batch = || {
             let elapsed = Duration::from_millis(10);
             Ok(Timing { count: 5, elapsed })
         };
-        let rate = combined_rate(2, once, || Ok(100.0)).unwrap();
+        let rate = combined_rate(2, time_one_batch, || Ok(100.0)).unwrap();
         assert!((rate - 1_100.0).abs() < 1e-6, "{rate}");
-        assert!(combined_rate(2, once, || Err(invalid_measurement("gone"))).is_err());
+        assert!(combined_rate(2, time_one_batch, || Err(invalid_measurement("gone"))).is_err());
         assert!(combined_rate(1, || Err(invalid_measurement("wrong")), || Ok(1.0)).is_err());
     }
 }

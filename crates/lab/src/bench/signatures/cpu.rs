@@ -21,8 +21,8 @@ use crate::bench::{BenchError, Better, Pending, Report, Row};
 
 /// Messages per call of a lane.
 const BATCH: usize = 128;
-/// Messages that are signed with masks created for them.
-const SIGNED: usize = 64;
+/// Messages of a signing measurement, each with a new mask.
+const SIGNED_MESSAGES: usize = 64;
 
 /// Name in rows of operations on eight messages in parallel, with vector instructions.
 const BATCH_LANE: &str = "eight";
@@ -45,25 +45,25 @@ pub(super) fn rows(
         ("ed25519", Scheme::Ed25519),
     ] {
         progress(name, None);
-        plain(size, name, scheme, &mut report.rows)?;
+        measure_plain(size, name, scheme, &mut report.rows)?;
     }
     for components in size.components.iter().copied() {
         let name = format!("ra{components}");
         if components == size.stage_components {
             progress("Rapid Authentication", None);
-            rapid(size, stage_key, &name, &mut report.rows)?;
+            measure_rapid(size, stage_key, &name, &mut report.rows)?;
         } else {
             progress("Rapid Authentication: computing a table", None);
             let key = RapidKey::new(Scheme::RaRsa2048, components)?;
-            rapid(size, &key, &name, &mut report.rows)?;
+            measure_rapid(size, &key, &name, &mut report.rows)?;
         }
     }
     if let Some(components) = size.over_rsa3072 {
         progress("Rapid Authentication with RSA-3072: computing a table", None);
         let key = RapidKey::new(Scheme::RaRsa3072, components)?;
-        rapid(size, &key, &format!("ra{components}_rsa3072"), &mut report.rows)?;
+        measure_rapid(size, &key, &format!("ra{components}_rsa3072"), &mut report.rows)?;
     }
-    ratios(report);
+    add_ratios(report);
     Ok(())
 }
 
@@ -87,7 +87,7 @@ fn measure(
     Ok(())
 }
 
-fn plain(size: &Size, name: &str, scheme: Scheme, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+fn measure_plain(size: &Size, name: &str, scheme: Scheme, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let messages = plain_messages(scheme, size.signers, BATCH)?;
     let key = PlainKey::new(scheme)?;
     let other_messages = match scheme {
@@ -119,7 +119,7 @@ fn plain(size: &Size, name: &str, scheme: Scheme, rows: &mut Vec<Row>) -> Result
     measure(size, measurements, rows)
 }
 
-/// Verification one at a time and, if this CPU has suitable vector instructions, eight in parallel.
+/// Measurements of verification: one message at a time and, if this CPU has suitable vector instructions, eight in parallel.
 fn verification_measurements<'a>(name: &str, messages: &'a [Checked]) -> Vec<Measurement<'a>> {
     let implementation = match messages
         .first()
@@ -150,16 +150,16 @@ fn time_verification(lane: &mut dyn Verifier, messages: &[Checked]) -> Result<Ti
     }
 }
 
-fn rapid(size: &Size, key: &RapidKey, name: &str, rows: &mut Vec<Row>) -> Result<(), BenchError> {
+fn measure_rapid(size: &Size, key: &RapidKey, name: &str, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let messages = key.messages(BATCH)?;
-    let digits = key.digits(SIGNED)?;
+    let digits = key.digits(SIGNED_MESSAGES)?;
     let mut measurements = verification_measurements(&format!("{name}.verify"), &messages);
     measurements.push(Measurement::new(format!("{name}.verify.uncached"), || {
         time_uncached_verification(&messages)
     }));
     measurements.push(Measurement::new(format!("{name}.online.one"), || {
-        let masks = key.masks(SIGNED)?;
-        let (signed, timing) = timed(SIGNED, || {
+        let masks = key.masks(SIGNED_MESSAGES)?;
+        let (signed, timing) = timed(SIGNED_MESSAGES, || {
             let messages = masks.into_iter().zip(&digits);
             messages
                 .map(|(mask, digits)| key.table.sign(mask, digits))
@@ -168,8 +168,8 @@ fn rapid(size: &Size, key: &RapidKey, name: &str, rows: &mut Vec<Row>) -> Result
         signed.map_err(invalid_measurement).map(|_| timing)
     }));
     measurements.push(Measurement::new(format!("{name}.online.{BATCH_LANE}"), || {
-        let messages = key.masks(SIGNED)?.into_iter().zip(&digits).collect();
-        let (signed, timing) = timed(SIGNED, || key.table.sign_all(messages));
+        let messages = key.masks(SIGNED_MESSAGES)?.into_iter().zip(&digits).collect();
+        let (signed, timing) = timed(SIGNED_MESSAGES, || key.table.sign_all(messages));
         signed.map_err(invalid_measurement).map(|_| timing)
     }));
     measurements.push(Measurement::new(format!("{name}.offline.one"), || {
@@ -207,8 +207,8 @@ fn time_uncached_verification(messages: &[Checked]) -> Result<Timing, BenchError
     }
 }
 
-/// Adds the ratios of this implementation's rates to those of aws-lc.
-fn ratios(report: &mut Report) {
+/// Adds the ratios of this implementation's rates to the rates of aws-lc.
+fn add_ratios(report: &mut Report) {
     let vectors = linewarden_arithmetic::Backend::widest().map(|backend| backend.name());
     let ratio_of = |a: &str, b: &str| Some(report.value(a)? / report.value(b)?);
     let mut rows = Vec::new();

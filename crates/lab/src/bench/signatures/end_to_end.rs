@@ -1,7 +1,8 @@
 //! Time of a message from signer to receiver on one core of this machine: signing and verification, as in the thesis' Table 1.
 //!
-//! The thesis takes the average over 8,192 messages. For half of them a mask already exists, so half of a mask's time is included
-//! (`half_masks`). `new_masks` includes the time of a mask; `masks_ready` does not, because idle time has created the mask.
+//! The thesis takes the average over 8,192 messages. For half of the messages a mask already exists, so half of a mask's
+//! time is included (`half_masks`). `new_masks` includes the time of a mask. `masks_ready` does not, because the mask
+//! was created in idle time.
 
 use super::Size;
 use crate::bench::{BenchError, Report, Row};

@@ -8,18 +8,18 @@ use plotters::prelude::*;
 
 use super::batches::STAGES;
 use super::table1;
-use crate::bench::figures::{COLORS, round_to_integer, text};
+use crate::bench::figures::{COLORS, error_text, round_to_integer};
 use crate::bench::{BenchError, Report};
 
-/// Draws the charts for which the report has rows into `directory`, which must exist, and returns their paths.
+/// Draws the charts for which the report has rows into `directory`, which must exist; returns the charts' paths.
 ///
 /// # Errors
 /// A file could not be written; the error names it.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let pictures: [(&str, Picture); 3] = [
         ("haa-table1.svg", table1::draw),
-        ("haa-fig3-8.svg", by_batch),
-        ("haa-fig9-11.svg", by_threads),
+        ("haa-fig3-8.svg", draw_by_batch),
+        ("haa-fig9-11.svg", draw_by_threads),
     ];
     let mut drawn = Vec::new();
     for (name, picture) in pictures {
@@ -34,7 +34,8 @@ pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchErro
 
 type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
 
-/// Messages per second in the thesis for its largest batches (sections 4.1 and 4.2), by stage: CPU, K40c, GPU of the Tegra K1.
+/// Messages per second in the thesis for its largest batches (sections 4.1 and 4.2): each processor with its rates in
+/// the order of [`STAGES`].
 const THESIS_PER_S: [(&str, [f64; 3]); 3] = [
     ("thesis: one thread of an i7-5930K", [1_020.0, 6_200.0, 32_500.0]),
     ("thesis: K40c", [2_967.0, 47_600.0, 41_700.0]),
@@ -42,7 +43,7 @@ const THESIS_PER_S: [(&str, [f64; 3]); 3] = [
 ];
 
 /// The points of `stage.STAGE.KIND.N` rows.
-fn line(report: &Report, stage: &str, kind: &str) -> Vec<(f64, f64)> {
+fn stage_points(report: &Report, stage: &str, kind: &str) -> Vec<(f64, f64)> {
     let prefix = format!("stage.{stage}.{kind}.");
     let point = |row: &crate::bench::Row| {
         let x = row.name.strip_prefix(&prefix)?.parse::<f64>().ok()?;
@@ -51,9 +52,9 @@ fn line(report: &Report, stage: &str, kind: &str) -> Vec<(f64, f64)> {
     report.rows.iter().filter_map(point).collect()
 }
 
-fn by_batch(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_by_batch(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let title = "Rapid Authentication by batch size: RSA-2048, 32 components (HAA thesis, Fig. 3 to 8)";
-    panels(
+    draw_panels(
         path,
         report,
         title,
@@ -68,9 +69,9 @@ fn by_batch(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     )
 }
 
-fn by_threads(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_by_threads(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let title = "Rapid Authentication by threads: RSA-2048, 32 components (HAA thesis, Fig. 9 to 11)";
-    panels(
+    draw_panels(
         path,
         report,
         title,
@@ -93,7 +94,7 @@ struct Kinds {
 }
 
 /// Draws the three stages side by side.
-fn panels(
+fn draw_panels(
     path: &Path,
     report: &Report,
     title: &str,
@@ -103,13 +104,13 @@ fn panels(
     let [(cpu_kind, _), _] = kinds.measured;
     if STAGES
         .iter()
-        .any(|stage| line(report, stage, cpu_kind).is_empty())
+        .any(|stage| stage_points(report, stage, cpu_kind).is_empty())
     {
         return Ok(None);
     }
     let root = SVGBackend::new(path, (1200, 460)).into_drawing_area();
-    root.fill(&WHITE).map_err(text)?;
-    let area = root.titled(title, ("sans-serif", 20)).map_err(text)?;
+    root.fill(&WHITE).map_err(error_text)?;
+    let area = root.titled(title, ("sans-serif", 20)).map_err(error_text)?;
     let areas = area.split_evenly((1, 3));
     for (index, (area, stage)) in areas.iter().zip(STAGES).enumerate() {
         let thesis: Vec<(&str, f64)> = published
@@ -118,20 +119,20 @@ fn panels(
             .collect();
         let measured = kinds
             .measured
-            .map(|(kind, legend)| (legend, line(report, stage, kind)));
+            .map(|(kind, legend)| (legend, stage_points(report, stage, kind)));
         let measured: Vec<_> = measured
             .into_iter()
             .filter(|(_, points)| !points.is_empty())
             .collect();
-        panel(area, stage, kinds.x_label, &measured, &thesis)?;
+        draw_panel(area, stage, kinds.x_label, &measured, &thesis)?;
     }
-    root.present().map_err(text)?;
+    root.present().map_err(error_text)?;
     Ok(Some(path.to_owned()))
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-fn panel(
+fn draw_panel(
     area: &Area<'_>,
     stage: &str,
     x_label: &str,
@@ -154,7 +155,7 @@ fn panel(
         .x_label_area_size(40)
         .y_label_area_size(82)
         .build_cartesian_2d((1.0..widest).log_scale(), heights.log_scale())
-        .map_err(text)?;
+        .map_err(error_text)?;
     chart
         .configure_mesh()
         .x_label_formatter(&|x| round_to_integer(*x))
@@ -162,7 +163,7 @@ fn panel(
         .x_desc(x_label)
         .y_desc("messages per second")
         .draw()
-        .map_err(text)?;
+        .map_err(error_text)?;
     let measured = measured
         .iter()
         .zip([BLACK, RED])
@@ -174,7 +175,7 @@ fn panel(
     for (name, line, color, size) in measured.chain(published) {
         chart
             .draw_series(LineSeries::new(line, color.stroke_width(2)).point_size(size))
-            .map_err(text)?
+            .map_err(error_text)?
             .label(name)
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
@@ -184,5 +185,5 @@ fn panel(
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()
-        .map_err(text)
+        .map_err(error_text)
 }

@@ -1,12 +1,14 @@
-//! Latency of immediate messages while an attacker floods the receiver with invalid messages, end to end: over a socket and through
-//! the service, from the kernel's receive timestamp to the verdict.
+//! Latency of immediate messages while an attacker floods the receiver with invalid messages, end to end: over a socket
+//! and through the service, from the kernel's receive timestamp to the verdict.
 //!
-//! With two CPUs, the receiver and its only lane share the first, and the senders use the last: one thread sends the flood, the other
-//! the vehicles' messages, ten immediate messages per second and vehicle, each signed when it is sent. Forged messages are copies of
-//! valid messages with other stamps, payloads and signatures, in the name of a legitimate signer, from sixteen addresses. The flood
-//! begins after the receiver has accepted messages of the vehicles; earlier messages do not count. The `baseline` rows are without a
-//! flood. Of five runs, the one with the smallest 99th percentile counts, because another program that runs for a few milliseconds per
-//! second already delays one message in a hundred; another row has the median run.
+//! With two CPUs, the receiver and its only lane share the first CPU, and the senders use the last CPU. One sender
+//! thread sends the flood. The other sends the vehicles' messages: ten immediate messages per second and vehicle,
+//! signed when they are sent. Forged messages are copies of valid messages with other stamps, payloads and signatures,
+//! in the name of a legitimate signer, from sixteen addresses. The flood begins after the receiver has accepted
+//! messages of the vehicles; earlier messages are not counted. The `baseline` rows are without a flood.
+//!
+//! The result is the run with the smallest 99th percentile of five runs, because another program that runs for a few
+//! milliseconds per second already delays one message in a hundred. Another row has the median run.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +24,7 @@ use linewarden_signatures::scheduler::model::CostModel;
 use linewarden_signatures::scheduler::policy::Adaptive;
 use linewarden_signatures::scheduler::{Class, Config, LaneKind, LaneSpec, Span};
 use linewarden_signatures::scheme::Scheme;
-use linewarden_signatures::service::{Lanes, Report as Served, Service, VerifiedMessageSink};
+use linewarden_signatures::service::{Lanes, Report as ServiceReport, Service, VerifiedMessageSink};
 use linewarden_signatures::store::Revocations;
 use linewarden_signatures::udp::{UdpReceiver, prioritize_receiving_thread};
 
@@ -32,17 +34,18 @@ use super::scheduler::{PinnedLane, first_and_last_cpu, pin_current_thread, wides
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Report, Row};
 
-/// Vehicles of each scheme, and messages of each vehicle per second.
+/// Vehicles of each scheme.
 const VEHICLES: usize = 8;
+/// Messages of each vehicle per second.
 const PER_S: u64 = 10;
 const SCHEMES: [Scheme; 3] = [Scheme::Ed25519, Scheme::EcdsaP256, Scheme::RaRsa2048];
 /// Number of source addresses of the flood.
 const ADDRESSES: u8 = 16;
-/// Forged messages with different payloads; messages with the same payload differ in their signatures.
-const FORGED: usize = 1_024;
+/// Number of different payloads of forged messages. Messages with the same payload have different signatures.
+const FORGED_PAYLOADS: usize = 1_024;
 /// Bytes of a plain payload, and of a random datagram.
 const PAYLOAD_BYTES: usize = 200;
-/// Runs, of which the best counts.
+/// Number of runs; the best run is the result.
 const RUNS: usize = 5;
 /// Target: largest ratio of the 99th percentile during a flood to the 99th percentile without a flood.
 const OVER_BASELINE_MAX: f64 = 3.0;
@@ -181,7 +184,7 @@ struct Shared {
     flood_after: Duration,
     length: Duration,
     /// The vehicles have sent all messages.
-    sent: AtomicBool,
+    vehicles_finished: AtomicBool,
 }
 
 impl Bench {
@@ -240,7 +243,7 @@ impl Bench {
             begin: Instant::now(),
             flood_after: self.length / 4,
             length: self.length,
-            sent: AtomicBool::new(false),
+            vehicles_finished: AtomicBool::new(false),
         };
         let flood_ms = now().ms() + shared.flood_after.as_millis() as u64;
         arrivals.from_ms.store(flood_ms, Ordering::Relaxed);
@@ -248,7 +251,7 @@ impl Bench {
         std::thread::scope(|scope| {
             let vehicles = scope.spawn(|| {
                 let count = self.vehicles(&shared, flood_ms);
-                shared.sent.store(true, Ordering::Relaxed);
+                shared.vehicles_finished.store(true, Ordering::Relaxed);
                 count
             });
             let flood = forged.map(|forged| {
@@ -262,9 +265,9 @@ impl Bench {
                 Some(flood) => flood.join().map_err(|_| panicked())??,
                 None => 0,
             };
-            let served = service.finish().map_err(invalid_measurement)?;
+            let service_report = service.finish().map_err(invalid_measurement)?;
             let drops = inbox.dropped().map_err(invalid_measurement)?;
-            summarize(&arrivals, &served, sent, flood_sent, drops, &shared)
+            summarize(&arrivals, &service_report, sent, flood_sent, drops, &shared)
         })
     }
 
@@ -298,7 +301,8 @@ impl Bench {
             .map_err(invalid_measurement)
     }
 
-    /// Sends the vehicles' messages, each vehicle from its own address; returns how many were signed after `from_ms`.
+    /// Sends the vehicles' messages, each vehicle from its own address. Returns how many of the messages were signed
+    /// at `from_ms` or later.
     fn vehicles(&self, shared: &Shared, from_ms: u64) -> Result<u64, BenchError> {
         if let Some([_, last]) = first_and_last_cpu() {
             pin_current_thread(last);
@@ -310,11 +314,11 @@ impl Bench {
         let interval = Duration::from_secs(1) / (PER_S as u32 * self.keys.len() as u32);
         let mut count = 0;
         for number in 0u32.. {
-            let due = interval * number;
-            if due >= shared.length {
+            let send_offset = interval * number;
+            if send_offset >= shared.length {
                 break;
             }
-            std::thread::sleep(due.saturating_sub(shared.begin.elapsed()));
+            std::thread::sleep(send_offset.saturating_sub(shared.begin.elapsed()));
             let index = number as usize % self.keys.len();
             let (Some(key), Some(socket)) = (self.keys.get(index), sockets.get(index)) else {
                 continue;
@@ -330,10 +334,10 @@ impl Bench {
         Ok(count)
     }
 
-    /// Creates copies of a valid message in the name of a legitimate signer, with other payloads.
+    /// Creates the messages of a flood: random bytes, or copies of a legitimate signer's message with other payloads.
     fn forged(&self, flood: &Flood) -> Result<ForgedMessages, BenchError> {
         let Some(scheme) = flood.scheme else {
-            let mut garbage = vec![vec![0; PAYLOAD_BYTES]; FORGED];
+            let mut garbage = vec![vec![0; PAYLOAD_BYTES]; FORGED_PAYLOADS];
             for garbage in &mut garbage {
                 getrandom::fill(garbage).map_err(invalid_measurement)?;
             }
@@ -351,7 +355,7 @@ impl Bench {
         };
         let valid = message(key, stamp)?;
         let trailer_bytes = scheme.signature_bytes() + if scheme.is_rapid() { MASK_NAME_BYTES } else { 0 };
-        let mut messages = vec![valid; FORGED];
+        let mut messages = vec![valid; FORGED_PAYLOADS];
         for message in &mut messages {
             let end = message.len() - trailer_bytes;
             if let Some(payload) = message.get_mut(HEADER_BYTES..end) {
@@ -389,7 +393,7 @@ struct ForgedMessages {
 }
 
 impl ForgedMessages {
-    /// Sends until the vehicles have sent all messages; returns the number of forged messages.
+    /// Sends until the vehicles have sent all messages; returns the number of forged messages sent.
     fn send(mut self, shared: &Shared) -> Result<u64, BenchError> {
         if let Some([_, last]) = first_and_last_cpu() {
             pin_current_thread(last);
@@ -401,16 +405,16 @@ impl ForgedMessages {
         std::thread::sleep(shared.flood_after.saturating_sub(shared.begin.elapsed()));
         let begin = Instant::now();
         let mut sent = 0u64;
-        while !shared.sent.load(Ordering::Relaxed) {
-            let due = match self.flood.per_s {
+        while !shared.vehicles_finished.load(Ordering::Relaxed) {
+            let target_count = match self.flood.per_s {
                 Some(per_s) => (begin.elapsed().as_secs_f64() * per_s) as u64,
                 None => u64::MAX,
             };
-            if sent >= due {
+            if sent >= target_count {
                 std::thread::sleep(Duration::from_micros(50));
                 continue;
             }
-            let count = (due - sent).min(256);
+            let count = (target_count - sent).min(256);
             self.send_batch(&sockets, &mut sent, count)?;
         }
         Ok(sent)
@@ -439,7 +443,7 @@ impl ForgedMessages {
     }
 }
 
-/// Replaces the stamp and eight bytes of the signature, which remains in range for all schemes.
+/// Replaces the stamp and eight bytes of the signature. The numbers in the signature remain in range for all schemes.
 fn forge(message: &mut [u8], stamp: Stamp, signature_bytes: usize, number: u64) {
     if let Some(stamp_field) = message.get_mut(12..18) {
         for (byte, stamp_byte) in stamp_field
@@ -449,7 +453,7 @@ fn forge(message: &mut [u8], stamp: Stamp, signature_bytes: usize, number: u64) 
             *byte = *stamp_byte;
         }
     }
-    // After three quarters of the signature: in a signature of two 32-byte numbers, the middle of the second one.
+    // After three quarters of the signature: in a signature of two 32-byte numbers, the middle of the second number.
     let middle = message.len() - signature_bytes + 3 * signature_bytes / 4;
     for (byte, number_byte) in message.iter_mut().skip(middle - 4).zip(number.to_le_bytes()) {
         *byte = number_byte;
@@ -474,7 +478,7 @@ fn receive(inbox: &mut UdpReceiver, service: &mut Service, shared: &Shared) -> R
             .map_err(invalid_measurement)?;
         service.submit().map_err(invalid_measurement)?;
         service.update_flood_filter(inbox).map_err(invalid_measurement)?;
-        if received == 0 && shared.sent.load(Ordering::Relaxed) {
+        if received == 0 && shared.vehicles_finished.load(Ordering::Relaxed) {
             return Ok(());
         }
     }
@@ -482,13 +486,13 @@ fn receive(inbox: &mut UdpReceiver, service: &mut Service, shared: &Shared) -> R
 
 fn summarize(
     arrivals: &Arrivals,
-    served: &Served,
+    service_report: &ServiceReport,
     sent: u64,
     flood_sent: u64,
     kernel_drops: u64,
     shared: &Shared,
 ) -> Result<ImmediateLatency, BenchError> {
-    if served.engine.sink_panics + served.engine.errors > 0 {
+    if service_report.engine.sink_panics + service_report.engine.errors > 0 {
         return Err(invalid_measurement("the service reported an internal error"));
     }
     let mut latencies = arrivals

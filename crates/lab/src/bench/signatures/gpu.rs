@@ -20,7 +20,7 @@ const TARGETS: [(&str, f64); 5] = [
     ("gpu.p256_verify_per_s", 10e6),
 ];
 
-/// Adds the rows, measured on the first device; without a device they are pending.
+/// Adds the rows, measured on the first GPU. Without a GPU, the rows are pending.
 ///
 /// # Errors
 /// The system provided no random bytes, or a GPU failed.

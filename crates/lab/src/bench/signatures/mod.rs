@@ -11,8 +11,9 @@
 //! | [`gpu`] | rates of the GPU; without a GPU, the rows are pending |
 //! | [`figures`] | the charts |
 //!
-//! All implementations of an operation are measured alternately, so that other work of the machine affects all of them; the best of
-//! many rounds counts. The *thesis* is the one on hardware-accelerated authentication (HAA), which `docs/experiments/signed-messages.md` cites.
+//! All implementations of an operation are measured alternately, so that other work of the machine affects all of them;
+//! the result is the best of many rounds. The *thesis* is the thesis on hardware-accelerated authentication (HAA) that
+//! `docs/experiments/signed-messages.md` cites.
 
 pub mod batches;
 mod combined;
@@ -36,19 +37,19 @@ use super::{BenchError, Report};
 /// The size of the benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
-    /// Rounds, of which the best counts.
+    /// Number of rounds; the best round is the result.
     pub runs: u32,
     /// Length of a round, ms.
     pub round_ms: u64,
     /// Signers of the messages of a plain scheme.
     pub signers: usize,
-    /// Number of signers whose precomputed tables exceed the caches.
+    /// Number of signers in the rows `many_signers`; their precomputed tables exceed the caches.
     pub many_signers: usize,
     /// Component counts of Rapid Authentication; 37 components are the bytes of a Basic Safety Message, part I.
     pub components: &'static [usize],
     /// Component count for the stages.
     pub stage_components: usize,
-    /// Component count with RSA-3072.
+    /// Component count with RSA-3072; `None`: not measured.
     pub over_rsa3072: Option<usize>,
     /// Batch sizes for the stages, messages.
     pub batches: &'static [usize],
@@ -136,7 +137,7 @@ impl Part {
 /// Runs these parts.
 ///
 /// # Errors
-/// The first part that could not be run.
+/// The error of the first part that fails.
 pub fn run(size: &Size, parts: &[Part], progress: Progress<'_>) -> Result<Report, BenchError> {
     let mut report = Report::default();
     let needs_stage_key = |part: &Part| matches!(part, Part::Cpu | Part::Batches);

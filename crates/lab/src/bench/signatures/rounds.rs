@@ -9,7 +9,7 @@ use crate::bench::BenchError;
 pub(super) struct Measurement<'a> {
     /// Dotted name in rows.
     pub(super) name: String,
-    once: Box<dyn FnMut() -> Result<Timing, BenchError> + 'a>,
+    run: Box<dyn FnMut() -> Result<Timing, BenchError> + 'a>,
 }
 
 /// Number of operations and their time, without preparation.
@@ -19,14 +19,11 @@ pub(super) struct Timing {
 }
 
 impl<'a> Measurement<'a> {
-    /// `once` performs the operation a number of times and returns that number and the time.
-    pub(super) fn new(
-        name: impl Into<String>,
-        once: impl FnMut() -> Result<Timing, BenchError> + 'a,
-    ) -> Self {
+    /// `run` performs the operation one or more times; returns the number of operations and their time.
+    pub(super) fn new(name: impl Into<String>, run: impl FnMut() -> Result<Timing, BenchError> + 'a) -> Self {
         Self {
             name: name.into(),
-            once: Box::new(once),
+            run: Box::new(run),
         }
     }
 
@@ -34,7 +31,7 @@ impl<'a> Measurement<'a> {
     fn round(&mut self, size: &Size) -> Result<f64, BenchError> {
         let (mut count, mut elapsed) = (0, Duration::ZERO);
         while elapsed < Duration::from_millis(size.round_ms) {
-            let timing = (self.once)()?;
+            let timing = (self.run)()?;
             count += timing.count;
             elapsed += timing.elapsed;
         }

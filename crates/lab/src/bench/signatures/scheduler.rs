@@ -1,9 +1,10 @@
-//! The real scheduler with real signatures: latency of immediate messages under load, and throughput of two lanes compared with one.
+//! The real scheduler with real signatures: latency of immediate messages under load, and throughput of two lanes
+//! compared with one.
 //!
 //! The lanes are one CPU and a simulated accelerator: a second CPU that is throttled to an overhead per batch and a share of its
-//! rate. A real accelerator needs no CPU time; with two CPUs, the first is used only by the CPU lane, and the simulated accelerator
-//! and the sender share the last. The messages are signed with ECDSA P-256, where eight messages take longer with AVX2 than the
-//! intended length of a time slice, and with RSA-2048, where eight fit into a slice.
+//! rate. A real accelerator needs no CPU time. With two CPUs, only the CPU lane uses the first CPU; the simulated accelerator and
+//! the sender share the last CPU. The messages are signed with ECDSA P-256, where eight messages take longer with AVX2 than the
+//! intended length of a time slice, and with RSA-2048, where eight messages fit into a slice.
 //!
 //! The comparison of policies requires an accelerator that is faster than the CPU for batches above a certain size,
 //! tau. Therefore, the CPU verifies one message at a time in that comparison.
@@ -37,11 +38,11 @@ const MESSAGES: usize = 1_024;
 const IMMEDIATE_PER_S: f64 = 200.0;
 /// Overhead per batch of the simulated accelerator.
 const ACCELERATOR_OVERHEAD: Span = Span::from_micros(500);
-/// Runs: the median rate and the best latency count.
+/// Number of runs; the results are the median rate and the best latency.
 const RUNS: usize = 3;
-/// Maximum number of attempts: a run in which the machine was too slow for the load does not count.
+/// Maximum number of attempts: a run in which the machine was too slow for the load is repeated.
 const ATTEMPTS: usize = 2 * RUNS;
-/// Reason for a pending value if no attempt counts.
+/// Reason for a pending value if the machine was too slow in all attempts.
 const TOO_SLOW: &str =
     "messages were dropped in every run because the machine was slower than when its rates were measured";
 
@@ -51,7 +52,11 @@ const TOO_SLOW: &str =
 /// The scheduler lost a message.
 pub fn rows(size: &Size, progress: Progress<'_>, report: &mut Report) -> Result<(), BenchError> {
     progress("scheduler: creating messages", None);
-    let p256 = Bench::new(size, (Scheme::EcdsaP256, Class::P256_VERIFY), LanePair::Slower)?;
+    let p256 = Bench::new(
+        size,
+        (Scheme::EcdsaP256, Class::P256_VERIFY),
+        LanePair::SlowAccelerator,
+    )?;
     let rows = &mut report.rows;
     rows.push(Row::fact("sched.cpu_lane_per_s", p256.cpu_model.rate(), "/s"));
     progress("scheduler: throughput", None);
@@ -78,35 +83,35 @@ pub fn rows(size: &Size, progress: Progress<'_>, report: &mut Report) -> Result<
     progress("scheduler: immediate messages", None);
     p256.add_immediate_rows("sched", combined_per_s, report)?;
     let rsa_verification = (Scheme::RsaPss2048, Class::RSA_VERIFY);
-    let rsa = Bench::new(size, rsa_verification, LanePair::Slower)?;
+    let rsa = Bench::new(size, rsa_verification, LanePair::SlowAccelerator)?;
     rsa.add_immediate_rows("sched.rsa2048", rsa.combined_throughput()?, report)?;
-    let faster = Bench::new(size, rsa_verification, LanePair::Faster)?;
+    let faster = Bench::new(size, rsa_verification, LanePair::FastAccelerator)?;
     faster.add_policy_rows(faster.combined_throughput()?, progress, report)
 }
 
 /// The speeds of the CPU lane and of the simulated accelerator.
 #[derive(Clone, Copy)]
 enum LanePair {
-    /// Both use the widest vector instructions; the accelerator has half of the CPU's rate.
-    Slower,
-    /// The CPU verifies one at a time; the accelerator has four fifths of the rate of the widest vector instructions.
-    Faster,
+    /// Both lanes use the widest vector instructions; the accelerator has half of the CPU's rate.
+    SlowAccelerator,
+    /// The CPU verifies one message at a time; the accelerator has four fifths of the rate of the widest vector instructions.
+    FastAccelerator,
 }
 
 impl LanePair {
     /// The CPU lane.
     fn cpu_lane(self) -> Box<dyn Lane<Checked>> {
         match self {
-            Self::Slower => widest_lane(),
-            Self::Faster => Box::new(SingleLane::default()),
+            Self::SlowAccelerator => widest_lane(),
+            Self::FastAccelerator => Box::new(SingleLane::default()),
         }
     }
 
     /// The accelerator's rate as a share of the rate of the widest vector instructions.
     fn accelerator_share(self) -> f64 {
         match self {
-            Self::Slower => 0.5,
-            Self::Faster => 0.8,
+            Self::SlowAccelerator => 0.5,
+            Self::FastAccelerator => 0.8,
         }
     }
 }
@@ -119,17 +124,20 @@ struct Bench {
     messages: Vec<Checked>,
     /// Cost model of the CPU lane.
     cpu_model: CostModel,
-    accelerator: CostModel,
+    /// Cost model of the simulated accelerator.
+    accelerator_model: CostModel,
     length: Duration,
     cpus: Option<[usize; 2]>,
-    /// Number of runs that did not count.
-    overloaded: AtomicU64,
+    /// Number of runs in which the machine was too slow for the load.
+    overloaded_runs: AtomicU64,
 }
 
 /// Counts the results.
 #[derive(Default)]
 struct Counter {
+    /// Messages with an outcome, and dropped messages.
     done: AtomicUsize,
+    /// Messages with another outcome than [`Outcome::Accepted`].
     wrong: AtomicU64,
 }
 
@@ -233,11 +241,11 @@ impl Bench {
             class,
             pair,
             cpu_model: measured(pair.cpu_lane())?,
-            accelerator: CostModel::new(ACCELERATOR_OVERHEAD, rate),
+            accelerator_model: CostModel::new(ACCELERATOR_OVERHEAD, rate),
             messages,
             length: Duration::from_millis(size.engine_ms),
             cpus: first_and_last_cpu(),
-            overloaded: AtomicU64::new(0),
+            overloaded_runs: AtomicU64::new(0),
         })
     }
 
@@ -255,7 +263,7 @@ impl Bench {
     }
 
     fn accelerator(&self) -> OneLane {
-        let models = PerClass::from_fn(|class| (class == self.class).then_some(self.accelerator));
+        let models = PerClass::from_fn(|class| (class == self.class).then_some(self.accelerator_model));
         let pinned = PinnedLane(widest_lane(), self.cpus.map(|[_, last]| last));
         let lane = ThrottledLane::new(pinned, models);
         (lane.spec().with_batch_max(4_096), Box::new(lane))
@@ -282,7 +290,7 @@ impl Bench {
         Some(Job { meta, payload })
     }
 
-    /// Throughput of each lane and of both, measured alternately, so that a slower machine affects all of them.
+    /// Throughput of each lane and of both lanes together, measured alternately, so that a slower machine affects all rates.
     fn throughputs(&self) -> Result<Vec<Throughput>, BenchError> {
         let round = |_| {
             Ok(Throughput {
@@ -319,7 +327,7 @@ impl Bench {
         let (mut sent, mut jobs) = (0, Vec::new());
         while begin.elapsed() < self.length {
             let done = sink.done.load(Ordering::Relaxed);
-            while sent < done + QUEUED {
+            while sent < done + QUEUED_MESSAGES {
                 jobs.extend(
                     (sent..sent + 256).filter_map(|number| self.job(number, Priority::URGENT, &engine)),
                 );
@@ -376,7 +384,7 @@ impl Bench {
         let latency = |rest_per_s| self.best_run(rest_per_s, PolicyKind::Adaptive, |latency| latency.p99_us);
         let ratio = format!("{name}.p0_p99_over_idle");
         let latency = (latency(0.0)?, latency(0.95 * combined_per_s)?);
-        let overloaded = self.overloaded.load(Ordering::Relaxed) as f64;
+        let overloaded = self.overloaded_runs.load(Ordering::Relaxed) as f64;
         report.rows.push(Row::lower(
             format!("{name}.runs_overloaded"),
             overloaded,
@@ -444,7 +452,7 @@ impl Bench {
         let passed = begin.elapsed().as_secs_f64();
         let snapshot = finish(engine, &sink, immediate + rest)?;
         if snapshot.counters.shed.total() != 0 {
-            self.overloaded.fetch_add(1, Ordering::Relaxed);
+            self.overloaded_runs.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         }
         let microseconds = |span: Span| span.as_secs_f64() * 1e6;
@@ -464,7 +472,7 @@ impl Bench {
 }
 
 /// Messages in the queue of a saturated engine.
-const QUEUED: usize = 8_192;
+const QUEUED_MESSAGES: usize = 8_192;
 
 /// A configuration whose quotas never limit immediate messages, so that only the scheduler is measured.
 fn config() -> Config {
@@ -483,7 +491,7 @@ fn config() -> Config {
     }
 }
 
-/// Stops an engine and checks that each message came back exactly once, verified correctly or dropped.
+/// Stops an engine and checks that each message was returned exactly one time, verified correctly or dropped.
 fn finish(engine: Engine<Checked>, sink: &Counter, sent: usize) -> Result<Snapshot, BenchError> {
     let (unfinished, snapshot) = engine
         .shut_down(ShutdownMode::CompleteJobs)

@@ -1,9 +1,9 @@
-//! The scheduler in virtual time: the load that each policy sustains within the same latency limit, and traffic of roads and of power
-//! grids.
+//! The scheduler in virtual time: the load that each policy sustains within the same latency limit, and traffic of
+//! roads and of power grids.
 //!
-//! The lanes are two CPUs, with the rate that was just measured on this machine, and a simulated accelerator, which needs 300 us to
-//! begin a batch and then has the rate of three CPUs. So the accelerator is faster than both CPUs for batches above a certain size,
-//! the thesis' tau. The simulator runs the scheduling code of the real engine.
+//! The lanes are two CPUs, with the rate that was just measured on this machine, and a simulated accelerator, which
+//! needs 300 us to begin a batch and then has the rate of three CPUs. So the accelerator is faster than both CPUs for
+//! batches above a certain size, the thesis' tau. The simulator runs the scheduling code of the real engine.
 
 use linewarden_signatures::lane::{BatchLane, SingleLane};
 use linewarden_signatures::scheduler::engine::{Lane, ThrottledLane, measure};
@@ -155,11 +155,11 @@ impl Scenario {
                 p99_max,
                 factor_max,
             };
-            let mut sustained = Vec::new();
+            let mut load_factors = Vec::new();
             for policy in PolicyKind::ALL {
                 progress(
                     "simulator: policies",
-                    Some((sustained.len() as u64, PolicyKind::ALL.len() as u64)),
+                    Some((load_factors.len() as u64, PolicyKind::ALL.len() as u64)),
                 );
                 let factor = capacity(&self.simulation, &traffic, policy).map_err(invalid_measurement)?;
                 rows.push(Row::fact(
@@ -167,10 +167,10 @@ impl Scenario {
                     factor,
                     "of the lanes' rate",
                 ));
-                sustained.push((policy, factor));
+                load_factors.push((policy, factor));
             }
             let factor_of = |policy_name| {
-                sustained
+                load_factors
                     .iter()
                     .find(|(policy, _)| *policy == policy_name)
                     .map_or(0.0, |(_, factor)| *factor)

@@ -90,8 +90,9 @@ impl Variant {
 
 /// Ethernet type of the programs' frames.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
-/// The operation of a frame before and after decryption.
+/// Operation in a frame to decrypt.
 const OPERATION_DECRYPT: u8 = 2;
+/// Operation in a decrypted frame.
 const OPERATION_DECRYPTED: u8 = 3;
 /// Operation, counter and nonce.
 const HEADER_BYTES: usize = 20;
@@ -128,7 +129,7 @@ pub fn recirculations(switch: &Switch) -> Result<u64, BenchError> {
     Ok(output.recirculated)
 }
 
-/// Rows of the cost per block and of recirculations.
+/// Adds the rows of the cost per block and of recirculations.
 ///
 /// # Errors
 /// A program could not be loaded or run.

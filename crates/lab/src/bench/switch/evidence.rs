@@ -40,11 +40,11 @@ pub fn attest(switch: &mut Switch) -> Result<(), BenchError> {
         identity: Identity::new(id, boot_count),
         in_band: Some(InBand {
             carrier: Carrier::Option,
-            form: ContentFormat::Default,
+            format: ContentFormat::Default,
             key: MasterKey::new([0x42; 16]).key(id, boot_count),
         }),
         cpu_port: None,
-        volatile: BTreeSet::new(),
+        volatile_registers: BTreeSet::new(),
     };
     switch.start_attestation(settings, None)?;
     Ok(())
@@ -94,7 +94,7 @@ impl SwitchPair {
     }
 
     /// Output rate under overload, packets/s, the maximum of the runs.
-    fn saturated(
+    fn saturated_rates(
         &self,
         slot: &Slot,
         harness: &mut SwitchHarness<'_>,
@@ -102,7 +102,7 @@ impl SwitchPair {
         size: &Size,
     ) -> Result<PairResult, BenchError> {
         let length = Duration::from_millis(size.paced_ms);
-        let mut best = |switch: &Switch, maximum: &mut f64| {
+        let mut update_maximum = |switch: &Switch, maximum: &mut f64| {
             slot.run(switch);
             let run = harness.send_without_drain(frame, SATURATING_PER_S, length)?;
             *maximum = maximum.max(run.received_per_s());
@@ -113,14 +113,14 @@ impl SwitchPair {
             evidence: 0.0,
         };
         for _ in 0..size.runs.max(size.paced_runs) {
-            best(&self.plain, &mut maximum.plain)?;
-            best(&self.evidence, &mut maximum.evidence)?;
+            update_maximum(&self.plain, &mut maximum.plain)?;
+            update_maximum(&self.evidence, &mut maximum.evidence)?;
         }
         Ok(maximum)
     }
 
     /// Highest loss-free rate, packets/s.
-    fn loss_free(
+    fn loss_free_rates(
         &self,
         slot: &Slot,
         harness: &mut SwitchHarness<'_>,
@@ -162,9 +162,9 @@ pub fn rows(
     let slot = Slot::default();
     let (saturated, loss_free) = harness.with_worker(slot.worker(), |harness| {
         progress("evidence in every packet: under overload", None);
-        let saturated = switches.saturated(&slot, harness, &frame, size)?;
+        let saturated = switches.saturated_rates(&slot, harness, &frame, size)?;
         progress("evidence in every packet: search for the loss-free rate", None);
-        Ok((saturated, switches.loss_free(&slot, harness, &frame, size)?))
+        Ok((saturated, switches.loss_free_rates(&slot, harness, &frame, size)?))
     })?;
     let mbit = |packets_per_s: f64| packets_per_s * 8.0 * PAYLOAD_BYTES as f64 / 1e6;
     rows.extend([

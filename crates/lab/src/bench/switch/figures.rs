@@ -1,4 +1,4 @@
-//! The charts: Figure 10 of the P4DRA paper for the P4 ciphers, and the model that the paper leaves to future work. SVG.
+//! Charts as SVG files: Figure 10 of the P4DRA paper for the P4 ciphers, and the model that the paper leaves to future work.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +6,18 @@ use plotters::prelude::*;
 
 use super::ciphers::WIRE_BYTES;
 use super::{paced, ports};
-use crate::bench::figures::{COLORS, text};
+use crate::bench::figures::{COLORS, error_text};
 use crate::bench::{BenchError, Report};
 
-/// Draws the charts for the available rows into the existing `directory` and returns their paths.
+/// Draws the charts for the available rows into the existing `directory`; returns the charts' paths.
 ///
 /// # Errors
 /// A chart cannot be drawn or written.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
     type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
     let pictures: [(&str, Picture); 2] = [
-        ("p4-fig10.svg", rates),
-        ("p4-recirculation.svg", by_recirculations),
+        ("p4-fig10.svg", draw_rates),
+        ("p4-recirculation.svg", draw_by_recirculations),
     ];
     let mut drawn = Vec::new();
     for (name, picture) in pictures {
@@ -39,7 +39,7 @@ fn mbit(packets_per_s: f64) -> f64 {
 }
 
 /// Input and output of a program, Mbit/s, in the order of the runs.
-fn line(report: &Report, name: &str) -> Vec<(f64, f64)> {
+fn rate_points(report: &Report, name: &str) -> Vec<(f64, f64)> {
     let prefix = format!("p4.rate.{name}.");
     let inputs = report.rows.iter().filter_map(|row| {
         let rate = row.name.strip_prefix(&prefix)?.strip_suffix(".in")?;
@@ -54,16 +54,16 @@ fn maximum(lines: &[Curve], coordinate: impl Fn(&(f64, f64)) -> f64) -> f64 {
     points.map(coordinate).fold(0.0, f64::max)
 }
 
-fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let lines: Vec<Curve> = paced::variants()
-        .map(|variant| (variant.name(), line(report, &variant.name())))
+        .map(|variant| (variant.name(), rate_points(report, &variant.name())))
         .collect();
     let (widest, highest) = (maximum(&lines, |point| point.0), maximum(&lines, |point| point.1));
     if highest == 0.0 {
         return Ok(None);
     }
     let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
-    root.fill(&WHITE).map_err(text)?;
+    root.fill(&WHITE).map_err(error_text)?;
     let mut chart = ChartBuilder::on(&root)
         .caption(
             "Output by input rate, 64 bytes of each packet decrypted in P4, one core (P4DRA paper, Fig. 10)",
@@ -73,18 +73,18 @@ fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .x_label_area_size(42)
         .y_label_area_size(52)
         .build_cartesian_2d(0.0..widest * 1.05, 0.0..highest * 1.6)
-        .map_err(text)?;
+        .map_err(error_text)?;
     chart
         .configure_mesh()
         .x_desc("input, Mbit/s of 98-byte frames with preamble and gap")
         .y_desc("output, Mbit/s")
         .draw()
-        .map_err(text)?;
+        .map_err(error_text)?;
     let colors = COLORS.into_iter().chain([BLACK, GREEN, MAGENTA]);
     for ((name, line), color) in lines.into_iter().zip(colors) {
         chart
             .draw_series(LineSeries::new(line, color.stroke_width(2)).point_size(3))
-            .map_err(text)?
+            .map_err(error_text)?
             .label(name)
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
@@ -94,13 +94,13 @@ fn rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()
-        .map_err(text)?;
-    root.present().map_err(text)?;
+        .map_err(error_text)?;
+    root.present().map_err(error_text)?;
     Ok(Some(path.to_owned()))
 }
 
 /// The measured points of a program with this number of ports: recirculations and packets/s.
-fn measured(report: &Report, program: &str, ports: u32) -> Vec<(f64, f64)> {
+fn measured_points(report: &Report, program: &str, ports: u32) -> Vec<(f64, f64)> {
     let (prefix, suffix) = (format!("ports.{program}."), format!("x{ports}.measured"));
     let points = report.rows.iter().filter_map(|row| {
         let recirculations = row.name.strip_prefix(&prefix)?.strip_suffix(&suffix)?;
@@ -109,7 +109,7 @@ fn measured(report: &Report, program: &str, ports: u32) -> Vec<(f64, f64)> {
     points.collect()
 }
 
-fn by_recirculations(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_by_recirculations(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     let programs: Vec<_> = ports::programs()
         .filter_map(|(cipher, pass_work)| {
             let program = format!("{cipher}.{}", pass_work.name());
@@ -124,18 +124,18 @@ fn by_recirculations(path: &Path, report: &Report) -> Result<Option<PathBuf>, St
         return Ok(None);
     }
     let root = SVGBackend::new(path, (900, 960)).into_drawing_area();
-    root.fill(&WHITE).map_err(text)?;
+    root.fill(&WHITE).map_err(error_text)?;
     let (upper, lower) = root.split_vertically(500);
-    software_chart(&upper, report, &programs)?;
-    chip_chart(&lower)?;
-    root.present().map_err(text)?;
+    draw_software_chart(&upper, report, &programs)?;
+    draw_chip_chart(&lower)?;
+    root.present().map_err(error_text)?;
     Ok(Some(path.to_owned()))
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-/// The software switch: measured points on computed lines.
-fn software_chart(
+/// Draws the rates of the software switch: measured points on computed lines.
+fn draw_software_chart(
     area: &Area<'_>,
     report: &Report,
     programs: &[(String, ports::Cost)],
@@ -155,13 +155,13 @@ fn software_chart(
         .x_label_area_size(42)
         .y_label_area_size(70)
         .build_cartesian_2d(0.0..45.0, (lowest..highest).log_scale())
-        .map_err(text)?;
+        .map_err(error_text)?;
     chart
         .configure_mesh()
         .x_desc("recirculations per packet")
         .y_desc("packets/s (log)")
         .draw()
-        .map_err(text)?;
+        .map_err(error_text)?;
     for ((program, cost), color) in programs.iter().zip(COLORS) {
         for ports in [1, 2, 4] {
             let computed = RECIRCULATIONS
@@ -170,7 +170,7 @@ fn software_chart(
             let width = if ports == 4 { 1 } else { 2 };
             let drawn = chart
                 .draw_series(LineSeries::new(computed, color.stroke_width(width)))
-                .map_err(text)?;
+                .map_err(error_text)?;
             if ports == 1 {
                 drawn
                     .label(format!(
@@ -179,14 +179,14 @@ fn software_chart(
                     ))
                     .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
             }
-            let points = measured(report, program, ports);
+            let points = measured_points(report, program, ports);
             chart
                 .draw_series(
                     points
                         .into_iter()
                         .map(|point| Circle::new(point, 4, color.filled())),
                 )
-                .map_err(text)?;
+                .map_err(error_text)?;
         }
     }
     chart
@@ -195,11 +195,11 @@ fn software_chart(
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()
-        .map_err(text)
+        .map_err(error_text)
 }
 
-/// The switching chip, computed.
-fn chip_chart(area: &Area<'_>) -> Result<(), String> {
+/// Draws the computed rates of a switching chip.
+fn draw_chip_chart(area: &Area<'_>) -> Result<(), String> {
     let mut chart = ChartBuilder::on(area)
         .caption(
             "A switching chip with one queue for new and recirculated packets, computed",
@@ -209,13 +209,13 @@ fn chip_chart(area: &Area<'_>) -> Result<(), String> {
         .x_label_area_size(42)
         .y_label_area_size(70)
         .build_cartesian_2d(0.0..0.4, 0.0..0.25)
-        .map_err(text)?;
+        .map_err(error_text)?;
     chart
         .configure_mesh()
         .x_desc("input rate, relative to the capacity of one recirculation port")
         .y_desc("output rate, relative to the same capacity")
         .draw()
-        .map_err(text)?;
+        .map_err(error_text)?;
     let lines = [12, 28, 40]
         .into_iter()
         .flat_map(|recirculations| [(recirculations, 2), (recirculations, 4)]);
@@ -225,7 +225,7 @@ fn chip_chart(area: &Area<'_>) -> Result<(), String> {
             .map(|input| (input, ports::chip_output(input, recirculations, f64::from(ports))));
         chart
             .draw_series(LineSeries::new(points, color.stroke_width(2)))
-            .map_err(text)?
+            .map_err(error_text)?
             .label(format!("{recirculations} recirculations, {ports} ports"))
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
     }
@@ -235,5 +235,5 @@ fn chip_chart(area: &Area<'_>) -> Result<(), String> {
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()
-        .map_err(text)
+        .map_err(error_text)
 }

@@ -1,9 +1,9 @@
 //! A switch between two veths over packet sockets.
 //!
 //! The sender ([`crate::pace`]) runs on the last CPU, which also does the receive work of the target interface up to the socket's
-//! ring, as the interrupts of a network card would. The switch's single worker runs on the first CPU: it reads frames from the ring
-//! and sends them. The other veth's end drops them on the same CPU as frames for another station. Both threads have real-time
-//! priority.
+//! ring, as the interrupts of a network card would. The switch's single worker runs on the first CPU: it reads frames
+//! from the ring and sends them. The other veth's end drops them on the same CPU as frames for another station. Both
+//! threads have real-time priority.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use crate::napi::{pin_task, set_fifo_priority};
 use crate::pace::{PacedRun, Pacer};
 use crate::topology::{Lab, Topology};
 
-/// The CPU of the switch's worker; the sender uses the last one.
+/// The CPU of the switch's worker; the sender uses the last CPU.
 const CPU: usize = 0;
 /// Time without frames after which no frame is in transit.
 const IDLE_MIN: Duration = Duration::from_millis(50);
@@ -35,7 +35,7 @@ const MTU: u16 = 1600;
 /// First rate of the search with frames of 64 bytes, 1/s.
 const FIRST_FRAMES_PER_S: u64 = 100_000;
 
-/// A lab with a sender, for several switches in turn.
+/// A lab with a sender, for several switches one after another.
 pub struct SwitchHarness<'lab> {
     lab: &'lab Lab,
     pacer: Pacer<'lab>,
@@ -193,17 +193,17 @@ impl<'lab> SwitchHarness<'lab> {
         Ok(run)
     }
 
-    /// Waits until `target` frames have arrived at the service's end or no more arrive; returns their number.
+    /// Waits until `target` frames have arrived at the service's end or no more frames arrive; returns the number of frames.
     fn received_when_idle(&self, target: u64) -> Result<u64, BenchError> {
-        let (mut last, mut since) = (self.received()?, Instant::now());
-        while last < target && since.elapsed() < IDLE_MIN {
+        let (mut received, mut since) = (self.received()?, Instant::now());
+        while received < target && since.elapsed() < IDLE_MIN {
             std::thread::sleep(Duration::from_millis(1));
             let count = self.received()?;
-            if count != last {
-                (last, since) = (count, Instant::now());
+            if count != received {
+                (received, since) = (count, Instant::now());
             }
         }
-        Ok(last)
+        Ok(received)
     }
 
     /// Frames that have arrived at the service's end.
@@ -266,7 +266,7 @@ impl Search {
             let mut min_rate = f64::MAX;
             for _ in 0..self.runs {
                 let run = send(rate, self.length)?;
-                // A run with any loss does not count.
+                // A single run with loss disproves the rate.
                 min_rate = min_rate.min(run.sent_per_s());
                 if run.received < run.sent {
                     min_rate = 0.0;
@@ -282,7 +282,7 @@ impl Search {
     }
 }
 
-/// Rows of the router over packet sockets and of a plain forwarder.
+/// Adds the rows of the router over packet sockets and of a plain forwarder.
 ///
 /// # Errors
 /// The lab could not be set up, or the program could not be loaded.

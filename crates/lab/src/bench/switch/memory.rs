@@ -13,7 +13,7 @@ use crate::bench::BenchError;
 /// Longest frame that can be sent.
 const FRAME_BYTES_MAX: usize = 2048;
 
-/// The output: each packet overwrites the previous one, as a port copies packets into its ring.
+/// The output: each packet overwrites the previous packet, as a port copies packets into its ring.
 pub struct Output {
     frame: Box<[u8; FRAME_BYTES_MAX]>,
     length: usize,
@@ -35,7 +35,7 @@ impl Default for Output {
 }
 
 impl Output {
-    /// The last packet.
+    /// The packet that was sent last.
     #[must_use]
     pub fn last(&self) -> &[u8] {
         self.frame.get(..self.length).unwrap_or_default()

@@ -33,7 +33,7 @@ use programs::Programs;
 /// The size of the benchmark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Size {
-    /// Runs of which the minimum counts.
+    /// Runs; the minimum of all runs is the result.
     pub runs: u32,
     /// Packets of a run of the router.
     pub packets: u32,
@@ -45,7 +45,7 @@ pub struct Size {
     pub search_ms: u64,
     /// Input rates of the ciphers, packets per second.
     pub rates: &'static [u64],
-    /// Runs under overload, or at one rate, of which the largest output counts.
+    /// Runs under overload, or at one rate; the largest output is the result.
     pub paced_runs: u32,
     /// Length of each of these runs, ms.
     pub paced_ms: u64,
@@ -131,7 +131,7 @@ impl Part {
 /// Runs these parts. `p4` is the directory with `compiled/NAME.json` and `tests/NAME-*.stf`.
 ///
 /// # Errors
-/// The first part that could not be run.
+/// The error of the first part that fails.
 pub fn run(size: &Size, p4: &Path, parts: &[Part], progress: Progress<'_>) -> Result<Report, BenchError> {
     let mut report = Report::default();
     let programs = Programs::new(p4);

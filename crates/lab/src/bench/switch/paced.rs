@@ -1,7 +1,7 @@
 //! The output rate of P4 ciphers by input rate, up to overload: Figure 10 of the P4DRA paper, over packet sockets, on one core.
 //!
 //! A switching chip queues recirculated packets with new packets and drops either kind when the queue is full. Under overload
-//! it spends more and more work on packets that are never sent. This switch finishes a packet before it takes the next one,
+//! it spends more and more work on packets that are never sent. This switch finishes a packet before it takes the next packet,
 //! and drops surplus packets before any work is spent on them.
 
 use std::time::Duration;

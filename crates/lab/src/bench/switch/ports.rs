@@ -4,7 +4,7 @@
 //! *The software switch.* A worker processes all passes of a packet, so a recirculation port is a worker on its own core. If
 //! the first pass with all fixed cost of a packet takes a, and each recirculation b, then P workers process P / (a + b R)
 //! packets of R recirculations per second at any input rate. a and b are fitted to the measurements with one worker (least
-//! squares of the relative error, both at least zero) and must predict the rate with two.
+//! squares of the relative error, both at least zero) and must predict the rate with two workers.
 //!
 //! *A switching chip.* P ports process C passes per second each. Recirculated and new packets share these passes, and
 //! packets that find no room are dropped. If a share q of the packets passes at each of R recirculations, an input rate
@@ -25,7 +25,7 @@ use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row, io};
 use crate::napi::pin_task;
 
-/// The programs: a cipher and the part of it that one pass computes.
+/// The programs: a cipher and the part of the cipher that one pass computes.
 pub fn programs() -> impl Iterator<Item = (&'static str, PassWork)> {
     let with_pass_work = |pass_work| ciphers::CIPHERS.map(|(cipher, _)| (cipher, pass_work));
     [PassWork::QuarterRound, PassWork::Round]
@@ -134,7 +134,7 @@ pub fn rows(
     rows: &mut Vec<Row>,
 ) -> Result<(), BenchError> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut worst = 0.0_f64;
+    let mut max_deviation = 0.0_f64;
     for (cipher, pass_work) in programs() {
         let program = format!("{cipher}.{}", pass_work.name());
         progress(&format!("rate by recirculations: {program}"), None);
@@ -153,18 +153,18 @@ pub fn rows(
         for point in points {
             let measured = point.ports as f64 * 1e9 / point.ns;
             let computed = cost.rate(point.recirculations, point.ports as f64);
-            worst = worst.max((measured / computed - 1.0).abs());
+            max_deviation = max_deviation.max((measured / computed - 1.0).abs());
             let name = format!("ports.{program}.{}x{}", point.recirculations, point.ports);
             rows.push(Row::fact(format!("{name}.measured"), measured, "packets/s"));
             rows.push(Row::fact(format!("{name}.computed"), computed, "packets/s"));
         }
     }
-    rows.push(Row::lower("ports.max_deviation", worst, "ratio", None));
+    rows.push(Row::lower("ports.max_deviation", max_deviation, "ratio", None));
     Ok(())
 }
 
-/// The minimum time of a worker per packet while `ports` workers run concurrently, for every number of rounds. Every run
-/// measures all points, so a disturbance of the machine affects no single point.
+/// The minimum time of a worker per packet while `ports` workers run concurrently, for every number of cipher rounds.
+/// Every run measures all points, so a disturbance of the machine affects all points.
 fn points(
     cipher: &str,
     pass_work: PassWork,
@@ -172,14 +172,14 @@ fn points(
     p4: &Programs,
     size: &Size,
 ) -> Result<Vec<Point>, BenchError> {
-    let mut measured = Vec::new();
+    let mut switches = Vec::new();
     for variant in Variant::all().filter(|variant| (variant.cipher, variant.pass_work) == (cipher, pass_work))
     {
         let switch = variant.switch(p4)?;
         let recirculations = ciphers::recirculations(&switch)? as f64;
-        measured.push((switch, recirculations));
+        switches.push((switch, recirculations));
     }
-    let mut points: Vec<_> = measured
+    let mut points: Vec<_> = switches
         .into_iter()
         .flat_map(|(switch, recirculations)| {
             let switch = Arc::new(switch);
@@ -207,7 +207,7 @@ fn run_workers(switch: &Switch, workers: usize, packets: u32) -> Result<Duration
     let frames = [ciphers::frame()];
     let barrier = Barrier::new(workers);
     std::thread::scope(|scope| {
-        let workers_started: Vec<_> = (0..workers)
+        let threads: Vec<_> = (0..workers)
             .map(|cpu| {
                 scope.spawn({
                     let (frames, barrier) = (&frames, &barrier);
@@ -222,7 +222,7 @@ fn run_workers(switch: &Switch, workers: usize, packets: u32) -> Result<Duration
             })
             .collect();
         let mut slowest = Duration::ZERO;
-        for worker in workers_started {
+        for worker in threads {
             match worker.join() {
                 Ok(elapsed) => slowest = slowest.max(elapsed.map_err(io("pin a worker thread"))?),
                 Err(panic) => std::panic::resume_unwind(panic),

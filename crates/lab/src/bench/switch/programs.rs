@@ -28,7 +28,7 @@ impl Programs {
     /// A file cannot be read, or a program or command is refused.
     pub fn switch(&self, name: &str, commands: &str) -> Result<Switch, BenchError> {
         let test = Test::parse(&format!("setup commands of {name}"), commands)?;
-        replay::prepare_switch(&self.json(name)?, &test).map_err(failed(name))
+        replay::prepare_switch(&self.json(name)?, &test).map_err(program_error(name))
     }
 
     /// The packets of one of the program's packet tests with their outputs and times.
@@ -39,7 +39,7 @@ impl Programs {
         let path = self.0.join("tests").join(format!("{name}-{test}.stf"));
         let text = String::from_utf8_lossy(&read(&path)?).into_owned();
         let test = Test::parse(&path.display().to_string(), &text)?;
-        replay::trace_packets(&self.json(name)?, &test).map_err(failed(name))
+        replay::trace_packets(&self.json(name)?, &test).map_err(program_error(name))
     }
 
     fn json(&self, name: &str) -> Result<Vec<u8>, BenchError> {
@@ -54,7 +54,7 @@ fn read(path: &Path) -> Result<Vec<u8>, BenchError> {
     })
 }
 
-fn failed(name: &str) -> impl FnOnce(linewarden_switch::stf::run::RunError) -> BenchError {
+fn program_error(name: &str) -> impl FnOnce(linewarden_switch::stf::run::RunError) -> BenchError {
     move |source| BenchError::P4Program {
         name: name.to_owned(),
         source,

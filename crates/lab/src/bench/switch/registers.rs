@@ -1,6 +1,6 @@
 //! The cost of evidence per register write: packets that write a cell, alternating on a switch with and without evidence. With
-//! evidence the switch stores the old value, replaces it in the array's set hash before the packet is sent, and computes a new
-//! state, whose digests the program reads. The lower bound is the set hash alone.
+//! evidence the switch stores the old value, replaces this value in the array's set hash before the packet is sent, and
+//! computes a new state. The program reads the state's digests. The lower bound is the set hash alone.
 
 use std::time::Instant;
 
@@ -40,12 +40,12 @@ pub fn rows(
     );
     let mut overwriting = RegisterWrites::new(2, programs)?;
     overwriting.fill()?;
-    let mut fold = f64::MAX;
+    let mut fold_ns = f64::MAX;
     for _ in 0..size.runs {
         large.run(size.blocks)?;
         small.run(size.blocks)?;
         overwriting.run(size.blocks)?;
-        fold = fold.min(array.fold_ns(size.blocks)?);
+        fold_ns = fold_ns.min(array.fold_ns(size.blocks)?);
     }
     rows.extend([
         Row::lower("register_write.ns", large.ns(), "ns", Some(1_500.0)),
@@ -58,7 +58,7 @@ pub fn rows(
         Row::lower("register_write.again_ns", overwriting.ns(), "ns", None),
         Row::fact("register_write.plain_packet_ns", large.plain_ns, "ns"),
         Row::fact("register_write.evidence_packet_ns", large.evidence_ns, "ns"),
-        Row::fact("register_write.fold_ns", fold, "ns"),
+        Row::fact("register_write.fold_ns", fold_ns, "ns"),
     ]);
     Ok(())
 }
@@ -156,7 +156,7 @@ impl MeasuredArray {
         })
     }
 
-    /// Writes to cells all over the array and measures each write before the next one. Returns ns per write.
+    /// Writes to cells all over the array and measures each write before the next write. Returns ns per write.
     fn fold_ns(&mut self, writes: u32) -> Result<f64, StateError> {
         let start = Instant::now();
         for _ in 0..writes {

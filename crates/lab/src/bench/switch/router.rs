@@ -18,7 +18,7 @@ use super::{Size, memory};
 use crate::bench::scale::Progress;
 use crate::bench::{BenchError, Row};
 
-/// Routes of each family.
+/// Routes of each IP version.
 const ROUTES: usize = 1_000;
 /// Destinations, each on a random route.
 const DESTINATIONS: usize = 1_024;
@@ -38,7 +38,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// 1,000 deterministic routes of each family, with prefixes of 16 to 28 and of 32 to 64 bits.
+    /// 1,000 deterministic routes of each IP version, with prefixes of 16 to 28 and of 32 to 64 bits.
     #[must_use]
     pub fn new() -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -98,7 +98,7 @@ fn prefixes(rng: &mut ChaCha8Rng, width: u32, lengths: std::ops::RangeInclusive<
     let mut prefixes = Prefixes::new();
     while prefixes.len() < ROUTES {
         let bits = rng.random_range(lengths.clone());
-        // Unicast, in either family.
+        // Unicast, for both IP versions.
         let first = 1u128 << (width - 3);
         let value = (rng.random::<u128>() >> (128 - width) >> 3) | first;
         let host = width - bits;

@@ -111,7 +111,7 @@ impl DemoArgs {
 pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     let options = args.options();
     let output = Output::new(false);
-    // Checks before the work that the results can be written.
+    // Checks before the run that the results can be written.
     let _out = results::Directory::prepare(&args.out)?;
     args.json.as_deref().map_or(Ok(()), results::check)?;
     let signal = Signals::for_stop()?;

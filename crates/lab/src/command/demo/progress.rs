@@ -17,7 +17,7 @@ pub struct ProgressDisplay {
     devices: u64,
     attacks: u64,
     attempts: u64,
-    fleet: String,
+    fleet_status: String,
 }
 
 impl ProgressDisplay {
@@ -40,7 +40,7 @@ impl ProgressDisplay {
             devices: devices.into(),
             attacks: 0,
             attempts: 0,
-            fleet: String::new(),
+            fleet_status: String::new(),
         }
     }
 
@@ -60,7 +60,7 @@ impl ProgressDisplay {
             } => {
                 self.bar.set_length(*devices);
                 self.bar.set_position(*authenticated);
-                self.fleet = format!("{}/s, {}", count(*per_s as u64), micros(*latency_us));
+                self.fleet_status = format!("{}/s, {}", count(*per_s as u64), micros(*latency_us));
                 self.update_message();
             }
             Event::Attack(outcome) => self.record_attack(outcome),
@@ -116,7 +116,7 @@ impl ProgressDisplay {
     fn update_message(&self) {
         self.bar.set_message(format!(
             "{}  {} attacks, {} attempts",
-            self.fleet,
+            self.fleet_status,
             self.attacks,
             count(self.attempts)
         ));

@@ -6,7 +6,7 @@ use linewarden_lab::demo::Report;
 
 use super::table::{count, micros};
 
-/// Prints the results in short.
+/// Prints the main results.
 pub fn print(output: Output, report: &Report) -> Result<(), Failure> {
     let attempts = count(report.attack_attempts);
     let successes = count(report.attacks.iter().map(|attack| attack.successes).sum());

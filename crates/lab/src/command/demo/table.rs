@@ -60,7 +60,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
         ));
     }
     if let Some(attestation) = &report.attestation {
-        rows.extend(proofs(attestation));
+        rows.extend(attestation_rows(attestation));
     }
     if let Some(revocation) = &report.revocation {
         rows.push(row(
@@ -84,7 +84,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
 }
 
 /// Rows about attestation: rounds, the modified device, and forged PROOFs.
-fn proofs(attestation: &AttestationReport) -> Vec<Vec<String>> {
+fn attestation_rows(attestation: &AttestationReport) -> Vec<Vec<String>> {
     let row =
         |description: &str, tried: String, succeeded: String| vec![description.to_owned(), tried, succeeded];
     let unmodified = attestation.provers.saturating_sub(1);

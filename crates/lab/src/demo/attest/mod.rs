@@ -36,7 +36,7 @@ pub(super) const PERIOD_S: u32 = 2;
 const COMPLETE_ROUNDS_MIN: u64 = 3;
 /// Timeout of each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Most rounds that are read from the registry.
+/// Maximum number of rounds that are read from the registry.
 const ROUNDS_MAX: u32 = 1_000;
 
 /// One round per second; two missed rounds of three quarantine a device.
@@ -62,7 +62,7 @@ pub(super) struct ProverDevice {
     software: Software,
 }
 
-/// What a device got when it tried to access the service.
+/// The result of a device's attempt to access the service.
 pub(super) struct AccessAttempt {
     /// The device got a session.
     pub(super) session: bool,
@@ -89,7 +89,8 @@ pub(super) trait ProverEnvironment {
     fn attempt_access(&mut self, index: u32, expected: ExpectedAccess) -> Result<AccessAttempt, DemoError>;
 }
 
-/// Installs the software of these devices, given with the address and UDP port of their requests, and draws their keys.
+/// Installs the software of devices and draws their keys. `devices` contains the index, and the address and UDP port of
+/// the requests.
 pub(super) fn install_provers(
     store: &RegistryStore,
     devices: impl Iterator<Item = (u32, IpAddr, u16)>,
@@ -128,6 +129,7 @@ pub(super) struct AttestationScenario<'a> {
     options: &'a Options,
     group: GroupName,
     devices: Vec<DeviceId>,
+    /// The device that is modified: index and software.
     modified: Option<(u32, Software)>,
     /// Software of another device, for [`InjectedFault::SecondFileChanged`].
     second_modified: Option<Software>,
@@ -144,12 +146,12 @@ struct InitialState {
 }
 
 impl<'a> AttestationScenario<'a> {
-    /// Enrolls the devices as provers; the first one will be changed. No requests are sent yet.
+    /// Enrolls the devices as provers; the first device will be changed. No requests are sent yet.
     pub(super) fn enroll(
         store: &'a RegistryStore,
         demo_gateway: &'a DemoGateway,
         options: &'a Options,
-        attested: &[ProverDevice],
+        prover_devices: &[ProverDevice],
     ) -> Result<Self, DemoError> {
         let status = demo_gateway.gateway.status();
         let scenario = Self {
@@ -157,11 +159,14 @@ impl<'a> AttestationScenario<'a> {
             gateway: demo_gateway,
             options,
             group: GroupName::new("demonstration").map_err(|error| DemoError::Attest(error.to_string()))?,
-            devices: attested.iter().map(|device| device_id(device.index)).collect(),
-            modified: attested
+            devices: prover_devices
+                .iter()
+                .map(|device| device_id(device.index))
+                .collect(),
+            modified: prover_devices
                 .first()
                 .map(|first| (first.index, first.software.clone())),
-            second_modified: attested.get(1).map(|second| second.software.clone()),
+            second_modified: prover_devices.get(1).map(|second| second.software.clone()),
             initial: InitialState {
                 counters: demo_gateway.gateway.counters()?,
                 quarantined: status.attest.quarantined,
@@ -169,12 +174,12 @@ impl<'a> AttestationScenario<'a> {
                 revoked: status.revoked,
             },
             report: AttestationReport {
-                provers: attested.len() as u64,
+                provers: prover_devices.len() as u64,
                 ..AttestationReport::default()
             },
         };
         scenario.set_reference(None)?;
-        let provers: Vec<NewProver> = attested
+        let provers: Vec<NewProver> = prover_devices
             .iter()
             .map(|device| {
                 Ok(NewProver {
@@ -261,7 +266,7 @@ impl<'a> AttestationScenario<'a> {
             _ => software.tamper(),
         };
         changed.map_err(DemoError::system("changing a device's software"))?;
-        let (began, changed_after) = (Instant::now(), self.last_round()?);
+        let (start_time, round_at_change) = (Instant::now(), self.newest_round()?);
         let (device, revoked) = (device_id(index), self.initial.revoked);
         let is_quarantined = move |scenario: &Self| {
             let is_applied = scenario.gateway.gateway.status().revoked > revoked;
@@ -271,8 +276,8 @@ impl<'a> AttestationScenario<'a> {
         if !self.report.quarantined {
             return Ok(());
         }
-        self.report.quarantined_after_s = began.elapsed().as_secs_f64();
-        self.record_detection(device, changed_after)?;
+        self.report.quarantined_after_s = start_time.elapsed().as_secs_f64();
+        self.record_detection(device, round_at_change)?;
         let attempt = provers.attempt_access(index, ExpectedAccess::Denied)?;
         self.report.delivered_in_quarantine = attempt.delivered;
         self.report.authenticated_in_quarantine = attempt.session;
@@ -290,12 +295,12 @@ impl<'a> AttestationScenario<'a> {
         software
             .restore()
             .map_err(DemoError::system("restoring a device's software"))?;
-        let (began, before) = (Instant::now(), self.initial.released);
+        let (start_time, before) = (Instant::now(), self.initial.released);
         let is_released =
             move |scenario: &Self| Ok(scenario.gateway.gateway.status().attest.remediated > before);
         self.report.released = self.wait_until(provers, control, is_released)?;
         if self.report.released {
-            self.report.released_after_s = began.elapsed().as_secs_f64();
+            self.report.released_after_s = start_time.elapsed().as_secs_f64();
             let attempt = provers.attempt_access(index, ExpectedAccess::Granted)?;
             self.report.access_restored = attempt.session && attempt.delivered != Some(0);
         }
@@ -323,7 +328,7 @@ impl<'a> AttestationScenario<'a> {
         failed.map_or(Ok(is_done), Err)
     }
 
-    /// The rounds above a number, newest first.
+    /// The rounds with numbers above `above`, newest first.
     fn rounds(&self, above: u32) -> Result<Vec<RoundRecord>, DemoError> {
         let registry = &self.store.registry;
         let mut rounds = self
@@ -340,7 +345,8 @@ impl<'a> AttestationScenario<'a> {
         Ok(rounds)
     }
 
-    fn last_round(&self) -> Result<u32, DemoError> {
+    /// The number of the newest round; 0 if there is no round.
+    fn newest_round(&self) -> Result<u32, DemoError> {
         Ok(self.rounds(0)?.first().map_or(0, |round| round.number))
     }
 
@@ -349,10 +355,10 @@ impl<'a> AttestationScenario<'a> {
         Ok(appraisal.map(|appraisal| appraisal.state))
     }
 
-    /// Records after how many rounds the change was detected.
-    fn record_detection(&mut self, device: DeviceId, changed_after: u32) -> Result<(), DemoError> {
+    /// Records after how many rounds the change was detected and the device quarantined.
+    fn record_detection(&mut self, device: DeviceId, round_at_change: u32) -> Result<(), DemoError> {
         let appraisal = self.store.block_on(self.store.registry.appraisal(device))?;
-        let rounds = self.rounds(changed_after)?;
+        let rounds = self.rounds(round_at_change)?;
         let up_to = |last: u32| rounds.iter().filter(|round| round.number <= last).count() as u64;
         let missed_rounds = rounds.iter().filter(|round| round.missed > 0);
         let first_missed = missed_rounds.map(|round| round.number).min();
@@ -370,7 +376,7 @@ impl<'a> AttestationScenario<'a> {
         let mut last_ms: Vec<u32> = self
             .complete_rounds(0)?
             .iter()
-            .map(|round| round.last_verdict_ms)
+            .map(|round| round.last_proof_ms)
             .collect();
         last_ms.sort_unstable();
         self.report.last_proof_median_ms = last_ms.get(last_ms.len() / 2).copied().unwrap_or(0);

@@ -13,7 +13,7 @@ use crate::fleet::{MeasureError, measure};
 
 const PROGRAM: &str = "usr/bin/sensord";
 const SETTINGS: &str = "etc/sensord.conf";
-/// Differs on every device.
+/// A file that differs on every device.
 const IDENTITY: &str = "etc/machine-id";
 const PROGRAM_BYTES: usize = 4_096;
 
@@ -25,7 +25,7 @@ pub(super) fn paths() -> Result<Arc<[FilePath]>, PathError> {
         .collect()
 }
 
-fn program() -> Vec<u8> {
+fn program_content() -> Vec<u8> {
     (0..PROGRAM_BYTES).map(|at| (at % 251) as u8).collect()
 }
 
@@ -36,19 +36,19 @@ pub(super) struct Software {
 }
 
 impl Software {
-    /// The files that all devices share, without the device-specific file.
+    /// Writes the files that all devices share, without the device-specific file.
     pub(super) fn image(root: PathBuf) -> io::Result<Self> {
         let put = |path: &str, content: &[u8]| {
             let path = root.join(path);
             path.parent().map_or(Ok(()), fs::create_dir_all)?;
             fs::write(path, content)
         };
-        put(PROGRAM, &program())?;
+        put(PROGRAM, &program_content())?;
         put(SETTINGS, b"interval_s = 10\n")?;
         Ok(Self { root })
     }
 
-    /// A device's copy of the files.
+    /// Writes a device's copy of the files, with the device-specific file.
     pub(super) fn install(root: PathBuf, index: u32) -> io::Result<Self> {
         let software = Self::image(root)?;
         fs::write(software.root.join(IDENTITY), format!("{index:032x}\n"))?;
@@ -68,19 +68,19 @@ impl Software {
 
     /// Changes one byte of the program.
     pub(super) fn tamper(&self) -> io::Result<()> {
-        let mut changed = program();
+        let mut changed = program_content();
         if let Some(byte) = changed.first_mut() {
             *byte ^= 1;
         }
-        fs::write(self.program(), changed)
+        fs::write(self.program_path(), changed)
     }
 
     /// Restores the program.
     pub(super) fn restore(&self) -> io::Result<()> {
-        fs::write(self.program(), program())
+        fs::write(self.program_path(), program_content())
     }
 
-    fn program(&self) -> PathBuf {
+    fn program_path(&self) -> PathBuf {
         self.root.join(Path::new(PROGRAM))
     }
 }

@@ -35,6 +35,7 @@ pub(super) struct LoopbackAttacks<'a> {
     sockets: Vec<UdpSocket>,
     next_socket: usize,
     gateway: SocketAddr,
+    /// The device whose CHALLENGE shows that the gateway has processed all earlier messages.
     probe: DeviceId,
     rng: ChaCha20Rng,
     messages_per_attack: u32,

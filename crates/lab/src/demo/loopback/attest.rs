@@ -129,7 +129,7 @@ fn run_prover(
     }
 }
 
-/// Sends forged PROOFs for each captured message, until all senders are closed.
+/// Sends forged PROOFs for each captured request, until all senders are closed.
 fn send_forged_proofs(
     socket: &UdpSocket,
     gateway: SocketAddr,

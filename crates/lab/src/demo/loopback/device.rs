@@ -1,4 +1,4 @@
-//! A simulated device on a UDP socket of a loopback address of its own.
+//! A simulated device on a UDP socket with its own loopback address.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -24,7 +24,7 @@ pub(super) struct LoopbackDevice {
     device: Device,
     member: Member,
     address: Ipv4Addr,
-    /// The last RESPONSE, as an on-path attacker could capture it.
+    /// The latest RESPONSE, as an on-path attacker could capture it.
     pub(super) response: Option<[u8; MESSAGE_BYTES]>,
 }
 
@@ -88,7 +88,7 @@ impl LoopbackDevice {
         Ok(socket)
     }
 
-    /// Runs a handshake for at most `limit`. With `withhold_response` it stops before the RESPONSE is sent.
+    /// Runs a handshake for at most `limit`. With `withhold_response`, the handshake stops before the RESPONSE is sent.
     pub(super) fn authenticate(
         &mut self,
         socket: &UdpSocket,
@@ -140,7 +140,7 @@ impl LoopbackDevice {
                             return Ok(HandshakeResult::ResponseWithheld(message));
                         }
                     }
-                    clock.sent(is_response);
+                    clock.record_sent(is_response);
                     socket.send(&message)?;
                     self.device.poll(boot_ms())
                 }
@@ -160,7 +160,7 @@ impl LoopbackDevice {
                 }
                 Output::None => match socket.recv(&mut buffer) {
                     Ok(length) => {
-                        clock.received();
+                        clock.record_received();
                         let local_ip = self.address.to_ipv6_mapped().octets();
                         let payload = buffer.get(..length).unwrap_or_default();
                         self.device
@@ -180,19 +180,20 @@ impl LoopbackDevice {
 #[derive(Default)]
 struct RoundTripClock {
     waiting_since: Option<Instant>,
-    response: bool,
+    /// Whether the current round trip began with a RESPONSE.
+    is_response: bool,
     network: Duration,
 }
 
 impl RoundTripClock {
-    fn sent(&mut self, is_response: bool) {
-        if self.waiting_since.is_none() || is_response != self.response {
+    fn record_sent(&mut self, is_response: bool) {
+        if self.waiting_since.is_none() || is_response != self.is_response {
             self.waiting_since = Some(Instant::now());
-            self.response = is_response;
+            self.is_response = is_response;
         }
     }
 
-    fn received(&mut self) {
+    fn record_received(&mut self) {
         if let Some(since) = self.waiting_since.take() {
             self.network += since.elapsed();
         }
@@ -203,7 +204,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The receive timed out, or no socket is open at the peer.
+/// Whether the receive timed out or was interrupted, or no socket is open at the peer.
 pub(super) fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, Interrupted, TimedOut, WouldBlock};
     matches!(

@@ -2,7 +2,7 @@
 //!
 //! This run checks less; [`Report::skipped_checks`] lists what is missing. There is no separate network, so sessions
 //! are not bound to MAC addresses, there is no gate, and attacks that need complete frames or foreign addresses are
-//! skipped. All other parts are the real ones: registry, gateway, data plane, device role and PUFs.
+//! skipped. All other parts are real: registry, gateway, data plane, device role and PUFs.
 
 mod attacks;
 mod attest;
@@ -160,7 +160,7 @@ impl LoopbackRun<'_> {
             self.store.revoke(device_id(self.options.devices - 1))?;
             demo_gateway.await_revocations(1)?;
         }
-        let absent = participants.absent.clone();
+        let absent = participants.absent_devices.clone();
         self.authenticate_under_attack(demo_gateway, &mut participants, control)?;
         self.report.record_verdicts(&demo_gateway.gateway.counters()?);
         let sessions: Vec<(DeviceId, Option<u32>)> = self
@@ -200,7 +200,11 @@ impl LoopbackRun<'_> {
         participants: &mut Participants,
         control: &mut RunControl<'_>,
     ) -> Result<(), DemoError> {
-        let probe = participants.absent.first().copied().unwrap_or(DeviceId(1));
+        let probe = participants
+            .absent_devices
+            .first()
+            .copied()
+            .unwrap_or(DeviceId(1));
         let attacker_rng = ChaCha20Rng::seed_from_u64(self.options.seed);
         let mut attacks = LoopbackAttacks::new(
             demo_gateway,
@@ -213,7 +217,7 @@ impl LoopbackRun<'_> {
         attacks.overheard_responses = victims.clone().filter_map(|prover| prover.response).collect();
         attacks.protected_devices = victims
             .map(LoopbackDevice::id)
-            .chain(participants.absent.iter().copied())
+            .chain(participants.absent_devices.iter().copied())
             .collect();
         let clones = std::mem::take(&mut participants.clones);
         let controlled_device = participants
@@ -306,9 +310,9 @@ impl LoopbackRun<'_> {
         }
         let got_session = self.authenticate(0, Instant::now() + REFUSAL_TIMEOUT)?.is_some();
         let deadline = Instant::now() + self.options.timeout;
-        let mut others = 0;
+        let mut others_authenticated = 0;
         for position in 1..VICTIMS as usize {
-            others += u64::from(self.authenticate(position, deadline)?.is_some());
+            others_authenticated += u64::from(self.authenticate(position, deadline)?.is_some());
         }
         if count_refused(demo_gateway)? == refused_before {
             self.report
@@ -319,8 +323,8 @@ impl LoopbackRun<'_> {
             delivered_after: 0,
             authenticated_after: got_session
                 || line_before.map(|line| line.commit.idx()) != line_after(demo_gateway),
-            others_authenticated: others,
-            others_refused: u64::from(VICTIMS) - 1 - others,
+            others_authenticated,
+            others_refused: u64::from(VICTIMS) - 1 - others_authenticated,
         });
         control.check_stop()
     }

@@ -1,4 +1,5 @@
-//! Attestation states of devices, as commands show them: the report of a gateway is valid only while that gateway continues its rounds.
+//! Attestation states of devices, as commands show them. The report of a gateway is valid only while this gateway continues its
+//! rounds.
 
 use linewarden_cli::failure::Failure;
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +15,7 @@ use serde::Serialize;
 use crate::cmd::device::date;
 
 /// Records per query.
-const PAGE: u32 = 1000;
+const PAGE_RECORDS: u32 = 1000;
 
 /// The attestation state of a device at a given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
@@ -82,7 +83,8 @@ pub struct DeviceStatus {
     pub state: DisplayState,
     /// Start of the state, seconds since 1970-01-01 UTC.
     pub since_s: Option<u64>,
-    /// Age of the last round that included the device, seconds.
+    /// Age of the newest round of the group at the device's gateway, seconds. If this round is no longer stored: time since
+    /// the state changed.
     pub age_s: Option<u64>,
     /// Time at which the state becomes stale if no further round follows, seconds since 1970-01-01 UTC.
     pub valid_until_s: Option<u64>,
@@ -111,7 +113,8 @@ impl DeviceStatus {
             && self.last_round_ended_s.is_some_and(|ended_s| ended_s > at_s)
     }
 
-    /// What must happen before the device is ok; `None` unless the device awaits its first round, is unproven, or is in quarantine.
+    /// What must happen before the device is ok, if the device awaits its first round, is unproven, or is in
+    /// quarantine. `None` in all other states.
     pub fn pending_action(&self) -> Option<String> {
         let pending = match self.state {
             DisplayState::AwaitingFirstRound => "its first round",
@@ -198,10 +201,10 @@ pub struct Provers {
 ///
 /// # Errors
 /// A database failure.
-pub async fn provers(registry: &Registry) -> Result<Provers, RegistryError> {
+pub async fn read_provers(registry: &Registry) -> Result<Provers, RegistryError> {
     let (mut provers, mut damaged, mut since) = (Vec::new(), Vec::new(), 0);
     loop {
-        let page = registry.provers_since(since, PAGE).await?;
+        let page = registry.provers_since(since, PAGE_RECORDS).await?;
         provers.extend(page.provers.into_iter().filter(|prover| !prover.removed));
         damaged.extend(page.damaged);
         since = page.up_to_revision;
@@ -227,7 +230,7 @@ pub struct FleetStatus {
     /// The devices, sorted by ID.
     pub devices: Vec<DeviceStatus>,
     /// Gateways whose last round of a group did not include all devices.
-    pub incomplete: Vec<IncompleteRound>,
+    pub incomplete_rounds: Vec<IncompleteRound>,
     /// Errors of damaged records, which were skipped.
     pub damaged: Vec<String>,
 }
@@ -285,9 +288,9 @@ impl FleetStatus {
             records.iter().filter_map(|(.., appraisal)| appraisal.as_ref()),
         )
         .await?;
-        let incomplete = match selection {
+        let incomplete_rounds = match selection {
             DeviceSelection::Named(_) => Vec::new(),
-            DeviceSelection::All | DeviceSelection::Groups(_) => incomplete(&records, &rounds),
+            DeviceSelection::All | DeviceSelection::Groups(_) => find_incomplete_rounds(&records, &rounds),
         };
         let devices = records
             .into_iter()
@@ -301,7 +304,7 @@ impl FleetStatus {
             .collect();
         Ok(Self {
             devices,
-            incomplete,
+            incomplete_rounds,
             damaged,
         })
     }
@@ -331,12 +334,14 @@ async fn read_all(
     selection: DeviceSelection<'_>,
     damaged: &mut Vec<String>,
 ) -> Result<Vec<DeviceRecords>, RegistryError> {
-    let mut attested = provers(registry).await?;
+    let mut attested = read_provers(registry).await?;
     damaged.append(&mut attested.damaged);
     let mut infos = HashMap::new();
     let mut after = None;
     loop {
-        let page = registry.list(&DeviceFilter::default(), after, PAGE).await?;
+        let page = registry
+            .list(&DeviceFilter::default(), after, PAGE_RECORDS)
+            .await?;
         damaged.extend(page.damaged.iter().map(ToString::to_string));
         infos.extend(page.devices.into_iter().map(|info| (info.device, info)));
         after = page.next;
@@ -346,7 +351,7 @@ async fn read_all(
     }
     let mut appraisals = HashMap::new();
     loop {
-        let page = registry.appraisals(after, PAGE).await?;
+        let page = registry.appraisals(after, PAGE_RECORDS).await?;
         damaged.extend(page.damaged);
         appraisals.extend(
             page.appraisals
@@ -391,7 +396,7 @@ async fn newest_rounds(
     Ok(newest)
 }
 
-fn incomplete(records: &[DeviceRecords], rounds: &Rounds) -> Vec<IncompleteRound> {
+fn find_incomplete_rounds(records: &[DeviceRecords], rounds: &Rounds) -> Vec<IncompleteRound> {
     let mut expected: HashMap<(GatewayId, &GroupName), u32> = HashMap::new();
     for (prover, _, appraisal) in records {
         if let Some(appraisal) = appraisal {
@@ -447,7 +452,7 @@ fn device_status(
         protection: prover.protection,
         state,
         since_s,
-        // The round may no longer be stored.
+        // If the round is no longer stored, the age of the state is used.
         age_s: age_s.or(state_age_s),
         valid_until_s: round
             .zip(validity_s)
@@ -464,8 +469,8 @@ fn device_status(
     }
 }
 
-/// Computes the state. `is_fresh`: the gateway has completed a round of the group within the validity of a result, before this moment or,
-/// if clocks differ, after it.
+/// Computes the state. `is_fresh`: the newest round of the group at the gateway ended less than the validity of a result before
+/// now (or after now, if clocks differ).
 fn display_state(
     is_active: bool,
     is_quarantined: bool,

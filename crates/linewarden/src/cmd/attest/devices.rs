@@ -94,10 +94,10 @@ pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
                 }
                 result => {
                     if result?.is_none() {
-                        // Reports a device that does not exist at all.
+                        // A device that is not enrolled at all has another error.
                         registry.get(*device).await?;
                         return Err(Failure::input(format!(
-                            "device {device} is not enrolled for attestation: `attest status` lists the devices that are"
+                            "device {device} is not enrolled for attestation: `attest status` lists the enrolled devices"
                         )));
                     }
                 }
@@ -139,7 +139,7 @@ pub fn move_device(args: &MoveArgs, output: Output) -> Result<(), Failure> {
                 address,
             });
         let port = args.port.unwrap_or(before.port);
-        // In quarantine, the registry keeps the last address of the device.
+        // If the device is in quarantine and no location is given, the registry uses the last known location of the device.
         let is_quarantined = registry.get(device).await?.quarantine.is_some();
         let location = location.or(before.location.filter(|_| !is_quarantined));
         let moved = NewProver {

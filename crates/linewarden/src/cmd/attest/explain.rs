@@ -47,7 +47,7 @@ struct DeviceDetails {
     protection: Protection,
     /// The group's reference value with the device's overlay.
     base: Expected,
-    /// The roll-out with the device's overlay, and its end.
+    /// The reference value of the roll-out with the device's overlay, and the end of the roll-out, seconds since 1970-01-01 UTC.
     roll_out: Option<(Expected, u64)>,
     overlay: Option<Expected>,
     claim: Option<DeviceClaim>,
@@ -65,7 +65,7 @@ type Expected = Result<Configuration, String>;
 struct DeviceClaim {
     at_s: u64,
     period: Option<u64>,
-    examined: Result<CheckedEvidence, String>,
+    checked_evidence: Result<CheckedEvidence, String>,
 }
 
 /// Prints the registry's records of a device.
@@ -90,15 +90,15 @@ async fn read(registry: &Registry, device: DeviceId, now_s: u64) -> Result<Devic
     let overlay = prover.overlay.as_deref().map(decode);
     let base = match &group.reference {
         None => Err(format!("unknown: group {} has no reference value", group.name)),
-        Some(encoding) => overlaid(encoding, overlay.as_ref()),
+        Some(encoding) => decode_with_overlay(encoding, overlay.as_ref()),
     };
     let claim = match registry.evidence(device).await? {
         None => None,
         Some((at_s, document)) => Some(read_claim(registry, &prover, at_s, &document).await?),
     };
-    let running = registry.newest_started_period().await?;
-    let before = registry.previous_evidence(device).await?;
-    let log_before = before
+    let current_period = registry.newest_started_period().await?;
+    let previous_evidence = registry.previous_evidence(device).await?;
+    let log_before = previous_evidence
         .zip(base.as_ref().ok())
         .and_then(|((_, document), base)| log_that_replays(&document, base));
     Ok(DeviceDetails {
@@ -108,7 +108,7 @@ async fn read(registry: &Registry, device: DeviceId, now_s: u64) -> Result<Devic
         base,
         overlay,
         claim,
-        current_period: running.map(|period| period.number.0),
+        current_period: current_period.map(|period| period.number.0),
         now_s,
         log_before,
     })
@@ -118,7 +118,7 @@ fn decode(encoding: &[u8]) -> Expected {
     Configuration::decode(encoding).map_err(|error| error.to_string())
 }
 
-fn overlaid(encoding: &[u8], overlay: Option<&Expected>) -> Expected {
+fn decode_with_overlay(encoding: &[u8], overlay: Option<&Expected>) -> Expected {
     let base = decode(encoding)?;
     match overlay {
         None => Ok(base),
@@ -130,7 +130,10 @@ fn overlaid(encoding: &[u8], overlay: Option<&Expected>) -> Expected {
 
 fn roll_out(group: &Group, overlay: Option<&Expected>) -> Option<(Expected, u64)> {
     let roll_out = group.roll_out.as_ref()?;
-    Some((overlaid(&roll_out.reference, overlay), roll_out.until_s))
+    Some((
+        decode_with_overlay(&roll_out.reference, overlay),
+        roll_out.until_s,
+    ))
 }
 
 /// Appraises an evidence document again, in the same way as the controller that received the document.
@@ -146,11 +149,11 @@ async fn read_claim(
             return Ok(DeviceClaim {
                 at_s,
                 period: None,
-                examined: Err(error.to_string()),
+                checked_evidence: Err(error.to_string()),
             });
         }
     };
-    let examined = match registry.period(Period(evidence.period)).await? {
+    let checked_evidence = match registry.period(Period(evidence.period)).await? {
         None => Err(format!("period {} is no longer stored", evidence.period)),
         Some(period) => {
             let start = PeriodStart {
@@ -163,11 +166,11 @@ async fn read_claim(
     Ok(DeviceClaim {
         at_s,
         period: Some(evidence.period),
-        examined,
+        checked_evidence,
     })
 }
 
-/// The TCG event log of an earlier document, if this log belongs to the expected boot.
+/// The TCG event log of an earlier evidence document, if this log replays to the PCRs of the expected boot.
 fn log_that_replays(document: &[u8], base: &Configuration) -> Option<ReplayedLog> {
     let log = Evidence::read(document).ok()?.event_log?;
     verify_replay(&EventLog::parse(&log).ok()?, base.pcrs()).ok()
@@ -176,9 +179,9 @@ fn log_that_replays(document: &[u8], base: &Configuration) -> Option<ReplayedLog
 impl DeviceDetails {
     /// The difference between the expected and the claimed configuration; `None` if either configuration is unknown.
     fn difference(&self) -> Option<Difference> {
-        let examined = self.claim.as_ref()?.examined.as_ref().ok()?;
-        let difference = Difference::between(self.base.as_ref().ok()?, &examined.configuration);
-        Some(match (&self.log_before, &examined.replayed) {
+        let checked_evidence = self.claim.as_ref()?.checked_evidence.as_ref().ok()?;
+        let difference = Difference::between(self.base.as_ref().ok()?, &checked_evidence.configuration);
+        Some(match (&self.log_before, &checked_evidence.replayed) {
             (Some(before), Some(now)) => difference.with_events(before, now),
             _ => difference,
         })
@@ -209,8 +212,12 @@ impl DeviceDetails {
         ))
     }
 
+    /// Whether the claimed configuration equals the reference value of the roll-out.
     fn is_rolled_out(&self) -> bool {
-        let claimed = self.claim.as_ref().and_then(|claim| claim.examined.as_ref().ok());
+        let claimed = self
+            .claim
+            .as_ref()
+            .and_then(|claim| claim.checked_evidence.as_ref().ok());
         let roll_out = self
             .roll_out
             .as_ref()
@@ -221,8 +228,8 @@ impl DeviceDetails {
     }
 
     /// Describes the signature of the claim.
-    fn signed_by(&self, examined: &CheckedEvidence) -> String {
-        match (&examined.verified_quote, self.protection) {
+    fn signature_text(&self, checked_evidence: &CheckedEvidence) -> String {
+        match (&checked_evidence.verified_quote, self.protection) {
             (Some(quote), _) => format!(
                 "its TPM signed the PCRs (quote verified; {} starts, firmware {:#x}); files are the device's claim",
                 quote.clock.reset_count, quote.firmware_version
@@ -241,16 +248,16 @@ fn hash(expected: &Expected) -> Value {
 }
 
 fn as_json(details: &DeviceDetails) -> Value {
-    let claim = details.claim.as_ref().map(|claim| match &claim.examined {
-        Ok(examined) => json!({
+    let claim = details.claim.as_ref().map(|claim| match &claim.checked_evidence {
+        Ok(checked_evidence) => json!({
             "at_s": claim.at_s,
             "age_s": details.now_s.saturating_sub(claim.at_s),
             "period": claim.period,
-            "hash": examined.configuration.hash(),
-            "configuration": examined.configuration,
-            "quote": examined.verified_quote,
-            "unexplained": examined.replayed.as_ref().map(|log| log.unexplained().collect::<Vec<_>>()),
-            "notices": examined.notices(),
+            "hash": checked_evidence.configuration.hash(),
+            "configuration": checked_evidence.configuration,
+            "quote": checked_evidence.verified_quote,
+            "unexplained": checked_evidence.replayed.as_ref().map(|log| log.unexplained().collect::<Vec<_>>()),
+            "notices": checked_evidence.notices(),
         }),
         Err(reason) => json!({
             "at_s": claim.at_s, "age_s": details.now_s.saturating_sub(claim.at_s), "period": claim.period, "rejected_reason": reason,
@@ -291,7 +298,7 @@ fn print_details(details: &DeviceDetails, output: Output) -> Result<(), Failure>
         ("name", status.name.clone()),
         ("group", status.group.to_string()),
         ("key", status.protection_name().to_owned()),
-        ("state", state(status)),
+        ("state", state_text(status)),
     ];
     fields.extend(status.reason.clone().map(|reason| ("reason", reason)));
     fields.extend(status.pending_action().map(|action| ("pending", action)));
@@ -332,7 +339,7 @@ fn print_details(details: &DeviceDetails, output: Output) -> Result<(), Failure>
     print_conclusion(details, output)
 }
 
-fn state(status: &DeviceStatus) -> String {
+fn state_text(status: &DeviceStatus) -> String {
     match status.since_s {
         Some(since_s) => format!("{}, since {}", status.text(), date(since_s)),
         None => status.text(),
@@ -349,19 +356,19 @@ fn claim_fields(details: &DeviceDetails, claim: &DeviceClaim) -> Vec<(&'static s
     };
     let age = age_text(details.now_s.saturating_sub(claim.at_s));
     let received_at = format!("{}, {age} ago{period}", date(claim.at_s));
-    let mut fields = match &claim.examined {
-        Ok(examined) => {
+    let mut fields = match &claim.checked_evidence {
+        Ok(checked_evidence) => {
             let hash_text = format!(
                 "{} ({})",
-                examined.configuration.hash(),
-                reference::size_text(&examined.configuration)
+                checked_evidence.configuration.hash(),
+                reference::size_text(&checked_evidence.configuration)
             );
             let mut fields = vec![
                 ("claimed", hash_text),
                 ("received", received_at),
-                ("signed by", details.signed_by(examined)),
+                ("signed by", details.signature_text(checked_evidence)),
             ];
-            let notices = examined.notices().into_iter();
+            let notices = checked_evidence.notices().into_iter();
             fields.extend(notices.map(|notice| ("notice", notice.to_string())));
             fields
         }
@@ -380,7 +387,7 @@ fn print_conclusion(details: &DeviceDetails, output: Output) -> Result<(), Failu
             "No evidence. With `send_log = true` under [attest] the agent sends evidence when its configuration changes, in a session.",
         );
     };
-    if claim.examined.is_err() {
+    if claim.checked_evidence.is_err() {
         return Ok(());
     }
     let is_outdated = details.outdated_reason().is_some();

@@ -11,7 +11,7 @@ use linewarden_registry::{
     Group, GroupName, GroupPolicy, NewGroup, Registry, RegistryError, ReleaseMode, RollOut,
 };
 
-use super::device_status::provers;
+use super::device_status::read_provers;
 use super::reference;
 use crate::cmd::device::date;
 use crate::cmd::now_s;
@@ -26,7 +26,7 @@ pub enum GroupCommand {
     /// Create a group, or change it; omitted options keep their values
     #[command(after_help = "\
 Defaults of a new group: a round every 60 s; 3 missed rounds of 5 put a device into quarantine, and its next proof releases \
-it. The default jitter is 5 s and the default timeout 2000 ms, but each at most half of the interval. Devices are attested once their \
+it. The default jitter is 5 s and the default timeout 2000 ms, but each at most half of the interval. Devices are attested when their \
 group has a reference value.
 
 Examples:
@@ -192,7 +192,7 @@ pub fn run(command: &GroupCommand, output: Output) -> Result<(), Failure> {
     }
 }
 
-/// A group that must exist.
+/// Returns the group with this name.
 ///
 /// # Errors
 /// The group does not exist, or its record is damaged.
@@ -214,7 +214,7 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
     let reference = args.reference.as_deref().map(reference::read).transpose()?;
     let now_s = now_s()?;
     let encoding = reference.as_ref().map(Configuration::encode);
-    let mut set = None;
+    let mut stored_group = None;
     args.registry.with(async |registry| {
         registry
             .change_group(&args.name, now_s, |existing| -> Result<NewGroup, Failure> {
@@ -227,13 +227,13 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
                 };
                 let is_new = existing.is_none();
                 let group = args.apply(existing, encoding);
-                set = Some((group.clone(), is_new));
+                stored_group = Some((group.clone(), is_new));
                 Ok(group)
             })
             .await?;
         Ok(())
     })?;
-    let Some((group, is_new)) = set else {
+    let Some((group, is_new)) = stored_group else {
         return Ok(());
     };
     let NewGroup { name, policy, .. } = &group;
@@ -357,15 +357,16 @@ fn group_json(
     })
 }
 
+/// Number of devices by group.
 async fn count_devices(registry: &Registry) -> Result<HashMap<GroupName, u64>, RegistryError> {
     let mut devices: HashMap<GroupName, u64> = HashMap::new();
-    for prover in provers(registry).await?.provers {
+    for prover in read_provers(registry).await?.provers {
         *devices.entry(prover.group).or_default() += 1;
     }
     Ok(devices)
 }
 
-fn with_devices(group: &Group, devices: u64) -> serde_json::Value {
+fn group_json_with_devices(group: &Group, devices: u64) -> serde_json::Value {
     let Group { name, policy, .. } = group;
     let mut object = group_json(name, policy, group.reference.as_deref(), group.roll_out.as_ref());
     if let Some(object) = object.as_object_mut() {
@@ -383,7 +384,7 @@ fn show(args: &NamedArgs, output: Output) -> Result<(), Failure> {
     })?;
     let devices = devices.get(&args.name).copied().unwrap_or_default();
     if output.is_json() {
-        return output.object(&with_devices(&group, devices));
+        return output.object(&group_json_with_devices(&group, devices));
     }
     let values = row(&group, devices, now_s);
     let mut fields: Vec<(&str, String)> = COLUMNS.into_iter().zip(values).collect();
@@ -408,7 +409,7 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     let mut rows = Vec::with_capacity(list.groups.len());
     for group in &list.groups {
         let count = devices.get(&group.name).copied().unwrap_or_default();
-        output.object(&with_devices(group, count))?;
+        output.object(&group_json_with_devices(group, count))?;
         rows.push(row(group, count, now_s).into());
     }
     output.table(&COLUMNS, &[1, 2, 3], rows)?;
@@ -494,27 +495,27 @@ fn roll_out(args: &RollOutArgs, output: Output) -> Result<(), Failure> {
     let reference = reference::read(&args.reference)?;
     let now_s = now_s()?;
     let until_s = now_s.saturating_add(args.for_s);
-    let replaced = change(&args.registry, &args.name, now_s, |group| {
+    let previous_roll_out = change(&args.registry, &args.name, now_s, |group| {
         if group.reference.is_none() {
             return Err(Failure::input(format!(
                 "group {0} has no reference value, which a roll-out needs: set one with `attest group set {0} --reference FILE`",
                 group.name
             )));
         }
-        let before = group.roll_out.replace(RollOut {
+        let previous_roll_out = group.roll_out.replace(RollOut {
             reference: reference.encode(),
             until_s,
         });
-        Ok(before)
+        Ok(previous_roll_out)
     })?;
     output.object(&serde_json::json!({
         "group": args.name.as_str(),
         "roll_out": { "reference": reference.hash(), "until_s": until_s },
     }))?;
-    if let Some(before) = replaced {
+    if let Some(previous) = previous_roll_out {
         output.line(format_args!(
             "replaces the roll-out of {}",
-            reference::hash_of(&before.reference)
+            reference::hash_of(&previous.reference)
         ))?;
     }
     output.line(format_args!(

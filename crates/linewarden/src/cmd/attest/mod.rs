@@ -106,7 +106,7 @@ pub fn run(command: &AttestCommand) -> Result<(), Failure> {
     }
 }
 
-/// The configuration of an agent, which must have `[attest]`.
+/// Reads the configuration of an agent. A configuration without `[attest]` is an error.
 fn read(path: &Path) -> Result<(ConfigFile<AgentConfig>, AttestSection), Failure> {
     let mut file = ConfigFile::<AgentConfig>::read(path)?;
     let directory = file.directory();

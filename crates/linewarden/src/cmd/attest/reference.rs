@@ -9,7 +9,8 @@ use linewarden_measurement::configuration::{CONFIGURATION_BYTES_MAX, Configurati
 /// Reads a reference value.
 ///
 /// # Errors
-/// The file cannot be read, is not a configuration, or is an empty one, which every device without measurements would prove.
+/// The file cannot be read, is not a configuration, or is an empty configuration. Every device without measurements would prove
+/// an empty configuration.
 pub fn read(path: &Path) -> Result<Configuration, Failure> {
     let bytes = read_bounded(path, CONFIGURATION_BYTES_MAX)
         .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
@@ -29,7 +30,7 @@ pub fn read(path: &Path) -> Result<Configuration, Failure> {
     }
 }
 
-/// Hash h of a stored encoding; an error text if a newer version stored it.
+/// Hash h of a stored encoding; an error text if the encoding cannot be decoded, because a newer version stored it.
 pub fn hash_of(encoding: &[u8]) -> String {
     match Configuration::decode(encoding) {
         Ok(configuration) => configuration.hash().to_string(),

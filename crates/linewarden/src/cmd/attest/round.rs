@@ -10,14 +10,14 @@ use indicatif::ProgressBar;
 use linewarden_registry::{Group, GroupName, Registry, RoundRecord};
 use serde::Serialize;
 
-use super::device_status::{DeviceSelection, DeviceStatus, DisplayState, FleetStatus, provers};
+use super::device_status::{DeviceSelection, DeviceStatus, DisplayState, FleetStatus, read_provers};
 use super::group;
 use super::status;
 use crate::cmd::now_s;
 use crate::registry::RegistryArgs;
 
-/// Number of rounds that are read: the newest rounds of all gateways.
-const ROUNDS: u32 = 4_096;
+/// Maximum number of rounds that are read, newest first, of all gateways together.
+const ROUNDS_READ_MAX: u32 = 4_096;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Arguments of `linewarden attest round`.
@@ -75,11 +75,13 @@ type GroupAtGateway = (GroupName, u32);
 /// A request for a round of groups.
 struct RoundRequest {
     groups: Vec<Group>,
+    /// Time of the request, seconds since 1970-01-01 UTC.
     at_s: u64,
     /// The newest round number of each gateway before the request.
     newest: HashMap<u32, u32>,
     /// Groups and gateways that are expected to run a round.
     expected: BTreeSet<GroupAtGateway>,
+    /// The first round of each group and gateway that was completed after the request.
     completed: BTreeMap<GroupAtGateway, RoundRecord>,
 }
 
@@ -104,7 +106,7 @@ pub fn run(args: &RoundArgs, output: Output) -> Result<(), Failure> {
     request.result(args.wait)
 }
 
-/// The groups to attest, and those that cannot be attested.
+/// The groups to attest, and the groups that cannot be attested.
 struct RoundTargets {
     groups: Vec<Group>,
     /// Groups with devices that cannot be attested.
@@ -134,13 +136,13 @@ async fn select_groups(registry: &Registry, names: &[GroupName]) -> Result<Round
             groups.push(group::find(registry, name).await?);
         }
     }
-    let with_devices: BTreeSet<GroupName> = provers(registry)
+    let groups_with_devices: BTreeSet<GroupName> = read_provers(registry)
         .await?
         .provers
         .into_iter()
         .map(|prover| prover.group)
         .collect();
-    let problem_of = |group: &Group| match (&group.reference, with_devices.contains(&group.name)) {
+    let problem_of = |group: &Group| match (&group.reference, groups_with_devices.contains(&group.name)) {
         (Some(_), true) => None,
         (None, _) => Some(format!(
             "group {0} has no reference value, so its devices are not attested: set one with `attest group set {0} --reference FILE`",
@@ -162,7 +164,10 @@ async fn select_groups(registry: &Registry, names: &[GroupName]) -> Result<Round
     }
     let mut skipped = Vec::new();
     // A group without devices is not reported.
-    for (name, problem) in problems.iter().filter(|(name, _)| with_devices.contains(*name)) {
+    for (name, problem) in problems
+        .iter()
+        .filter(|(name, _)| groups_with_devices.contains(*name))
+    {
         tracing::warn!("{problem}");
         skipped.push((*name).clone());
     }
@@ -175,7 +180,7 @@ impl RoundRequest {
         let at_s = now_s()?;
         let mut newest: HashMap<u32, u32> = HashMap::new();
         let mut expected = BTreeSet::new();
-        for round in registry.rounds(None, ROUNDS).await? {
+        for round in registry.rounds(None, ROUNDS_READ_MAX).await? {
             let number = newest.entry(round.gateway.0).or_default();
             *number = round.number.max(*number);
             let requested_group = groups.iter().find(|group| group.name == round.group);
@@ -200,7 +205,7 @@ impl RoundRequest {
     async fn wait(&mut self, registry: &Registry, wait: Duration, bar: &ProgressBar) -> Result<(), Failure> {
         let deadline = Instant::now() + wait;
         loop {
-            for round in registry.rounds(None, ROUNDS).await? {
+            for round in registry.rounds(None, ROUNDS_READ_MAX).await? {
                 self.record(round);
             }
             let missing = self.missing();
@@ -217,8 +222,8 @@ impl RoundRequest {
         }
     }
 
-    /// Records a round, unless it started before the request. Start times are whole seconds, so a start in the second before the request
-    /// counts.
+    /// Records a round of a requested group, if the round is new and did not start before the request. Start times are whole
+    /// seconds, so a start up to one second before the request is accepted.
     fn record(&mut self, round: RoundRecord) {
         let gateway = round.gateway.0;
         let is_requested = self.groups.iter().any(|group| group.name == round.group);
@@ -233,7 +238,7 @@ impl RoundRequest {
         }
     }
 
-    /// Describes the rounds that are missing.
+    /// Describes the rounds that are not completed yet.
     fn missing(&self) -> Vec<String> {
         let describe = |(group, gateway): &GroupAtGateway| format!("gateway {gateway} with group {group}");
         let expected = self
@@ -264,7 +269,7 @@ impl RoundRequest {
                 ok: round.ok,
                 late: round.late,
                 missed: round.missed,
-                last_proof_ms: (round.ok > 0 || round.late > 0).then_some(round.last_verdict_ms),
+                last_proof_ms: (round.ok > 0 || round.late > 0).then_some(round.last_proof_ms),
             };
             output.object(&RoundOutput::Round(RoundLine { ..line }))?;
             let last = line
@@ -359,7 +364,7 @@ mod tests {
             ok: 1,
             late: 0,
             missed: 0,
-            last_verdict_ms: 3,
+            last_proof_ms: 3,
         }
     }
 

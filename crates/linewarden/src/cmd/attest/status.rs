@@ -25,7 +25,8 @@ use crate::secret_file;
 States of a device. ok: the device proves its reference value. late: the proof arrives after the timeout of the group. missed: no valid \
 proof in the last round. quarantined: the device is in quarantine. awaiting_first_round: no gateway has attested the device since its \
 enrollment. unproven: no valid proof since the enrollment of the device; missed rounds put the device into quarantine only after its \
-first proof. stale: no round for two intervals, so the last result is no longer valid. Revoked devices are omitted unless named.
+first proof. stale: no round for two intervals, so the last result is no longer valid. Revoked devices are omitted unless their \
+IDs are given.
 
 --ear prints attestation results (EAR, draft-ietf-rats-ear) as signed tokens of up to 100 devices each. Devices without a current proof \
 are not affirmed; devices that were never attested are omitted.
@@ -158,7 +159,7 @@ pub fn log_warnings(fleet: &FleetStatus) {
             "registry record is damaged; skipped"
         );
     }
-    for round in &fleet.incomplete {
+    for round in &fleet.incomplete_rounds {
         tracing::warn!(
             gateway_id = round.gateway.0,
             group = %round.group,
@@ -228,7 +229,7 @@ fn exit_result(fleet: &FleetStatus, all_must_be_ok: bool) -> Result<(), Failure>
             counted(total, "device")
         )));
     }
-    match fleet.incomplete.first() {
+    match fleet.incomplete_rounds.first() {
         None => Ok(()),
         Some(round) => Err(Failure::failed(format!(
             "gateway {} attested only {} of {} devices of group {} in its last round",

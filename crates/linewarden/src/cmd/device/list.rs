@@ -11,10 +11,10 @@ use linewarden_service::wire::{Device, DeviceQuery, EventHistoryQuery};
 use crate::cmd::events::{HEADER, row as row_of_event};
 use crate::registry_access::{RegistryAccessArgs, for_each_item};
 
-/// Maximum number of rows that a restore of the registry loses: twice the default lease of a gateway.
+/// Maximum number of rows of a device that a restore of the registry loses: two leases of the default length.
 const RESTORE_LOSS_ROWS_MAX: u32 = 32;
 /// Maximum number of events that `--history` prints.
-const HISTORY_MAX: u64 = 1_000;
+const HISTORY_EVENTS_MAX: u64 = 1_000;
 
 /// Arguments of `linewarden device list`.
 #[derive(Args, Debug)]
@@ -120,7 +120,7 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         ..DeviceQuery::default()
     };
     let mut rows = Vec::new();
-    let damaged = args.access.with(async |access| {
+    let damaged_count = args.access.with(async |access| {
         let read_page = async |limit, after| access.devices(&query, limit, after).await;
         for_each_item(args.limit, output, read_page, |device| {
             output.object(&DeviceLine::from(&device))?;
@@ -135,17 +135,17 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     let header = ["device", "name", "mode", "status", "rows left", "of", "PUF"];
     output.table(&header, &[4, 5], rows)?;
     output.line(counted(count, "device"))?;
-    if damaged > 0 {
-        return Err(damaged_records_failure(damaged));
+    if damaged_count > 0 {
+        return Err(damaged_records_failure(damaged_count));
     }
     Ok(())
 }
 
 /// The failure for damaged records that were skipped.
-pub fn damaged_records_failure(damaged: u64) -> Failure {
+pub fn damaged_records_failure(damaged_count: u64) -> Failure {
     Failure::failed(format!(
         "damaged records skipped: {}; run `registry check`",
-        counted(damaged, "damaged record")
+        counted(damaged_count, "damaged record")
     ))
 }
 
@@ -173,7 +173,7 @@ pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
                 ..EventHistoryQuery::default()
             };
             let read_page = async |limit, after| access.history(&query, limit, after).await;
-            for_each_item(Some(HISTORY_MAX), output, read_page, |entry| {
+            for_each_item(Some(HISTORY_EVENTS_MAX), output, read_page, |entry| {
                 history.push(entry);
                 Ok(())
             })
@@ -217,7 +217,8 @@ fn fields(device: &Device) -> Vec<(&'static str, String)> {
     fields
 }
 
-/// The number of rows left, with a remedy if this number is low. Rows that are leased to gateways are not included.
+/// Formats the number of remaining rows, with a remedy if this number is low. Rows that are leased to gateways do not
+/// count as remaining.
 fn rows_left(remaining: u32) -> String {
     match remaining {
         0 => "0; enroll the device again with --replace, unless its agent renews rows".to_owned(),
@@ -229,7 +230,9 @@ fn rows_left(remaining: u32) -> String {
     }
 }
 
-/// Formats a time as `YYYY-MM-DD hh:mm UTC`, by the days-to-civil algorithm (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Formats a time as `YYYY-MM-DD hh:mm UTC`.
+///
+/// Uses the days-to-civil algorithm (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 pub fn date(at_s: u64) -> String {
     let (days, second) = (at_s / 86_400, at_s % 86_400);
     let shifted = days + 719_468;
@@ -256,7 +259,7 @@ mod tests {
     use super::date;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_the_calendar() {
         assert_eq!(date(0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_782_399), "2000-02-28 23:59 UTC");
         assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");

@@ -62,7 +62,7 @@ pub fn release(args: &ReleaseArgs, output: Output) -> Result<(), Failure> {
     change_state(&args.access, &args.devices, &args.reason.reason, change, output)
 }
 
-/// Changes the state of devices, one by one; all devices are looked up first.
+/// Changes the state of devices, one by one; the command looks up all devices before the first change.
 fn change_state(
     access: &RegistryAccessArgs,
     devices: &[DeviceId],

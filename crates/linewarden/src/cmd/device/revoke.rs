@@ -31,7 +31,7 @@ pub struct RevokeArgs {
     pub json: bool,
 }
 
-/// Revokes devices, one by one; all devices are looked up first.
+/// Revokes devices, one by one; the command looks up all devices before the first revocation.
 pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
     args.access.with(async |access| {
         let mut records = Vec::with_capacity(args.devices.len());

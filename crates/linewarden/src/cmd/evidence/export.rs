@@ -15,9 +15,9 @@ use crate::cmd::random_u64;
 /// Arguments of `linewarden evidence export`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Requests a statement from the gateway whose configuration names this socket (`[evidence] socket`). A statement is the state of the data \
-plane and a nonce, signed. The verifier should choose the nonce; without --nonce the command uses and prints a random nonce. --inventory \
-also writes the entries that the statement contains as digests; `appraise` needs them to report entries that differ.
+Requests a statement from the gateway whose configuration names this socket (`[evidence] socket`). A statement contains the state of \
+the data plane and a nonce, and is signed. The verifier should choose the nonce; without --nonce the command uses and prints a random \
+nonce. --inventory also writes the entries whose digests the statement contains; `appraise` needs these entries to report differences.
 
 Examples:
   linewarden evidence export --socket evidence.sock --out s.cose --inventory s.inventory

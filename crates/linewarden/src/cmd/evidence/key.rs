@@ -12,9 +12,9 @@ use crate::{evidence_key, secret_file};
 /// Arguments of `linewarden evidence key`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A data plane signs statements with such a key (`[evidence] key`); an operator signs reference values with another one (`appraise \
---make-reference --signing-key`). The command prints the public key in PEM, for verifiers; the file is secret. With --tpm the key never \
-leaves the TPM, and the file is only usable with this TPM.
+The key signs the statements of a data plane (`[evidence] key`), or the reference values of an operator (`appraise --make-reference \
+--signing-key`). The command prints the public key in PEM, for verifiers; the file is secret. With --tpm the key never leaves the TPM, \
+and the file is only usable with this TPM.
 
 Examples:
   linewarden evidence key --out gateway.evidence-key > gateway.pub

@@ -14,7 +14,7 @@ use linewarden_protocol::ids::GatewayId;
 use crate::config_file::{ConfigFile, Problem};
 use crate::gateway_config;
 
-/// The source of evidence: this process for the kernel's state, or the switch itself.
+/// Returns the source of evidence: the switch for a P4 data plane, otherwise this process; `None` without evidence.
 pub fn evidence_source(
     file: &ConfigFile<GatewayConfig>,
     resolved: &ResolvedConfig,
@@ -51,22 +51,27 @@ pub fn create_attester(file: &ConfigFile<GatewayConfig>) -> Result<Option<Arc<Mu
 ///
 /// # Errors
 /// The secret is unusable, or the thread cannot be started.
-pub fn start_in_packets(
+pub fn start_packet_stamper(
     file: &ConfigFile<GatewayConfig>,
     gateway: &Gateway,
     attester: Option<&Arc<Mutex<Attester>>>,
     key: &MasterKey,
 ) -> Result<Option<PacketStamper>, Failure> {
-    let form = file
+    let content_format = file
         .value
         .evidence
         .as_ref()
         .and_then(EvidenceSection::content_format);
-    let (Some(form), Some(attester)) = (form, attester) else {
+    let (Some(content_format), Some(attester)) = (content_format, attester) else {
         return Ok(None);
     };
-    let in_packets = PacketStamper::start(gateway.data_plane_handle(), Arc::clone(attester), key, form)?;
-    Ok(Some(in_packets))
+    let packet_stamper = PacketStamper::start(
+        gateway.data_plane_handle(),
+        Arc::clone(attester),
+        key,
+        content_format,
+    )?;
+    Ok(Some(packet_stamper))
 }
 
 /// Opens the evidence socket, if configured.
@@ -78,12 +83,12 @@ pub fn open_socket(
     gateway: &Gateway,
     attester: Option<Arc<Mutex<Attester>>>,
 ) -> Result<Option<EvidenceServer>, Problem> {
-    let socket = file
+    let socket_path = file
         .value
         .evidence
         .as_ref()
         .and_then(|section| section.socket.as_ref());
-    let (Some(path), Some(attester)) = (socket, attester) else {
+    let (Some(path), Some(attester)) = (socket_path, attester) else {
         return Ok(None);
     };
     match EvidenceServer::open(path, gateway.data_plane_handle(), attester) {

@@ -69,19 +69,19 @@ pub fn run(args: &ServeArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     warn_about_classic_profile(config);
     // Signals are blocked before the first thread starts, so that only this thread receives them.
     let signals = Signals::for_service()?;
-    let (running, reloader) = start::start(file, &resolved, output)?;
+    let (running_gateway, reloader) = start::start(file, &resolved, output)?;
     service_manager::notify(service_manager::READY);
     let interval = Duration::from_secs(args.status_interval);
-    let result = GatewayMonitor::new(output, &running.gateway, reloader, interval).run(&signals);
+    let result = GatewayMonitor::new(output, &running_gateway.gateway, reloader, interval).run(&signals);
     service_manager::notify(service_manager::STOPPING);
     output.line("stopping")?;
-    let stopped = running.stop()?;
+    let stop_report = running_gateway.stop()?;
     result?;
-    print_end(output, &stopped)
+    print_end(output, &stop_report)
 }
 
-/// Removes gates. Only interfaces, pin directory and ID of the configuration are needed: a mistake in another field must not prevent the
-/// removal.
+/// Removes gates. Only interfaces, pin directory and ID of the configuration are needed: a mistake in another field must
+/// not prevent the removal.
 fn remove_gates(output: Output, args: &ServeArgs) -> Result<(), Failure> {
     let (file, mistakes) = gateway_config::read_for_gate_removal(&args.config)?;
     for mistake in mistakes {

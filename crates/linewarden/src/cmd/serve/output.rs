@@ -29,11 +29,11 @@ pub enum ServeOutput<'a> {
     },
     /// A new configuration is in force.
     Reloaded,
-    /// A new configuration was refused; the previous one stays in force.
+    /// A new configuration was refused; the previous configuration stays in force.
     ReloadRefused { errors: &'a [String] },
     /// The gateway has stopped.
     Stopped {
-        marks_committed: bool,
+        unused_rows_reported: bool,
         sessions_retained: bool,
         counters: serde_json::Value,
     },
@@ -137,7 +137,7 @@ fn describe(status: &Status) -> String {
             text.push_str(&format!(", UNTRUSTED: no rows, no sessions: {reason}"));
         }
     }
-    let states = [
+    let conditions = [
         (
             status.replaced,
             ", REPLACED: registration is no longer valid, not serving",
@@ -149,13 +149,13 @@ fn describe(status: &Status) -> String {
         (status.events_failing, ", reading events fails"),
         (status.audit_failing, ", writing the gateway audit log fails"),
     ];
-    for (_, state) in states.iter().filter(|(is_active, _)| *is_active) {
-        text.push_str(state);
+    for (_, description) in conditions.iter().filter(|(is_active, _)| *is_active) {
+        text.push_str(description);
     }
     text
 }
 
-/// Text about attestation; empty if no device is enrolled for it.
+/// Text about attestation; empty if no device is enrolled for attestation.
 fn describe_attestation(attest: &AttestStatus) -> String {
     if attest.not_attested > 0 {
         return format!(
@@ -194,13 +194,13 @@ fn describe_p4dra(p4dra: &P4draStatus) -> String {
     text
 }
 
-pub fn print_end(output: Output, stopped: &StopReport) -> Result<(), Failure> {
+pub fn print_end(output: Output, report: &StopReport) -> Result<(), Failure> {
     output.object(&ServeOutput::Stopped {
-        marks_committed: stopped.marks_committed,
-        sessions_retained: stopped.keeps_running,
-        counters: as_json(&stopped.counters),
+        unused_rows_reported: report.unused_rows_reported,
+        sessions_retained: report.keeps_running,
+        counters: as_json(&report.counters),
     })?;
-    print_counters(output, &stopped.status, &stopped.counters)?;
+    print_counters(output, &report.status, &report.counters)?;
     output.line("stopped")
 }
 
@@ -231,7 +231,7 @@ pub fn print_counters(output: Output, status: &Status, counters: &Counters) -> R
     print_tickets(output, status)
 }
 
-/// Prints a table of ticket counters, if there are any.
+/// Prints a table of the ticket counters that are not zero, if there are any.
 fn print_tickets(output: Output, status: &Status) -> Result<(), Failure> {
     let Some(tickets) = &status.tickets else {
         return Ok(());
@@ -244,8 +244,8 @@ fn print_tickets(output: Output, status: &Status) -> Result<(), Failure> {
         ("failed", tickets.failed),
         (KERNEL_DROPS, tickets.kernel_drops),
     ];
-    let counted = counts.into_iter().filter(|(_, count)| *count > 0);
-    let rows: Vec<_> = counted
+    let nonzero_counts = counts.into_iter().filter(|(_, count)| *count > 0);
+    let rows: Vec<_> = nonzero_counts
         .map(|(outcome, count)| vec![outcome.to_owned(), count.to_string()])
         .collect();
     if rows.is_empty() {
@@ -254,7 +254,7 @@ fn print_tickets(output: Output, status: &Status) -> Result<(), Failure> {
     output.table(&["tickets", "messages"], &[1], rows)
 }
 
-/// Counter beside the verdicts: packets that the kernel dropped before the data plane.
+/// Name of the counter of packets that the kernel dropped before the program received the packets.
 const KERNEL_DROPS: &str = "kernel_drops";
 
 fn as_json(counters: &Counters) -> serde_json::Value {

@@ -16,13 +16,13 @@ use crate::gateway_config;
 /// Holds the configuration in force.
 pub struct Reloader {
     file: ConfigFile<GatewayConfig>,
-    /// In-packet evidence; it covers the settings, so a reload requests a new measurement.
-    in_packets: Option<PacketStamper>,
-    /// Local addresses of the gateway: constants of the data plane.
+    /// In-packet evidence. The evidence covers the settings, so a reload requests a new measurement.
+    packet_stamper: Option<PacketStamper>,
+    /// Local addresses of the gateway, which do not change while the data plane runs.
     local: Vec<IpAddr>,
     /// Addresses from which devices may send.
     sources: DeviceSources,
-    /// Whether the sources must be set once more: see [`linewarden_dataplane::DataPlane::set_sources`].
+    /// Whether the sources must be set a second time: see [`linewarden_dataplane::DataPlane::set_sources`].
     must_resend_sources: bool,
     /// Problems of the machine's addresses that are already logged.
     logged_problems: Vec<FieldError>,
@@ -31,12 +31,12 @@ pub struct Reloader {
 impl Reloader {
     pub fn new(
         file: ConfigFile<GatewayConfig>,
-        in_packets: Option<PacketStamper>,
+        packet_stamper: Option<PacketStamper>,
         config: &linewarden_dataplane::Config,
     ) -> Self {
         Self {
             file,
-            in_packets,
+            packet_stamper,
             local: config.local.clone(),
             sources: config.sources(),
             // Sessions of the previous process may be at addresses that the machine has acquired since that process
@@ -59,7 +59,7 @@ impl Reloader {
             let prefixes: Vec<String> = sources.prefixes().iter().map(ToString::to_string).collect();
             tracing::info!(
                 device_prefixes = prefixes.join(" "),
-                refused_addresses = sources.excluded().len(),
+                excluded_addresses = sources.excluded().len(),
                 "addresses of this machine changed; data plane updated"
             );
         } else if !self.must_resend_sources {
@@ -70,7 +70,7 @@ impl Reloader {
         gateway.set_sources(sources)
     }
 
-    /// The present sources; `None` if they cannot be read. Logs new problems.
+    /// Returns the present sources; `None` if the addresses of this machine cannot be read. Logs new problems.
     fn find_sources(&mut self) -> Option<DeviceSources> {
         let is_new = |problem: &&FieldError| !self.logged_problems.contains(problem);
         let (sources, warnings, errors) = match self.file.value.detect_sources(&self.local, &self.sources) {
@@ -90,20 +90,21 @@ impl Reloader {
             tracing::error!(
                 reason = %problem,
                 action = "set device_prefixes to the subnets of the devices",
-                "too many addresses of this machine for the data plane; devices at some or all addresses are not admitted"
+                "this machine has more addresses than the data plane can hold; some or all devices are not admitted"
             );
         }
         self.logged_problems = [warnings, errors].concat();
         Some(sources)
     }
 
-    /// Reloads the file. The gateway audit log is reopened in any case, because the file may have been moved by log rotation.
+    /// Reloads the configuration file. Reopens the gateway audit log in any case, because log rotation may have moved the
+    /// log file.
     ///
     /// # Errors
     /// All mistakes in the file, and changes that need a restart; the previous configuration stays in force.
     pub fn reload(&mut self, gateway: &Gateway) -> Result<(), Failure> {
-        let changed = self.change(gateway);
-        if changed.is_err() {
+        let result = self.change(gateway);
+        if result.is_err() {
             match open_audit(&self.file) {
                 Ok(audit) => gateway.set_audit(audit)?,
                 Err(problem) => {
@@ -111,7 +112,7 @@ impl Reloader {
                 }
             }
         }
-        changed
+        result
     }
 
     fn change(&mut self, gateway: &Gateway) -> Result<(), Failure> {
@@ -142,23 +143,23 @@ impl Reloader {
             .map_err(|error| reconfigure_failure(&next, &error))?;
         self.sources = sources;
         self.must_resend_sources = true;
-        if let Some(in_packets) = &self.in_packets {
-            in_packets.refresh();
+        if let Some(packet_stamper) = &self.packet_stamper {
+            packet_stamper.refresh();
         }
         log::set_level(next.value.log.level.as_deref(), LOG_LEVEL);
         if self.file.value.gateway.forward_to != next.value.gateway.forward_to {
-            let forward_to = gateway_config::check_veths(&next);
+            let warnings = gateway_config::check_veths(&next);
             let is_forward_to = |problem: &&Problem| problem.field.as_deref() == Some("gateway.forward_to");
-            let forward_to = forward_to.iter().filter(is_forward_to);
-            forward_to.for_each(|warning| tracing::warn!(reason = %warning, "configuration warning"));
+            let warnings = warnings.iter().filter(is_forward_to);
+            warnings.for_each(|warning| tracing::warn!(reason = %warning, "configuration warning"));
         }
         self.file = next;
         Ok(())
     }
 }
 
-/// Converts an error to a failure. If the data plane has refused the change, the cause is `forward_to`, the only setting that the kernel
-/// checks.
+/// Converts an error to a failure. If the data plane has refused the change, the cause is `forward_to`, because the kernel
+/// checks only this setting.
 fn reconfigure_failure(next: &ConfigFile<GatewayConfig>, error: &GatewayError) -> Failure {
     let problem: Problem = match error {
         GatewayError::Reconfigure(_) => next.problem(&["gateway", "forward_to"], &error.to_string()),

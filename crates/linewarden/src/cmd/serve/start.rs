@@ -1,5 +1,7 @@
-//! Start and stop of a gateway. The start checks everything before it changes anything, and drops the privileges that only a start needs
-//! before it serves.
+//! Start and stop of a gateway.
+//!
+//! The start checks everything before any change. Before the gateway serves devices, the start drops the privileges that
+//! only the start needs.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
@@ -28,17 +30,18 @@ use crate::privileges::RetainedCapabilities;
 use crate::{gateway_config, registry};
 
 /// A running gateway.
-pub struct Running {
+pub struct RunningGateway {
     ticket_relay: Option<TicketRelay>,
     evidence_server: Option<EvidenceServer>,
     pub gateway: Gateway,
     registry: Option<Registry>,
-    /// The runtime is dropped last.
+    /// Declared last, so that the runtime is dropped after all other fields.
     runtime: Runtime,
 }
 
 /// Files and keys that a configuration names.
-struct Parts {
+struct StartInputs {
+    /// The gateway audit log and the maximum number of records per second.
     audit: Option<(AuditLog, u32)>,
     signer: Option<Signer>,
     trust: Option<TrustPolicy>,
@@ -47,7 +50,7 @@ struct Parts {
     client: Option<Client>,
 }
 
-impl Parts {
+impl StartInputs {
     fn read(file: &ConfigFile<GatewayConfig>, retained: &RetainedCapabilities) -> Result<Self, Failure> {
         let failure = |problem| crate::config_file::failure(&[problem]);
         Ok(Self {
@@ -55,24 +58,24 @@ impl Parts {
             signer: gateway_config::read_result_signer(file).map_err(failure)?,
             trust: gateway_config::read_trust_policy(file).map_err(failure)?,
             packet_key: gateway_config::read_packet_key(file).map_err(failure)?,
-            // The boot count increments only after the machine has been checked, so a refused start does not count.
+            // The boot count increments only after the check of the machine, so a refused start does not count.
             attester: evidence::create_attester(file).map_err(failure)?,
             client: gateway_config::controller_client(file).map_err(failure)?,
         })
     }
 }
 
-/// Starts the gateway; returns it with its reloader.
+/// Starts the gateway; returns the running gateway and its reloader.
 pub fn start(
     file: ConfigFile<GatewayConfig>,
     resolved: &ResolvedConfig,
     output: Output,
-) -> Result<(Running, Reloader), Failure> {
+) -> Result<(RunningGateway, Reloader), Failure> {
     let config = &file.value;
     let retained = RetainedCapabilities::for_config(config);
     let runtime = runtime(&retained)?;
     check_problems(&runtime.block_on(gateway_config::check_machine(&file)))?;
-    let parts = Parts::read(&file, &retained)?;
+    let inputs = StartInputs::read(&file, &retained)?;
     let registry = match &config.registry {
         Some(section) => Some(retained.run_confined(|| runtime.block_on(registry::open(section)))??),
         None => None,
@@ -86,10 +89,10 @@ pub fn start(
     };
     retained.enforce()?;
     print_start(output, config, resolved)?;
-    let in_process = registry
+    let controller_in_process = registry
         .as_ref()
-        .map(|registry| local_controller(registry, resolved, parts.signer, parts.trust));
-    let controller = match (in_process, parts.client) {
+        .map(|registry| local_controller(registry, resolved, inputs.signer, inputs.trust));
+    let controller = match (controller_in_process, inputs.client) {
         (Some(controller), _) => ControllerLink::from(controller),
         (None, Some(client)) => ControllerLink::Remote(client, gateway_info(config)),
         // The check of the configuration excludes this case.
@@ -100,30 +103,32 @@ pub fn start(
         }
     };
     let id = resolved.config.gateway_id;
-    let attester = parts.attester;
+    let attester = inputs.attester;
     let source = evidence::evidence_source(&file, resolved, attester.as_ref());
     let gateway =
         Gateway::start_with_evidence(data_plane, controller.clone(), id, resolved.settings, source)?;
-    let in_packets = evidence::start_in_packets(&file, &gateway, attester.as_ref(), &parts.packet_key)?;
+    let packet_stamper =
+        evidence::start_packet_stamper(&file, &gateway, attester.as_ref(), &inputs.packet_key)?;
     let evidence_server = evidence::open_socket(&file, &gateway, attester)
         .map_err(|problem| crate::config_file::failure(&[problem]))?;
-    gateway.set_audit(parts.audit)?;
+    gateway.set_audit(inputs.audit)?;
     gateway.record(started_event(config, resolved));
     let handle = gateway.data_plane_handle();
     let ticket_relay = ticket_sockets
         .map(|sockets| TicketRelay::open(sockets, handle, controller, id))
         .transpose()?;
-    let running = Running {
+    let running_gateway = RunningGateway {
         ticket_relay,
         evidence_server,
         gateway,
         registry,
         runtime,
     };
-    Ok((running, Reloader::new(file, in_packets, &resolved.config)))
+    let reloader = Reloader::new(file, packet_stamper, &resolved.config);
+    Ok((running_gateway, reloader))
 }
 
-impl Running {
+impl RunningGateway {
     /// Stops the gateway and commits the used rows.
     pub fn stop(self) -> Result<StopReport, Failure> {
         if let Some(ticket_relay) = self.ticket_relay {
@@ -146,13 +151,13 @@ impl Running {
             );
         }
         // The gateway stops first: a slow client of the evidence socket must not delay the commit.
-        let stopped = self.gateway.stop();
+        let result = self.gateway.stop();
         drop(self.evidence_server);
-        let stopped = stopped?;
+        let report = result?;
         if let Some(registry) = self.registry {
             self.runtime.block_on(registry.close());
         }
-        Ok(stopped)
+        Ok(report)
     }
 }
 
@@ -214,7 +219,7 @@ fn check_problems(problems: &[Problem]) -> Result<(), Failure> {
     }
 }
 
-/// Opens the gateway audit log with its rate limit, if configured.
+/// Opens the gateway audit log, if configured; returns also the maximum number of records per second.
 pub fn open_audit(file: &ConfigFile<GatewayConfig>) -> Result<Option<(AuditLog, u32)>, Problem> {
     let Some(section) = &file.value.audit else {
         return Ok(None);

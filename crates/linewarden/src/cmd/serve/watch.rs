@@ -24,8 +24,8 @@ pub struct GatewayMonitor<'a> {
     interval: Duration,
     /// Time of the next check of the addresses.
     address_check_at: Instant,
-    /// Status and counters that were printed last.
-    last: Option<(Status, Counters)>,
+    /// The latest status and counters that were printed.
+    last_printed: Option<(Status, Counters)>,
     /// Progress bar of loading devices.
     bar: Option<ProgressBar>,
 }
@@ -38,14 +38,14 @@ impl<'a> GatewayMonitor<'a> {
             reloader,
             interval,
             address_check_at: Instant::now(),
-            last: None,
+            last_printed: None,
             bar: None,
         }
     }
 
-    /// Prints the status on change and handles signals, until one stops the gateway.
+    /// Prints the status on change and handles signals, until a signal stops the gateway.
     pub fn run(&mut self, signals: &Signals) -> Result<(), Failure> {
-        let mut next = Instant::now();
+        let mut next_print_at = Instant::now();
         loop {
             let status = self.gateway.status();
             if let Some(failure) = status.data_plane_failure {
@@ -55,9 +55,9 @@ impl<'a> GatewayMonitor<'a> {
                 return Err(Failure::failed(replaced_reason(&status.link)));
             }
             self.show_loading(&status);
-            if self.must_print_now(&status) || Instant::now() >= next {
+            if self.must_print_now(&status) || Instant::now() >= next_print_at {
                 self.print_changes(status)?;
-                next = Instant::now() + self.interval;
+                next_print_at = Instant::now() + self.interval;
             }
             if Instant::now() >= self.address_check_at {
                 self.reloader.follow_addresses(self.gateway)?;
@@ -72,14 +72,15 @@ impl<'a> GatewayMonitor<'a> {
         }
     }
 
-    /// Whether the status must be printed at once: loading has ended, or the link to the controller or the trust state has changed.
+    /// Whether the status must be printed immediately: loading has ended, the gateway has reached or left its offline
+    /// limit, or the link to the controller or the trust state has changed.
     fn must_print_now(&self, status: &Status) -> bool {
         (status.loaded || status.trust.is_some())
-            && self.last.as_ref().is_none_or(|(before, _)| {
-                before.loaded != status.loaded
-                    || before.link != status.link
-                    || before.offline_limit_reached != status.offline_limit_reached
-                    || before.trust != status.trust
+            && self.last_printed.as_ref().is_none_or(|(last_status, _)| {
+                last_status.loaded != status.loaded
+                    || last_status.link != status.link
+                    || last_status.offline_limit_reached != status.offline_limit_reached
+                    || last_status.trust != status.trust
             })
     }
 
@@ -101,15 +102,15 @@ impl<'a> GatewayMonitor<'a> {
     fn print_changes(&mut self, status: Status) -> Result<(), Failure> {
         let counters = self.gateway.counters()?;
         let is_new = self
-            .last
+            .last_printed
             .as_ref()
-            .is_none_or(|before| before.0 != status || before.1 != counters);
+            .is_none_or(|(last_status, last_counters)| *last_status != status || *last_counters != counters);
         if is_new {
             // A write error, such as a full disk, must not stop the gateway.
             if let Err(failure) = print_status(self.output, &status, &counters) {
                 tracing::warn!(error = %failure, "printing the status failed");
             }
-            self.last = Some((status, counters));
+            self.last_printed = Some((status, counters));
         }
         Ok(())
     }

@@ -10,15 +10,16 @@ use nix::errno::Errno;
 
 use super::latency;
 use super::line_writer::LineWriter;
-use super::lines::{BACKLOG_LINES_DEFAULT, FINAL_FLUSH, LineQueue};
+use super::lines::{BACKLOG_LINES_DEFAULT, FINAL_FLUSH_TIMEOUT, LineQueue};
 
 /// Prints counters on standard output from a separate thread, so that a slow reader does not delay sending.
-pub struct Counters {
+pub struct CounterPrinter {
+    /// Lines for standard output.
     lines: LineQueue,
-    /// Standard error.
+    /// Lines for standard error.
     error_lines: LineQueue,
-    json: bool,
-    /// Counters at the last notice about missing masks.
+    is_json: bool,
+    /// Counters at the latest notice about missing masks.
     reported_counts: SigningCounts,
 }
 
@@ -32,10 +33,10 @@ pub struct CounterSnapshot<'a> {
     /// Latency from payload to signature.
     pub latencies: &'a LatencyHistograms,
     /// Number of masks left in the file.
-    pub masks: u64,
+    pub masks_left: u64,
 }
 
-impl Counters {
+impl CounterPrinter {
     /// Starts the output threads.
     ///
     /// # Errors
@@ -56,12 +57,13 @@ impl Counters {
         Ok(Self {
             lines,
             error_lines,
-            json: output.is_json(),
+            is_json: output.is_json(),
             reported_counts: SigningCounts::default(),
         })
     }
 
-    /// Prints a notice if messages were signed without masks. The notice is repeated only if masks were available in the meantime.
+    /// Prints a notice if messages were signed without masks. The notice is repeated only if masks were available in the
+    /// meantime.
     pub fn warn_without_masks(&mut self, counts: SigningCounts) {
         let is_new_shortage =
             self.reported_counts.unmasked == 0 || counts.masked > self.reported_counts.masked;
@@ -78,7 +80,7 @@ impl Counters {
 
     /// Prints the counters.
     pub fn print(&self, event: &str, snapshot: &CounterSnapshot<'_>) {
-        let lines = match self.json {
+        let lines = match self.is_json {
             true => vec![snapshot.json(event).to_string()],
             false => snapshot.lines(),
         };
@@ -87,13 +89,13 @@ impl Counters {
         }
     }
 
-    /// Waits at most [`FINAL_FLUSH`] for the reader of each output.
+    /// Waits at most [`FINAL_FLUSH_TIMEOUT`] for the reader of each output.
     ///
     /// # Errors
-    /// The counters were not read; a closed standard output is no error, as in every command.
+    /// The counters were not read. A closed standard output is not an error, as in all commands.
     pub fn finish(self) -> Result<(), Failure> {
-        self.error_lines.drain(Instant::now() + FINAL_FLUSH);
-        self.lines.drain(Instant::now() + FINAL_FLUSH);
+        self.error_lines.drain(Instant::now() + FINAL_FLUSH_TIMEOUT);
+        self.lines.drain(Instant::now() + FINAL_FLUSH_TIMEOUT);
         let closed_pipe = Errno::EPIPE.desc();
         let counts = self.lines.counts();
         match counts.failed.keys().find(|reason| *reason != closed_pipe) {
@@ -118,7 +120,7 @@ impl CounterSnapshot<'_> {
             "unsent": self.unsent + self.counts.failed,
             "signed_with_masks": self.counts.masked,
             "signed_without_masks": self.counts.unmasked,
-            "masks_left": self.masks,
+            "masks_left": self.masks_left,
             "latency_by_priority": latency::json(self.latencies),
         })
     }
@@ -127,9 +129,9 @@ impl CounterSnapshot<'_> {
         let SigningCounts { masked, unmasked, .. } = self.counts;
         let mut lines = vec![format!("sent {}", counted(self.sent(), "message"))];
         if masked + unmasked > 0 {
-            let remaining = self.masks;
             lines.push(format!(
-                "{masked} with masks, {unmasked} without; {remaining} masks left in the file"
+                "{masked} with masks, {unmasked} without; {} masks left in the file",
+                self.masks_left
             ));
         }
         lines.extend(latency::lines(self.latencies));

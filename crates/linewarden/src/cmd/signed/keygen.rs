@@ -62,7 +62,7 @@ fn scheme_parser() -> impl TypedValueParser<Value = Scheme> {
 
 /// Creates the signer.
 pub fn run(args: &KeygenArgs, output: Output) -> Result<(), Failure> {
-    let layout = layout(args)?;
+    let layout = parse_layout(args)?;
     if args.masks > 0 && !args.scheme.is_rapid() {
         return Err(Failure::input(format!(
             "--masks: scheme {} uses no masks",
@@ -86,9 +86,9 @@ fn create_signer(
     output: Output,
 ) -> Result<(), Failure> {
     let directory = SignerDirectory::at(&args.out);
-    let sealing_key = sealing_key(args.seal_key.as_deref(), &directory)?;
+    let sealing_key = read_or_create_sealing_key(args.seal_key.as_deref(), &directory)?;
     let key = PrivateKey::generate(args.scheme, layout).map_err(Failure::failed)?;
-    let table = table(&key, signals, output)?;
+    let table = compute_table(&key, signals, output)?;
     directory.create(&key, table.as_ref(), &sealing_key)?;
     let masks = masks::create(&directory, &key, &sealing_key, args.masks, output, || {
         check_not_stopped(signals)
@@ -114,7 +114,8 @@ fn create_signer(
     ))
 }
 
-fn layout(args: &KeygenArgs) -> Result<Option<Layout>, Failure> {
+/// Parses `--layout`; returns `None` for schemes without layouts.
+fn parse_layout(args: &KeygenArgs) -> Result<Option<Layout>, Failure> {
     let Some(text) = &args.layout else {
         return match args.scheme.is_rapid() {
             true => Err(Failure::input(format!(
@@ -158,16 +159,20 @@ fn make_directory(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Reads the sealing key, or creates one.
-fn sealing_key(path_option: Option<&Path>, directory: &SignerDirectory) -> Result<SealingKey, Failure> {
-    match path_option {
+/// Reads the sealing key from an existing file of `--seal-key`; otherwise, creates a sealing key.
+fn read_or_create_sealing_key(
+    seal_key_path: Option<&Path>,
+    directory: &SignerDirectory,
+) -> Result<SealingKey, Failure> {
+    match seal_key_path {
         Some(path) if path.exists() => Ok(SealingKey::read(path)?),
         Some(path) => Ok(SealingKey::create(path)?),
         None => Ok(SealingKey::create(&directory.seal_path())?),
     }
 }
 
-fn table(key: &PrivateKey, signals: &Signals, output: Output) -> Result<Option<Table>, Failure> {
+/// Computes the table of precomputed signatures; returns `None` for schemes without tables.
+fn compute_table(key: &PrivateKey, signals: &Signals, output: Output) -> Result<Option<Table>, Failure> {
     let Some(ra) = key.ra() else {
         return Ok(None);
     };

@@ -33,26 +33,28 @@ pub enum UseGpu {
 }
 
 /// Number of processors that verify or sign: as requested, or all processors except one, which reads or receives.
-pub fn count(requested: Option<u16>) -> usize {
+pub fn processor_count(requested: Option<u16>) -> usize {
     let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     requested.map_or((available - 1).max(1), usize::from)
 }
 
-/// One lane per processor, see [`count`].
-pub fn processors(requested: Option<u16>) -> Vec<LaneAndSpec> {
-    (0..count(requested)).map(processor).collect()
+/// Returns one lane for each processor of [`processor_count`].
+pub fn processor_lanes(requested: Option<u16>) -> Vec<LaneAndSpec> {
+    (0..processor_count(requested)).map(processor_lane).collect()
 }
 
-/// Measures the lanes' rates for the signers' messages. A GPU that fails is skipped, unless it is required.
-pub fn calibrated(
+/// Measures the lanes' rates for the signers' messages; returns the lanes with their rates.
+///
+/// A GPU that fails is skipped, unless a GPU is required.
+pub fn calibrate(
     lanes: Vec<LaneAndSpec>,
     samples: &Samples,
     use_gpu: UseGpu,
 ) -> Result<(Vec<LaneAndSpec>, Vec<Calibration>), Failure> {
-    let mut measured: Vec<LaneAndSpec> = Vec::new();
+    let mut measured_lanes: Vec<LaneAndSpec> = Vec::new();
     for (spec, mut lane) in lanes {
         // All processors have the same rate.
-        let measured_cpu = measured
+        let measured_cpu = measured_lanes
             .iter()
             .find(|(spec_of_cpu, _)| spec_of_cpu.kind == LaneKind::Cpu);
         let spec = match (spec.kind, measured_cpu) {
@@ -69,10 +71,10 @@ pub fn calibrated(
                 Err(error) => return Err(Failure::failed(error)),
             },
         };
-        measured.push((spec, lane));
+        measured_lanes.push((spec, lane));
     }
-    let calibrations = Calibration::of_lanes(&measured, samples);
-    Ok((measured, calibrations))
+    let calibrations = Calibration::of_lanes(&measured_lanes, samples);
+    Ok((measured_lanes, calibrations))
 }
 
 /// The measured rate of a lane for a class of messages.
@@ -80,7 +82,7 @@ pub struct Calibration {
     lane: String,
     class: Class,
     cost: CostModel,
-    /// Accelerators only: the batch size from which the accelerator is faster than all processors.
+    /// Accelerators only: the batch size (messages) from which the accelerator is faster than all processors together.
     tau: Option<f64>,
 }
 
@@ -131,9 +133,9 @@ impl fmt::Display for Calibration {
     }
 }
 
-/// A processor lane with default rates. These rates apply until the lane is measured, or if there are no samples; the
-/// engine corrects the rates at run time.
-fn processor(number: usize) -> LaneAndSpec {
+/// Returns a processor lane with default rates. The default rates apply until the lane is measured; without samples, the
+/// lane is not measured. The engine corrects the rates at run time.
+fn processor_lane(number: usize) -> LaneAndSpec {
     let rates = [
         (Class::RA_VERIFY, 10_000.0),
         (Class::RA3072_VERIFY, 5_000.0),
@@ -152,7 +154,7 @@ fn processor(number: usize) -> LaneAndSpec {
     }
 }
 
-/// The GPU lanes for a receiver, and which signers have their keys in GPU memory.
+/// Returns the GPU lanes for a receiver, and the signers whose keys are in GPU memory.
 pub fn gpu_lanes(
     use_gpu: UseGpu,
     receiver: &Receiver,
@@ -162,20 +164,22 @@ pub fn gpu_lanes(
     Ok((gpus.into_iter().map(lane).collect(), placement))
 }
 
-/// Opens the GPUs, and determines which signers have their keys in GPU memory. All GPUs have the keys of the same signers, so the smallest
-/// memory limits their number. The first start compiles the kernels, which takes some seconds.
+/// Opens the GPUs, and selects the signers whose keys are in GPU memory.
+///
+/// All GPUs have the keys of the same signers, so the smallest GPU memory limits the number of these signers. The first
+/// start compiles the kernels, which takes some seconds.
 pub fn open_gpus<'a>(
     use_gpu: UseGpu,
     signers: impl IntoIterator<Item = &'a Arc<PublicKey>>,
     options: Options,
 ) -> Result<(Vec<GpuLane>, Option<Arc<KeyPlacement>>), Failure> {
-    let none = (Vec::new(), None);
+    let no_gpus = (Vec::new(), None);
     let options = Options {
         cache: kernel_cache(),
         ..options
     };
     let devices = match use_gpu {
-        UseGpu::Off => return Ok(none),
+        UseGpu::Off => return Ok(no_gpus),
         UseGpu::Auto | UseGpu::Require => Gpu::discover(),
     };
     let opened = devices.and_then(|devices| {
@@ -188,15 +192,16 @@ pub fn open_gpus<'a>(
     match (opened, use_gpu) {
         (Ok(gpus), _) => Ok(gpus),
         (Err(error), UseGpu::Require) => Err(Failure::failed(format!("--gpu require: {error}"))),
-        (Err(GpuUnavailable::DriverMissing | GpuUnavailable::NoDevice), _) => Ok(none),
+        (Err(GpuUnavailable::DriverMissing | GpuUnavailable::NoDevice), _) => Ok(no_gpus),
         (Err(error), _) => {
             print_error(format_args!("GPUs not used: {error}"));
-            Ok(none)
+            Ok(no_gpus)
         }
     }
 }
 
-/// Cache directory of compiled kernels: the service manager's, or the user's.
+/// Creates the directory for compiled kernels, in the cache directory of the service manager or of the user. Returns
+/// `None` if there is no such directory.
 fn kernel_cache() -> Option<PathBuf> {
     let directory = |variable: &str| {
         env::var_os(variable)

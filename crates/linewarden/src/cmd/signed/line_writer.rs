@@ -14,12 +14,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// A destination of lines.
 pub enum LineWriter {
-    /// Standard output, standard error, a file or a FIFO, to which each line is written with a line break; and whether the last line was
-    /// truncated.
+    /// Standard output, standard error, a file or a FIFO. Each line is written with a line break. The second field is
+    /// true if the latest line was truncated.
     Stream(File, bool),
     /// One UDP datagram per line.
     Udp(UdpSocket),
-    /// One Unix datagram per line; connects again when the reader has restarted.
+    /// One Unix datagram per line; connects again to the path when the reader has restarted.
     Unix(UnixDatagram, String),
 }
 
@@ -29,7 +29,9 @@ impl LineWriter {
         Self::Stream(file, false)
     }
 
-    /// Standard output through a separate descriptor, because a blocked write must not hold a lock that the end of the program needs.
+    /// Standard output through a separate descriptor.
+    ///
+    /// A blocked write through the standard library would hold a lock that the end of the program needs.
     pub fn stdout() -> Result<Self, Failure> {
         Ok(Self::stream(io::stdout().as_fd().try_clone_to_owned()?.into()))
     }
@@ -47,10 +49,10 @@ impl LineWriter {
         }
         if let Some(address) = destination.strip_prefix("udp:") {
             let address: SocketAddr = address.parse().map_err(|error| invalid(&error))?;
-            return udp(address).map_err(|error| invalid(&error));
+            return open_udp(address).map_err(|error| invalid(&error));
         }
         if let Some(path) = destination.strip_prefix("unix:") {
-            return unix(path).map_err(|error| invalid(&error));
+            return open_unix(path).map_err(|error| invalid(&error));
         }
         let scheme = destination.split_once(':').map(|(scheme, _)| scheme);
         if scheme
@@ -60,7 +62,7 @@ impl LineWriter {
                 "unknown destination: use udp:ADDRESS:PORT or unix:PATH; for a file of this name use ./{destination}"
             )));
         }
-        file(destination).map_err(|error| match error.raw_os_error() == Some(Errno::ENXIO as i32) {
+        open_file(destination).map_err(|error| match error.raw_os_error() == Some(Errno::ENXIO as i32) {
             true => invalid(&"FIFO has no reader"),
             false => invalid(&error),
         })
@@ -75,8 +77,8 @@ impl LineWriter {
                 if let Err(error) = &result
                     && error.kind() == ErrorKind::ConnectionRefused
                 {
-                    // The error belongs to the previous datagram, so this datagram is sent again. If this datagram is refused, too, the
-                    // next call reports the error.
+                    // The error belongs to the previous datagram, so this datagram is sent again. If this datagram is
+                    // also refused, the next call reports the error.
                     let _ = send();
                 }
                 result.map(drop)
@@ -97,13 +99,13 @@ impl LineWriter {
                 if *is_truncated {
                     line.insert(0, b'\n');
                 }
-                let mut rest = line.as_slice();
-                while !rest.is_empty() {
-                    match retry_when_writable(file, || (&*file).write(rest))? {
+                let mut unwritten = line.as_slice();
+                while !unwritten.is_empty() {
+                    match retry_when_writable(file, || (&*file).write(unwritten))? {
                         0 => return Err(ErrorKind::WriteZero.into()),
-                        written => rest = rest.get(written..).unwrap_or_default(),
+                        bytes => unwritten = unwritten.get(bytes..).unwrap_or_default(),
                     }
-                    *is_truncated = !rest.is_empty();
+                    *is_truncated = !unwritten.is_empty();
                 }
                 Ok(())
             }
@@ -111,7 +113,7 @@ impl LineWriter {
     }
 }
 
-fn udp(address: SocketAddr) -> io::Result<LineWriter> {
+fn open_udp(address: SocketAddr) -> io::Result<LineWriter> {
     let local_address: SocketAddr = match address.is_ipv4() {
         true => ([0; 4], 0).into(),
         false => ([0; 16], 0).into(),
@@ -122,15 +124,16 @@ fn udp(address: SocketAddr) -> io::Result<LineWriter> {
     Ok(LineWriter::Udp(socket))
 }
 
-fn unix(path: &str) -> io::Result<LineWriter> {
+fn open_unix(path: &str) -> io::Result<LineWriter> {
     let socket = UnixDatagram::unbound()?;
     socket.connect(path)?;
     socket.set_nonblocking(true)?;
     Ok(LineWriter::Unix(socket, path.to_owned()))
 }
 
-/// Opens a file. A FIFO without a reader is an error: while the program waited for a reader, only SIGKILL could end the program.
-fn file(path: &str) -> io::Result<LineWriter> {
+/// Opens a file. A FIFO without a reader is an error: if the program waited for a reader, only SIGKILL could end the
+/// program.
+fn open_file(path: &str) -> io::Result<LineWriter> {
     let file = OpenOptions::new()
         .create(true)
         .append(true)
@@ -139,7 +142,7 @@ fn file(path: &str) -> io::Result<LineWriter> {
     Ok(LineWriter::stream(file))
 }
 
-/// Repeats a write while the descriptor is not writable.
+/// Repeats a write until the descriptor accepts data or reports an error.
 fn retry_when_writable(
     descriptor: &impl AsFd,
     mut write: impl FnMut() -> io::Result<usize>,
@@ -154,8 +157,8 @@ fn retry_when_writable(
 }
 
 fn wait_writable(descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let mut polled = [PollFd::new(descriptor, PollFlags::POLLOUT)];
-    match poll(&mut polled, PollTimeout::NONE) {
+    let mut poll_fds = [PollFd::new(descriptor, PollFlags::POLLOUT)];
+    match poll(&mut poll_fds, PollTimeout::NONE) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! Output lines: a bounded queue and a thread that writes. A slow reader delays only that thread.
+//! Output lines: a bounded queue, and a thread that writes the lines. A slow reader delays only this thread.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::printable;
@@ -17,8 +17,8 @@ pub const BACKLOG_LINES_DEFAULT: u32 = 65_536;
 /// Maximum number of queued bytes, because a line of sub-messages may have half a mebibyte.
 const BACKLOG_BYTES_MAX: usize = 64 << 20;
 
-/// Time limit for writing the last counters, and time limit for writing a final error message.
-pub const FINAL_FLUSH: Duration = Duration::from_secs(1);
+/// Time limit for writing the final counters, and time limit for writing a final error message.
+pub const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Counters of lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,6 +36,7 @@ pub struct Counts {
 #[derive(Default)]
 struct Queue {
     lines: VecDeque<Vec<u8>>,
+    /// Length of all queued lines.
     bytes: usize,
     /// Whether the thread is writing a line.
     is_writing: bool,
@@ -43,29 +44,29 @@ struct Queue {
     counts: Counts,
 }
 
-struct Shared {
+struct SharedQueue {
     queue: Mutex<Queue>,
-    /// Signaled when a line is queued, or the queue is closed.
-    filled: Condvar,
-    /// Signaled when the queue is empty.
-    drained: Condvar,
+    /// Signaled when a line is queued.
+    has_lines: Condvar,
+    /// Signaled when all lines are written.
+    is_empty: Condvar,
 }
 
-impl Shared {
+impl SharedQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A queue of lines with one destination, in order.
+/// A queue of lines with one destination. The lines are written in the order of the queue.
 pub struct LineQueue {
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
     lines_max: u32,
 }
 
 impl LineQueue {
-    /// Starts the thread. At most `lines_max` lines are queued. If `error_lines` is given, errors are reported with `name` through that
-    /// queue.
+    /// Starts the thread that writes. At most `lines_max` lines are queued. Write errors are reported in `error_lines`,
+    /// if it is given, with `name` as prefix.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -75,10 +76,10 @@ impl LineQueue {
         lines_max: u32,
         error_lines: Option<Arc<Self>>,
     ) -> Result<Self, Failure> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedQueue {
             queue: Mutex::default(),
-            filled: Condvar::new(),
-            drained: Condvar::new(),
+            has_lines: Condvar::new(),
+            is_empty: Condvar::new(),
         });
         let thread_shared = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -87,7 +88,7 @@ impl LineQueue {
         Ok(Self { shared, lines_max })
     }
 
-    /// Queues a line, without line break, if there is room. Never blocks.
+    /// Queues a line without its line break; if the queue is full or closed, drops and counts the line. Never blocks.
     pub fn push(&self, line: Vec<u8>) {
         let mut queue = self.shared.lock();
         let bytes = queue.bytes.saturating_add(line.len());
@@ -98,7 +99,7 @@ impl LineQueue {
         queue.bytes = bytes;
         queue.lines.push_back(line);
         drop(queue);
-        self.shared.filled.notify_one();
+        self.shared.has_lines.notify_one();
     }
 
     /// The counters so far.
@@ -106,8 +107,8 @@ impl LineQueue {
         self.shared.lock().counts.clone()
     }
 
-    /// Waits until all lines are written, at most until `deadline`. At the deadline, discards the remaining lines and closes the queue. Returns
-    /// whether no line was discarded.
+    /// Waits until all lines are written, at most until `deadline`. At the deadline, discards the remaining lines and
+    /// closes the queue. Returns false if the queue is closed.
     pub fn drain(&self, deadline: Instant) -> bool {
         let mut queue = self.shared.lock();
         loop {
@@ -121,7 +122,7 @@ impl LineQueue {
             if remaining == Duration::ZERO {
                 break;
             }
-            let result = self.shared.drained.wait_timeout(queue, remaining);
+            let result = self.shared.is_empty.wait_timeout(queue, remaining);
             queue = result.unwrap_or_else(PoisonError::into_inner).0;
         }
         queue.is_closed = true;
@@ -131,13 +132,17 @@ impl LineQueue {
     }
 }
 
-/// Writes lines until the queue is closed. A line with an error is lost; the first error of each kind is reported.
-fn write_all(shared: &Shared, mut writer: LineWriter, name: &str, error_lines: Option<&LineQueue>) {
+/// Writes lines until the queue is closed. A line with a write error is not written again; the first error of each kind
+/// is reported.
+fn write_all(shared: &SharedQueue, mut writer: LineWriter, name: &str, error_lines: Option<&LineQueue>) {
     let mut queue = shared.lock();
     while !queue.is_closed {
         let Some(line) = queue.lines.pop_front() else {
-            shared.drained.notify_all();
-            queue = shared.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            shared.is_empty.notify_all();
+            queue = shared
+                .has_lines
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
             continue;
         };
         queue.bytes -= line.len();
@@ -145,7 +150,7 @@ fn write_all(shared: &Shared, mut writer: LineWriter, name: &str, error_lines: O
         drop(queue);
         let result = writer.write(line);
         queue = shared.lock();
-        // The line is already counted as lost.
+        // `LineQueue::drain` has already counted this line as lost.
         if queue.is_closed {
             return;
         }
@@ -162,7 +167,7 @@ fn write_all(shared: &Shared, mut writer: LineWriter, name: &str, error_lines: O
     }
 }
 
-/// Counts a result; returns an error that is the first of its kind.
+/// Counts a result; returns an error if the error is the first of its kind.
 fn count(counts: &mut Counts, result: io::Result<()>) -> Option<io::Error> {
     let Err(error) = result else {
         counts.written += 1;
@@ -177,12 +182,12 @@ fn count(counts: &mut Counts, result: io::Result<()>) -> Option<io::Error> {
     (*kind_count == 1).then_some(error)
 }
 
-/// Ends the process after [`FINAL_FLUSH`], if the process has not ended before: a reader of standard error that does not read must not
-/// delay the exit.
+/// Ends the process after [`FINAL_FLUSH_TIMEOUT`], if the process has not ended before. A process that does not read its
+/// end of standard error must not delay the exit.
 pub fn exit_soon() {
     // If the thread cannot be started, the exit may take longer.
     let _ = thread::Builder::new().spawn(|| {
-        thread::sleep(FINAL_FLUSH);
+        thread::sleep(FINAL_FLUSH_TIMEOUT);
         process::exit(1);
     });
 }
@@ -194,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// Lines into a socket whose other end is returned, so that only the test reads it.
+    /// Returns a queue that writes to a socket, and the other end of the socket, from which only the test reads.
     fn lines(lines_max: u32) -> (LineQueue, UnixStream) {
         let (near, far) = UnixStream::pair().unwrap();
         let file = std::fs::File::from(std::os::fd::OwnedFd::from(near));

@@ -1,4 +1,4 @@
-//! The receiver's socket, which joins its multicast group again after the interface was removed and created again.
+//! The receiver's socket, which joins its multicast group again after the interface was removed and recreated.
 
 use linewarden_cli::failure::Failure;
 use std::collections::HashMap;
@@ -15,23 +15,25 @@ use super::outputs::Outputs;
 const POLL_TIMEOUT: Duration = Duration::from_millis(50);
 /// Interval at which the interface is checked.
 const INTERFACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval between two reports of the same state of the flood filter.
 const FILTER_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The receiver's socket; with --interface, also the multicast group that was joined on the interface.
 pub struct Listener {
-    inbox: UdpReceiver,
+    socket: UdpReceiver,
     address: SocketAddr,
-    group: Option<JoinedGroup>,
+    joined_group: Option<JoinedGroup>,
     filter: FloodFilter,
     filter_reports: FilterReports,
 }
 
 struct JoinedGroup {
     interface: String,
-    /// Index of the interface on which the group is joined; 0 while the interface does not exist.
+    /// Index of the interface on which the group is joined; 0 while the group is not joined.
     index: u32,
+    /// Time of the next check of the interface.
     check_at: Instant,
-    /// The last reported problem: each problem is reported once.
+    /// The present problem, which is already reported.
     problem: Option<String>,
 }
 
@@ -44,19 +46,19 @@ impl Listener {
                 address.ip()
             )));
         }
-        let index = super::interface(interface)?;
-        let inbox = UdpReceiver::open(address, index, POLL_TIMEOUT)
+        let index = super::interface_index(interface)?;
+        let socket = UdpReceiver::open(address, index, POLL_TIMEOUT)
             .map_err(|error| Failure::failed(format!("{address}: {error}")))?;
-        let joined = interface.map(|interface| JoinedGroup {
+        let joined_group = interface.map(|interface| JoinedGroup {
             interface: interface.to_owned(),
             index,
             check_at: Instant::now() + INTERFACE_CHECK_INTERVAL,
             problem: None,
         });
         Ok(Self {
-            inbox,
+            socket,
             address,
-            group: joined,
+            joined_group,
             filter: FloodFilter::Detached,
             filter_reports: FilterReports::default(),
         })
@@ -64,48 +66,56 @@ impl Listener {
 
     /// Size of the receive buffer, bytes.
     pub fn buffer_bytes(&self) -> usize {
-        self.inbox.buffer_bytes()
+        self.socket.buffer_bytes()
     }
 
-    /// Counts the datagrams that the kernel dropped while a filter was attached, for the service's next report. Returns the number of all
-    /// other datagrams that the kernel dropped.
+    /// Counts the datagrams that the kernel dropped while a filter was attached, for the service's next report. Returns
+    /// the number of all other datagrams that the kernel dropped.
     pub fn count_drops(&mut self, service: &mut Service) -> Result<u64, Failure> {
-        service.count_filtered(&mut self.inbox).map_err(Failure::failed)?;
-        self.inbox.dropped().map_err(Failure::failed)
+        service
+            .count_filtered(&mut self.socket)
+            .map_err(Failure::failed)?;
+        self.socket.dropped().map_err(Failure::failed)
     }
 
     /// Updates the flood filter, and reports changes.
-    pub fn filter(&mut self, service: &mut Service, outputs: &Outputs) -> Result<(), Failure> {
+    pub fn update_filter(&mut self, service: &mut Service, outputs: &Outputs) -> Result<(), Failure> {
         let change = service
-            .update_flood_filter(&mut self.inbox)
+            .update_flood_filter(&mut self.socket)
             .map_err(Failure::failed)?;
-        if let Some(change) = change {
-            self.filter = change;
+        if let Some(filter) = change {
+            self.filter = filter;
         }
         self.filter_reports.report(&self.filter, outputs);
         Ok(())
     }
 
     /// The local address of the socket.
-    pub fn bound(&self) -> Result<SocketAddr, Failure> {
-        self.inbox.address().map_err(Failure::failed)
+    pub fn local_address(&self) -> Result<SocketAddr, Failure> {
+        self.socket.address().map_err(Failure::failed)
     }
 
-    /// Waits for datagrams, at most for [`POLL_TIMEOUT`], and passes each to `each`. The kernel drops the membership when an interface is
-    /// removed, without an error: the group is joined again on a new interface of the same name.
-    pub fn receive(&mut self, outputs: &Outputs, each: impl FnMut(Datagram<'_>)) -> Result<(), Failure> {
-        if let Some(joined) = &mut self.group
-            && joined.check_at <= Instant::now()
+    /// Waits for datagrams, at most for [`POLL_TIMEOUT`], and passes each datagram to `on_datagram`.
+    ///
+    /// When an interface is removed, the kernel drops the membership without an error. This function joins the group
+    /// again on a new interface of the same name.
+    pub fn receive(
+        &mut self,
+        outputs: &Outputs,
+        on_datagram: impl FnMut(Datagram<'_>),
+    ) -> Result<(), Failure> {
+        if let Some(group) = &mut self.joined_group
+            && group.check_at <= Instant::now()
         {
-            joined.check_at = Instant::now() + INTERFACE_CHECK_INTERVAL;
-            if let Some(inbox) = joined.rejoin_if_changed(self.address, outputs) {
-                self.inbox.replace(inbox).map_err(Failure::failed)?;
-                // The service must first learn that the new socket has no filter.
+            group.check_at = Instant::now() + INTERFACE_CHECK_INTERVAL;
+            if let Some(socket) = group.rejoin_if_changed(self.address, outputs) {
+                self.socket.replace(socket).map_err(Failure::failed)?;
+                // Before the first datagram, the caller must update the flood filter: the new socket has no filter.
                 return Ok(());
             }
         }
-        let received = self.inbox.receive(each);
-        received.map_err(|error| Failure::failed(format!("{}: {error}", self.address)))?;
+        let result = self.socket.receive(on_datagram);
+        result.map_err(|error| Failure::failed(format!("{}: {error}", self.address)))?;
         Ok(())
     }
 }
@@ -113,14 +123,15 @@ impl Listener {
 /// Reports of the flood filter.
 #[derive(Default)]
 struct FilterReports {
-    /// The last reported state. `None`: no filter.
+    /// The latest reported state; `None` without a filter.
     state: Option<&'static str>,
-    /// Time of the last report of each state.
+    /// Time of the latest report of each state.
     reported_at: HashMap<&'static str, Instant>,
 }
 
 impl FilterReports {
-    /// Reports a changed state: the end of a flood at once, and each other state at most once a minute.
+    /// Reports a changed state: the end of a flood immediately, and each other state at most once per
+    /// [`FILTER_REPORT_INTERVAL`].
     fn report(&mut self, filter: &FloodFilter, outputs: &Outputs) {
         let is_end = matches!(filter, FloodFilter::Detached);
         let state = (!is_end).then(|| filter.name());
@@ -135,15 +146,15 @@ impl FilterReports {
             self.reported_at.insert(state, Instant::now());
         }
         self.state = state;
-        let filtering = match filter {
-            FloodFilter::Attached(filtering) => Some(filtering),
+        let attached_filter = match filter {
+            FloodFilter::Attached(attached_filter) => Some(attached_filter),
             _ => None,
         };
         outputs.event(&serde_json::json!({
             "event": "flood_filter",
             "state": filter.name(),
-            "sample_one_in": filtering.map(|filtering| filtering.sample_one_in),
-            "known_senders": filtering.and_then(|filtering| filtering.known_senders),
+            "sample_one_in": attached_filter.map(|attached_filter| attached_filter.sample_one_in),
+            "known_senders": attached_filter.and_then(|attached_filter| attached_filter.known_senders),
             "error": match filter {
                 FloodFilter::Rejected(error) => Some(error.to_string()),
                 _ => None,
@@ -154,7 +165,8 @@ impl FilterReports {
 }
 
 impl JoinedGroup {
-    /// Opens a new socket if the interface has a new index, because the interface was created a second time.
+    /// Opens a new socket if the interface has a new index, which shows that the interface was recreated. Reports new
+    /// problems.
     fn rejoin_if_changed(&mut self, group: SocketAddr, outputs: &Outputs) -> Option<UdpReceiver> {
         let current_index = if_nametoindex(self.interface.as_str());
         if current_index == Ok(self.index) {
@@ -163,19 +175,19 @@ impl JoinedGroup {
         let opened = current_index
             .map_err(std::io::Error::from)
             .and_then(|index| Ok((index, UdpReceiver::open(group, index, POLL_TIMEOUT)?)));
-        let (problem, inbox) = match opened {
-            Ok((index, inbox)) => {
+        let (problem, socket) = match opened {
+            Ok((index, socket)) => {
                 self.index = index;
-                (None, Some(inbox))
+                (None, Some(socket))
             }
             Err(error) => {
                 self.index = 0;
                 (Some(error.to_string()), None)
             }
         };
-        if inbox.is_some() || problem != self.problem {
+        if socket.is_some() || problem != self.problem {
             outputs.event(&serde_json::json!({
-                "event": "interface", "interface": self.interface, "joined": inbox.is_some(), "problem": problem,
+                "event": "interface", "interface": self.interface, "joined": socket.is_some(), "problem": problem,
             }));
             outputs.print(match &problem {
                 None => format!("--interface {}: joined again", self.interface),
@@ -186,6 +198,6 @@ impl JoinedGroup {
             });
         }
         self.problem = problem;
-        inbox
+        socket
     }
 }

@@ -61,7 +61,10 @@ pub fn run(args: &MasksArgs, output: Output) -> Result<(), Failure> {
     output.line(format_args!("{} available", counted(remaining, "mask")))
 }
 
-/// Adds masks to a signer's file, until `check_continue` fails; returns the number of masks in the file.
+/// Adds `count` masks, rounded up to whole blocks, to a signer's file; returns the number of masks in the file.
+///
+/// # Errors
+/// `check_continue` fails, or a mask cannot be created. Masks created so far are in the file.
 pub fn create(
     directory: &SignerDirectory,
     key: &PrivateKey,

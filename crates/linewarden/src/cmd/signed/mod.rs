@@ -61,8 +61,8 @@ pub fn run(command: &SignedCommand) -> Result<(), Failure> {
     }
 }
 
-/// Index of an interface; 0 if none is named, so that the kernel chooses.
-fn interface(name: Option<&str>) -> Result<u32, Failure> {
+/// Returns the index of the named interface; without a name 0, so that the kernel chooses the interface.
+fn interface_index(name: Option<&str>) -> Result<u32, Failure> {
     let Some(name) = name else {
         return Ok(0);
     };

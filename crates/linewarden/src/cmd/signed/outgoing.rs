@@ -1,4 +1,4 @@
-//! Sending signed messages, and counting those that the kernel did not accept.
+//! Sends signed messages, and counts the messages that the kernel did not accept.
 
 use linewarden_cli::failure::Failure;
 use std::io;
@@ -11,35 +11,39 @@ use linewarden_signatures::signing::SignedMessageSink;
 use linewarden_signatures::udp::UdpSender;
 use nix::errno::Errno;
 
-/// Interval at which a missing interface is checked.
-const INTERFACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval between two attempts to open the socket again.
+const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The sender's socket. If the network fails after messages were sent, the messages during the failure are lost, and sending continues. A
-/// permanent failure is an error, and so is a failure before the first message was sent.
+/// The sender's socket.
+///
+/// If the network fails after messages were sent, the messages during the failure are lost, and sending continues. A
+/// permanent failure is an error. Any failure before the first message was sent is an error, too.
 pub struct OutgoingSocket {
-    outbox: RwLock<UdpSender>,
+    socket: RwLock<UdpSender>,
     to: SocketAddr,
     interface: Option<String>,
+    /// Hop limit of multicast datagrams.
     hops: u8,
+    /// Whether the kernel has accepted a message.
     has_sent: AtomicBool,
     unsent: AtomicU64,
-    state: Mutex<State>,
+    errors: Mutex<SendErrors>,
 }
 
 #[derive(Default)]
-struct State {
-    /// A permanent error.
-    problem: Option<io::Error>,
-    /// The present transient error.
-    send_error: Option<Errno>,
-    /// The transient error that was reported last.
+struct SendErrors {
+    /// A permanent error, or an error before the first message was sent.
+    permanent_error: Option<io::Error>,
+    /// The present transient error; `None` if sending works.
+    transient_error: Option<Errno>,
+    /// The latest reported value of `transient_error`.
     reported_error: Option<Errno>,
-    /// Time of the last interface check.
-    checked_at: Option<Instant>,
+    /// Time of the latest attempt to open the socket again.
+    reopened_at: Option<Instant>,
 }
 
 impl OutgoingSocket {
-    /// Opens the socket; for a multicast group with an interface and a hop limit.
+    /// Opens the socket. For a multicast group, sets the interface and the hop limit.
     ///
     /// # Errors
     /// The interface or address does not exist, or an option requires a multicast group.
@@ -54,47 +58,48 @@ impl OutgoingSocket {
             }
         }
         let hops = hops.unwrap_or(1);
-        let index = super::interface(interface.as_deref())?;
-        let outbox =
+        let index = super::interface_index(interface.as_deref())?;
+        let socket =
             UdpSender::open(to, index, hops).map_err(|error| Failure::failed(format!("{to}: {error}")))?;
         Ok(Self {
-            outbox: RwLock::new(outbox),
+            socket: RwLock::new(socket),
             to,
             interface,
             hops,
             has_sent: AtomicBool::new(false),
             unsent: AtomicU64::new(0),
-            state: Mutex::default(),
+            errors: Mutex::default(),
         })
     }
 
-    /// Number of messages that the kernel did not accept, or that were in one batch with such messages.
+    /// Number of messages in the batches that the kernel did not accept completely.
     pub fn unsent(&self) -> u64 {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Opens the socket again while sending fails. Returns a notice if sending has failed or recovered since the last call.
+    /// If sending fails, opens the socket again, at most once per [`REOPEN_INTERVAL`]. Returns a notice if sending has
+    /// failed or recovered since the previous call.
     ///
     /// # Errors
-    /// A permanent failure.
+    /// A permanent failure, or a failure before the first message was sent.
     pub fn check(&self) -> Result<Option<String>, Failure> {
-        let mut state = self.state();
-        if let Some(problem) = state.problem.take() {
-            return Err(Failure::failed(format!("{}: {problem}", self.to)));
+        let mut errors = self.errors();
+        if let Some(error) = errors.permanent_error.take() {
+            return Err(Failure::failed(format!("{}: {error}", self.to)));
         }
-        if state.send_error.is_some()
-            && state
-                .checked_at
-                .is_none_or(|checked_at| checked_at.elapsed() >= INTERFACE_CHECK_INTERVAL)
+        if errors.transient_error.is_some()
+            && errors
+                .reopened_at
+                .is_none_or(|reopened_at| reopened_at.elapsed() >= REOPEN_INTERVAL)
         {
-            state.checked_at = Some(Instant::now());
+            errors.reopened_at = Some(Instant::now());
             self.reopen();
         }
-        if state.send_error == state.reported_error {
+        if errors.transient_error == errors.reported_error {
             return Ok(None);
         }
-        state.reported_error = state.send_error;
-        Ok(Some(match state.send_error {
+        errors.reported_error = errors.transient_error;
+        Ok(Some(match errors.transient_error {
             Some(errno) => format!(
                 "{}: {}; messages are lost until the network recovers",
                 self.to,
@@ -104,45 +109,47 @@ impl OutgoingSocket {
         }))
     }
 
-    /// Opens the socket again: a recreated interface has another index.
+    /// Opens the socket again, because a recreated interface has another index.
     fn reopen(&self) {
-        let opened = super::interface(self.interface.as_deref())
+        let opened = super::interface_index(self.interface.as_deref())
             .ok()
             .and_then(|index| UdpSender::open(self.to, index, self.hops).ok());
-        if let Some(outbox) = opened {
-            *self.outbox.write().unwrap_or_else(PoisonError::into_inner) = outbox;
+        if let Some(socket) = opened {
+            *self.socket.write().unwrap_or_else(PoisonError::into_inner) = socket;
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn errors(&self) -> MutexGuard<'_, SendErrors> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SignedMessageSink for OutgoingSocket {
     fn signed(&self, messages: Vec<Vec<u8>>) {
         let result = self
-            .outbox
+            .socket
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .send(&messages);
         let Err(error) = result else {
             if !messages.is_empty() {
                 self.has_sent.store(true, Ordering::Relaxed);
-                self.state().send_error = None;
+                self.errors().transient_error = None;
             }
             return;
         };
         self.unsent.fetch_add(messages.len() as u64, Ordering::Relaxed);
-        match transient_error(&error) {
-            Some(errno) if self.has_sent.load(Ordering::Relaxed) => self.state().send_error = Some(errno),
-            _ => self.state().problem = Some(error),
+        match to_transient_errno(&error) {
+            Some(errno) if self.has_sent.load(Ordering::Relaxed) => {
+                self.errors().transient_error = Some(errno);
+            }
+            _ => self.errors().permanent_error = Some(error),
         }
     }
 }
 
-/// Transient errors: link down, missing route or interface, full queue.
-fn transient_error(error: &io::Error) -> Option<Errno> {
+/// Returns the number of a transient error: link down, missing route or interface, full queue.
+fn to_transient_errno(error: &io::Error) -> Option<Errno> {
     let errno = Errno::from_raw(error.raw_os_error()?);
     let is_transient = matches!(
         errno,

@@ -1,4 +1,6 @@
-//! Output of a receiver: verified messages, events and notices. A slow reader never blocks the receiver, except for a short time at the end.
+//! Output of a receiver: verified messages, events and notices.
+//!
+//! A slow reader blocks the receiver only for a short time at the end.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::{Output, counted, printable};
@@ -15,7 +17,7 @@ use serde_json::Value;
 
 use super::latency;
 use super::line_writer::LineWriter;
-use super::lines::{BACKLOG_LINES_DEFAULT, Counts, FINAL_FLUSH, LineQueue};
+use super::lines::{BACKLOG_LINES_DEFAULT, Counts, FINAL_FLUSH_TIMEOUT, LineQueue};
 use super::payload;
 
 /// Time limit for writing verified messages at the end.
@@ -26,10 +28,10 @@ pub struct Outputs {
     /// Value of `--out`.
     out: String,
     messages: Arc<LineQueue>,
-    /// Queue of standard output in JSON format. This is the queue `messages` if the messages go to standard output,
-    /// too.
+    /// Queue of standard output; `None` in text format. If messages also go to standard output, `events` and `messages`
+    /// are the same queue.
     events: Option<Arc<LineQueue>>,
-    /// Standard error.
+    /// Queue of standard error.
     error_lines: Arc<LineQueue>,
     /// Number of revocation lists that could not be read.
     pub failed_reloads: u64,
@@ -76,14 +78,14 @@ impl Outputs {
         Arc::<LineQueue>::clone(&self.messages)
     }
 
-    /// Prints an event; JSON format only.
+    /// Prints an event in JSON format; prints nothing in text format.
     pub fn event(&self, event: &Value) {
         if let Some(events) = &self.events {
             events.push(event.to_string().into_bytes());
         }
     }
 
-    /// Prints a notice; text format only.
+    /// Prints a notice in text format; prints nothing in JSON format.
     pub fn print(&self, text: impl Display) {
         if self.events.is_none() {
             self.error_lines.push(printable(&text.to_string()).into_bytes());
@@ -92,44 +94,45 @@ impl Outputs {
 
     /// Prints the counters.
     pub fn report(&self, report: &Report, kernel_drops: u64) {
-        let counts = self.counts(kernel_drops);
-        self.event(&json(report, &counts, "counters"));
-        for line in lines(report, &counts) {
+        let totals = self.totals(kernel_drops);
+        self.event(&json(report, &totals, "counters"));
+        for line in lines(report, &totals) {
             self.print(line);
         }
     }
 
-    /// Writes queued messages, at most for [`DRAIN_TIMEOUT`], and the last counters.
+    /// Waits until the queued messages are written, at most for [`DRAIN_TIMEOUT`]; then prints the final counters.
     ///
     /// # Errors
-    /// Lines were lost.
+    /// Lines were lost, or an internal error occurred.
     pub fn finish(&self, report: &Report, kernel_drops: u64) -> Result<(), Failure> {
         self.messages.drain(Instant::now() + DRAIN_TIMEOUT);
-        let deadline = Instant::now() + FINAL_FLUSH;
-        let counts = self.counts(kernel_drops);
-        let final_report = json(report, &counts, "ended");
+        let deadline = Instant::now() + FINAL_FLUSH_TIMEOUT;
+        let totals = self.totals(kernel_drops);
+        let final_report = json(report, &totals, "ended");
         let written_count = |events: &Arc<LineQueue>| events.counts().written;
-        let before = self.events.as_ref().map(written_count);
+        let written_before = self.events.as_ref().map(written_count);
         self.event(&final_report);
         if self.events.as_ref().is_some_and(|events| !events.drain(deadline))
-            || before.is_some_and(|before| self.events.as_ref().map(written_count) == Some(before))
+            || written_before
+                .is_some_and(|written_before| self.events.as_ref().map(written_count) == Some(written_before))
         {
-            // Standard output was not read: use standard error.
+            // Standard output was not read, so the final counters go to standard error.
             self.error_lines.push(final_report.to_string().into_bytes());
         }
-        for line in lines(report, &counts) {
+        for line in lines(report, &totals) {
             self.print(line);
         }
-        self.error_lines.drain(Instant::now() + FINAL_FLUSH);
+        self.error_lines.drain(Instant::now() + FINAL_FLUSH_TIMEOUT);
         for (fault, count) in internal_faults(report) {
             if count > 0 {
                 return Err(Failure::failed(format!("{}: {fault}", counted(count, "time"))));
             }
         }
-        match self.undelivered_lines(&counts.lines) {
+        match self.undelivered_lines(&totals.lines) {
             0 => Ok(()),
             missing => {
-                let most_frequent = counts.lines.failed.iter().max_by_key(|(_, count)| **count);
+                let most_frequent = totals.lines.failed.iter().max_by_key(|(_, count)| **count);
                 let cause =
                     most_frequent.map_or("no reader, or a reader that was too slow", |(cause, _)| cause);
                 Err(Failure::failed(format!(
@@ -141,7 +144,7 @@ impl Outputs {
         }
     }
 
-    fn counts(&self, kernel_drops: u64) -> Totals {
+    fn totals(&self, kernel_drops: u64) -> Totals {
         Totals {
             kernel_drops,
             lines: self.messages.counts(),
@@ -149,7 +152,7 @@ impl Outputs {
         }
     }
 
-    /// Number of lines that were not delivered. A closed standard output is no error, as in every command.
+    /// Number of lines that were not delivered. A closed standard output is not an error, as in all commands.
     fn undelivered_lines(&self, counts: &Counts) -> u64 {
         let closed_pipe = Errno::EPIPE.desc();
         let failed = counts
@@ -160,7 +163,7 @@ impl Outputs {
     }
 }
 
-/// Counters outside of the service.
+/// Counters that the service's report does not contain.
 struct Totals {
     /// Number of datagrams that the kernel dropped while no flood filter was attached.
     kernel_drops: u64,
@@ -170,7 +173,7 @@ struct Totals {
 }
 
 impl VerifiedMessageSink for LineQueue {
-    /// A message is lost if the queue is full, as with any datagram.
+    /// Queues a message; drops the message if the queue is full.
     fn verified(&self, message: Verified, latency: Span) {
         self.push(to_json(&message, latency).to_string().into_bytes());
     }
@@ -198,7 +201,7 @@ fn internal_faults(report: &Report) -> [(&'static str, u64); 2] {
 }
 
 fn json(report: &Report, totals: &Totals, event: &str) -> serde_json::Value {
-    let outputs = &totals.lines;
+    let line_counts = &totals.lines;
     let refused = report
         .refused
         .iter()
@@ -213,10 +216,10 @@ fn json(report: &Report, totals: &Totals, event: &str) -> serde_json::Value {
         "refused": refused.collect::<std::collections::BTreeMap<_, _>>(),
         "shed": shed.collect::<std::collections::BTreeMap<_, _>>(),
         "outputs": {
-            "written": outputs.written,
-            "dropped": outputs.dropped,
-            "lost": outputs.lost,
-            "failed": outputs.failed,
+            "written": line_counts.written,
+            "dropped": line_counts.dropped,
+            "lost": line_counts.lost,
+            "failed": line_counts.failed,
         },
         "waiting": {
             "immediate": report.engine.waiting.0,
@@ -239,7 +242,7 @@ fn json(report: &Report, totals: &Totals, event: &str) -> serde_json::Value {
     })
 }
 
-/// Queued work, demoted messages and work moved to other lanes.
+/// Returns lines about queued messages, demoted messages and messages that other lanes verified.
 fn work_lines(engine: &Snapshot) -> Vec<String> {
     let (immediate, other) = engine.waiting;
     let mut lines = vec![format!(

@@ -19,19 +19,23 @@ pub enum KindName {
 
 /// Format of input lines.
 pub enum LineFormat {
+    /// The bytes of the payload.
     Text,
+    /// The bytes of the payload as hexadecimal digits.
     Hex,
+    /// A basic safety message as JSON object.
     Bsm,
+    /// Sub-messages of this layout as JSON array.
     Submessages(Layout),
 }
 
 impl LineFormat {
-    /// The line format of a key.
+    /// Returns the line format for a key.
     ///
     /// # Errors
-    /// The key's layout has another kind.
-    pub fn of(key: &PublicKey, kind: Option<KindName>, hex: bool) -> Result<Self, Failure> {
-        let bytes = if hex { Self::Hex } else { Self::Text };
+    /// The key's layout has another kind than `kind`, or `hex` is set for a kind whose lines are JSON.
+    pub fn for_key(key: &PublicKey, kind: Option<KindName>, hex: bool) -> Result<Self, Failure> {
+        let opaque_format = if hex { Self::Hex } else { Self::Text };
         let layout = key.ra().map(linewarden_signatures::ra::RaPublic::layout);
         let kind = kind.map(|kind| match kind {
             KindName::Opaque => PayloadKind::Opaque,
@@ -52,15 +56,15 @@ impl LineFormat {
             ));
         }
         Ok(match kind {
-            None | Some(PayloadKind::Opaque) => bytes,
+            None | Some(PayloadKind::Opaque) => opaque_format,
             Some(PayloadKind::Bsm) => Self::Bsm,
             Some(PayloadKind::Submessages) => {
-                layout.map_or(bytes, |layout| Self::Submessages(layout.clone()))
+                layout.map_or(opaque_format, |layout| Self::Submessages(layout.clone()))
             }
         })
     }
 
-    /// The kind of payload.
+    /// The kind of the payloads.
     pub fn kind(&self) -> PayloadKind {
         match self {
             Self::Text | Self::Hex => PayloadKind::Opaque,
@@ -69,7 +73,7 @@ impl LineFormat {
         }
     }
 
-    /// Whether a line is blank, in a format without empty payloads.
+    /// Whether a line is blank, and this format has no empty payloads.
     pub fn is_blank(&self, line: &[u8]) -> bool {
         matches!(self, Self::Bsm | Self::Submessages(_)) && line.trim_ascii().is_empty()
     }
@@ -86,7 +90,7 @@ impl LineFormat {
                 let message: CoreData = serde_json::from_slice(line).map_err(|error| error.to_string())?;
                 message.encode().to_vec()
             }
-            Self::Submessages(layout) => submessages(layout, line)?,
+            Self::Submessages(layout) => encode_submessages(layout, line)?,
         };
         match payload.len() > PAYLOAD_BYTES_MAX {
             true => Err(format!(
@@ -98,7 +102,8 @@ impl LineFormat {
     }
 }
 
-fn submessages(layout: &Layout, line: &[u8]) -> Result<Vec<u8>, String> {
+/// Encodes a JSON array of sub-messages as a payload.
+fn encode_submessages(layout: &Layout, line: &[u8]) -> Result<Vec<u8>, String> {
     let parts: Vec<Value> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let domains = layout.payload_components();
     if parts.len() != domains.len() {
@@ -117,19 +122,21 @@ fn submessages(layout: &Layout, line: &[u8]) -> Result<Vec<u8>, String> {
                 payload.push(byte.ok_or_else(|| mismatch("a number from 0 to 255"))?);
             }
             Domain::Submessages(texts) => {
-                let number = texts.iter().position(|text| part.as_str() == Some(text));
-                let number = number.ok_or_else(|| mismatch("a sub-message of the layout"))?;
-                // A component with up to 256 texts encodes the index of a text in one byte, otherwise in two; it has at most 2^16 texts.
-                let number = (number as u16).to_be_bytes();
-                payload.extend_from_slice(number.get(usize::from(texts.len() <= 256)..).unwrap_or_default());
+                let text_index = texts.iter().position(|text| part.as_str() == Some(text));
+                let text_index = text_index.ok_or_else(|| mismatch("a sub-message of the layout"))?;
+                // A component has at most 2^16 texts. The index of a text has one byte if the component has up to 256
+                // texts, otherwise two bytes.
+                let encoding = (text_index as u16).to_be_bytes();
+                let skipped_bytes = usize::from(texts.len() <= 256);
+                payload.extend_from_slice(encoding.get(skipped_bytes..).unwrap_or_default());
             }
         }
     }
     Ok(payload)
 }
 
-/// Converts a payload to JSON: the fields of a basic safety message, the texts of sub-messages, or hexadecimal digits and, if the payload is
-/// UTF-8, its text.
+/// Converts a payload to JSON: the fields of a basic safety message, the texts of sub-messages, or hexadecimal digits. If
+/// an opaque payload is UTF-8, the JSON also contains the text.
 pub fn to_json(key: &PublicKey, kind: PayloadKind, payload: &[u8]) -> Value {
     match kind {
         PayloadKind::Bsm => match CoreData::decode(payload) {

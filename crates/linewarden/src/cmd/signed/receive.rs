@@ -29,7 +29,7 @@ use crate::metrics_file::{MetricsFile, Page};
 /// Interval between metrics pages.
 const METRICS_INTERVAL: Duration = Duration::from_secs(15);
 /// Maximum number of signers that are listed as no longer revoked.
-const LISTED_MAX: usize = 1000;
+const LISTED_SIGNERS_MAX: usize = 1000;
 
 /// Arguments of `linewarden signed receive`.
 #[derive(Args, Debug)]
@@ -61,7 +61,8 @@ pub struct ReceiveArgs {
     /// List of revoked signers (path)
     #[arg(long, value_name = "FILE")]
     revoked: Option<PathBuf>,
-    /// Destination of verified messages: - for standard output, a file to append to, udp:ADDRESS:PORT or unix:PATH (one datagram each)
+    /// Destination of verified messages: - for standard output, a file to append to, udp:ADDRESS:PORT or unix:PATH
+    /// (one datagram each)
     #[arg(long, value_name = "WHERE", default_value = "-")]
     out: String,
     /// Maximum number of queued lines; further lines are dropped and counted (integer)
@@ -79,7 +80,8 @@ pub struct ReceiveArgs {
     /// Number of messages that are remembered for replay protection; half of them are divided evenly among the signers (integer)
     #[arg(long, value_name = "COUNT", default_value_t = REPLAY_MEMORY_DEFAULT as u32, value_parser = clap::value_parser!(u32).range(1..))]
     remember: u32,
-    /// Memory for precomputed values of all signers: hashes of RA message parts, multiples of ECDSA and Ed25519 keys (integer, MiB)
+    /// Memory for precomputed values of all signers: hashes of RA message parts, multiples of ECDSA and Ed25519 keys
+    /// (integer, MiB)
     #[arg(long, value_name = "MIB", default_value_t = (KEY_MEMORY_DEFAULT_BYTES >> 20) as u32)]
     key_memory: u32,
     /// Number of processors that verify (integer, default: all but one)
@@ -99,19 +101,19 @@ pub struct ReceiveArgs {
     pub json: bool,
 }
 
-/// Receives messages until a signal stops the receiver.
+/// Receives messages, and prints the counters at the end.
 pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     let signals = Signals::for_service()?;
     let mut listener = Listener::open(args.listen, args.interface.as_deref())?;
     let mut outputs = Outputs::open(&args.out, args.backlog, output)?;
     let receiver = build_receiver(args)?;
     let (signers, revoked) = (receiver.signers().count(), receiver.revoked().len());
-    let (mut service, calibrations) = start(args, receiver, &outputs)?;
+    let (mut service, calibrations) = start_service(args, receiver, &outputs)?;
     for calibration in &calibrations {
         outputs.print(calibration);
     }
     let lanes: Vec<_> = calibrations.iter().map(Calibration::json).collect();
-    let address = listener.bound()?;
+    let address = listener.local_address()?;
     outputs.event(&serde_json::json!({
         "event": "listening",
         "address": address,
@@ -131,7 +133,7 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     }
     let metrics = args.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
     prioritize_receiving_thread();
-    let outcome = receive(
+    let receive_result = receive(
         args,
         &signals,
         &mut listener,
@@ -140,13 +142,14 @@ pub fn run(args: &ReceiveArgs, output: Output) -> Result<(), Failure> {
     );
     let kernel_drops = listener.count_drops(&mut service);
     let report = service.finish().map_err(Failure::failed)?;
-    let outcome = outcome.and(outputs.finish(&report, kernel_drops?));
-    if outcome.is_err() {
+    let result = receive_result.and(outputs.finish(&report, kernel_drops?));
+    if result.is_err() {
         lines::exit_soon();
     }
-    outcome
+    result
 }
 
+/// Receives messages until a signal stops the receiver, or until `--count` messages are verified.
 fn receive(
     args: &ReceiveArgs,
     signals: &Signals,
@@ -154,11 +157,11 @@ fn receive(
     service: &mut Service,
     (outputs, metrics): (&mut Outputs, Option<MetricsFile>),
 ) -> Result<(), Failure> {
-    let mut metrics_at = Instant::now();
+    let mut next_metrics_at = Instant::now();
     loop {
         listener.receive(outputs, |datagram| service.enqueue(&datagram))?;
         service.submit().map_err(Failure::failed)?;
-        listener.filter(service, outputs)?;
+        listener.update_filter(service, outputs)?;
         match signals.wait(Duration::ZERO)? {
             Some(SignalRequest::Stop) => return Ok(()),
             Some(SignalRequest::Reload) => reload(args, service, outputs),
@@ -169,8 +172,8 @@ fn receive(
             }
             None => {}
         }
-        if let Some(metrics) = metrics.as_ref().filter(|_| metrics_at <= Instant::now()) {
-            metrics_at = Instant::now() + METRICS_INTERVAL;
+        if let Some(metrics) = metrics.as_ref().filter(|_| next_metrics_at <= Instant::now()) {
+            next_metrics_at = Instant::now() + METRICS_INTERVAL;
             let kernel_drops = listener.count_drops(service)?;
             let report = service.report().map_err(Failure::failed)?;
             metrics.submit(metrics_page(&report, kernel_drops));
@@ -227,24 +230,24 @@ fn build_receiver(args: &ReceiveArgs) -> Result<Receiver, Failure> {
         age_ms_max: args.age_ms_max,
         ahead_ms_max: args.ahead_ms_max,
     };
-    let replays = ReplayMemory::new(window, args.remember as usize, random()?).accept_since(clock());
+    let replays = ReplayMemory::new(window, args.remember as usize, random_bytes()?).accept_since(clock());
     let receiver = Receiver::new(signers, revoked, window, replays).with_p256_low_s(args.p256_low_s);
     receiver.set_key_memory((args.key_memory as usize) << 20);
     Ok(receiver)
 }
 
 /// Measures and starts the lanes that verify.
-fn start(
+fn start_service(
     args: &ReceiveArgs,
     receiver: Receiver,
     outputs: &Outputs,
 ) -> Result<(Service, Vec<Calibration>), Failure> {
-    let mut lanes = lanes::processors(args.lanes);
+    let mut lanes = lanes::processor_lanes(args.lanes);
     let (gpus, placement) = lanes::gpu_lanes(args.gpu, &receiver)?;
     lanes.extend(gpus);
-    let samples = Samples::new(&receiver, placement.as_deref(), clock(), random()?);
-    let (lanes, calibrations) = lanes::calibrated(lanes, &samples, args.gpu)?;
-    // A GPU that failed is skipped.
+    let samples = Samples::new(&receiver, placement.as_deref(), clock(), random_bytes()?);
+    let (lanes, calibrations) = lanes::calibrate(lanes, &samples, args.gpu)?;
+    // If all GPUs failed, no key is in GPU memory.
     let placement = placement.filter(|_| {
         let kinds = lanes.iter().map(|(spec, _)| spec.kind);
         kinds.into_iter().any(|kind| kind == LaneKind::Accelerator)
@@ -256,7 +259,7 @@ fn start(
         Lanes { lanes, placement },
         outputs.messages(),
         clock,
-        [random()?, random()?],
+        [random_bytes()?, random_bytes()?],
     );
     Ok((service.map_err(Failure::failed)?, calibrations))
 }
@@ -288,8 +291,9 @@ fn add_signers(signers: &mut Signers, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reloads the list of revoked signers. If the new list is unreadable, the previous list stays in force. Signers that are no longer on the
-/// list are printed, so that an operator notices a truncated list.
+/// Reloads the list of revoked signers. If the new list is unreadable, the previous list stays in force.
+///
+/// Prints the signers that are no longer on the list, so that an operator notices a truncated list.
 fn reload(args: &ReceiveArgs, service: &Service, outputs: &mut Outputs) {
     let Some(path) = &args.revoked else {
         let problem = "nothing to reload: --revoked was not given, and signers are read only at the start";
@@ -310,7 +314,7 @@ fn reload(args: &ReceiveArgs, service: &Service, outputs: &mut Outputs) {
     let unrevoked = service.set_revoked(revoked.clone()).without(&revoked);
     let listed: Vec<String> = unrevoked
         .iter()
-        .take(LISTED_MAX)
+        .take(LISTED_SIGNERS_MAX)
         .map(ToString::to_string)
         .collect();
     outputs.event(&serde_json::json!({
@@ -334,7 +338,7 @@ fn reload(args: &ReceiveArgs, service: &Service, outputs: &mut Outputs) {
     }
 }
 
-fn random<const BYTES: usize>() -> Result<[u8; BYTES], Failure> {
+fn random_bytes<const BYTES: usize>() -> Result<[u8; BYTES], Failure> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).map_err(|error| {
         Failure::failed(format!(

@@ -24,7 +24,7 @@ use linewarden_signatures::signing::{SignedMessageSink, SigningService, SigningS
 use linewarden_signatures::store::MachineId;
 use linewarden_signatures::udp::BATCH;
 
-use super::counters::{self, Counters};
+use super::counters::{CounterPrinter, CounterSnapshot};
 use super::lanes::{self, UseGpu};
 use super::lines;
 use super::next_line::next_line;
@@ -32,7 +32,7 @@ use super::outgoing::OutgoingSocket;
 use super::payload::LineFormat;
 use super::signer_args::SignerArgs;
 
-/// Maximum size of an input file, which is held in memory.
+/// Maximum size in bytes of an input file, which is read into memory.
 const INPUT_BYTES_MAX: u64 = 1 << 30;
 
 /// Arguments of `linewarden signed send`.
@@ -108,37 +108,38 @@ pub fn parse_priority(text: &str) -> Result<Priority, String> {
 /// Signs and sends messages.
 pub fn run(args: &SendArgs, output: Output) -> Result<(), Failure> {
     let signals = Signals::for_stop_and_counters()?;
-    let signer = Arc::new(signer(args)?);
-    let line_format = LineFormat::of(signer.public(), args.kind, args.hex)?;
+    let signer = Arc::new(open_signer(args)?);
+    let line_format = LineFormat::for_key(signer.public(), args.kind, args.hex)?;
     let outgoing = Arc::new(OutgoingSocket::open(args.to, args.interface.clone(), args.hops)?);
     let settings = SigningSettings {
-        lanes: lanes::count(args.lanes),
+        lanes: lanes::processor_count(args.lanes),
         idle_masks: args.idle_masks as usize,
     };
-    let dispatch: Arc<dyn SignedMessageSink> = Arc::<OutgoingSocket>::clone(&outgoing);
+    let sink: Arc<dyn SignedMessageSink> = Arc::<OutgoingSocket>::clone(&outgoing);
     let service = SigningService::start(
         Arc::clone(&signer),
         settings,
         open_gpus(args, &signer)?,
         Box::new(Adaptive::default()),
-        dispatch,
+        sink,
     );
     let mut sender = Sender {
         service: service.map_err(Failure::failed)?,
         signer: Arc::clone(&signer),
-        counters: Counters::start(output)?,
+        counters: CounterPrinter::start(output)?,
         outgoing,
         line_format,
         priority: args.priority,
         payload_bytes: signer.public().ra().map(|ra| ra.layout().payload_bytes()),
         signals,
         pacer: args.rate.map(Pacer::new),
-        timestamps: Timestamps::of(signer.public()),
+        timestamps: Timestamps::for_key(signer.public()),
     };
     let send_result = match (&args.input, args.count) {
         (Some(path), count) => sender.send_file(path, count),
         (None, _) => {
-            // A separate descriptor without the standard library's buffer: the sender waits for input and for signals at the same time.
+            // The sender waits for input and for signals at the same time. For this, a separate descriptor without the
+            // standard library's buffer is necessary.
             let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
             sender.send_lines(&mut BufReader::new(input))
         }
@@ -169,7 +170,7 @@ fn open_gpus(args: &SendArgs, signer: &Signer) -> Result<Vec<GpuLane>, Failure> 
     }
 }
 
-fn signer(args: &SendArgs) -> Result<Signer, Failure> {
+fn open_signer(args: &SendArgs) -> Result<Signer, Failure> {
     let (key, sealing_key) = args.signer.open()?;
     let directory = args.signer.directory();
     let table = directory.table(&key, &sealing_key)?;
@@ -186,7 +187,7 @@ fn signer(args: &SendArgs) -> Result<Signer, Failure> {
 struct Sender {
     service: SigningService,
     signer: Arc<Signer>,
-    counters: Counters,
+    counters: CounterPrinter,
     outgoing: Arc<OutgoingSocket>,
     line_format: LineFormat,
     priority: Priority,
@@ -198,16 +199,16 @@ struct Sender {
 }
 
 impl Sender {
-    /// Sends all lines of a file, once or until `count` messages were sent.
+    /// Sends all lines of a file. With `count`, repeats the lines until `count` messages were sent.
     fn send_file(&mut self, path: &std::path::Path, count: Option<u64>) -> Result<(), Failure> {
         let unreadable = |error: io::Error| Failure::input(format!("{}: {error}", path.display()));
         let file = open_regular(path, OpenOptions::new().read(true)).map_err(unreadable)?;
         let mut reader = BufReader::new(file.take(INPUT_BYTES_MAX + 1));
         let mut payloads = Vec::new();
-        let mut number = 0;
+        let mut line_number = 0;
         while let Some(line) = next_line(&mut reader, unreadable, |_| Ok(true))? {
-            number += 1;
-            payloads.extend(self.payload(&line, number)?);
+            line_number += 1;
+            payloads.extend(self.parse_payload(&line, line_number)?);
         }
         let count = count.unwrap_or(payloads.len() as u64);
         if reader.get_ref().limit() == 0 {
@@ -219,8 +220,8 @@ impl Sender {
         if payloads.is_empty() {
             return Err(Failure::input(format!("{}: file has no lines", path.display())));
         }
-        let repeated = payloads.iter().cycle();
-        for (payload, _) in repeated.zip(0..count) {
+        let repeated_payloads = payloads.iter().cycle();
+        for (payload, _) in repeated_payloads.zip(0..count) {
             self.send(payload)?;
             if self.pacer.as_mut().is_some_and(Pacer::is_slow) {
                 self.counters
@@ -238,10 +239,10 @@ impl Sender {
 
     /// Sends lines as they arrive, until a signal stops the sender; lines that are available together are sent together.
     fn send_lines(&mut self, reader: &mut BufReader<impl io::Read + AsFd>) -> Result<(), Failure> {
-        let mut number = 0;
+        let mut line_number = 0;
         while let Some(line) = next_line(reader, Failure::from, |reader| self.wait_for_line(reader))? {
-            number += 1;
-            if let Some(payload) = self.payload(&line, number)? {
+            line_number += 1;
+            if let Some(payload) = self.parse_payload(&line, line_number)? {
                 self.send(&payload)?;
             }
             let has_more_lines = reader.buffer().contains(&b'\n');
@@ -255,7 +256,7 @@ impl Sender {
         self.flush()
     }
 
-    /// Waits for input; false if a signal stops the sender first.
+    /// Waits for input; returns false if a signal stops the sender before there is input.
     fn wait_for_line(&self, reader: &BufReader<impl io::Read + AsFd>) -> Result<bool, Failure> {
         loop {
             match self.signals.wait_for_input(reader)? {
@@ -281,22 +282,22 @@ impl Sender {
         let snapshot = self.service.snapshot().map_err(Failure::failed)?;
         self.counters.print(
             "counters",
-            &counters::CounterSnapshot {
+            &CounterSnapshot {
                 counts: self.service.counts(),
                 unsent: self.outgoing.unsent(),
                 latencies: &snapshot.latencies,
-                masks: self.signer.masks_in_file(),
+                masks_left: self.signer.masks_in_file(),
             },
         );
         Ok(true)
     }
 
     /// Parses a line; `None` for a blank line that is not an empty payload.
-    fn payload(&self, line: &[u8], number: usize) -> Result<Option<Vec<u8>>, Failure> {
+    fn parse_payload(&self, line: &[u8], line_number: usize) -> Result<Option<Vec<u8>>, Failure> {
         if self.line_format.is_blank(line) {
             return Ok(None);
         }
-        let invalid_line = |problem| Failure::input(format!("line {number}: {problem}"));
+        let invalid_line = |problem| Failure::input(format!("line {line_number}: {problem}"));
         let payload = self.line_format.parse(line).map_err(invalid_line)?;
         match self.payload_bytes {
             Some(bytes) if bytes != payload.len() => Err(invalid_line(format!(
@@ -323,16 +324,16 @@ impl Sender {
             .map_err(Failure::failed)
     }
 
-    /// Returns the present time. If an equal message was signed in the present millisecond, first waits for the next millisecond; the wait is
-    /// limited, because the clock may stop.
+    /// Returns the present time. If an equal message was signed in the present millisecond, first waits for the next
+    /// millisecond. The wait is limited, because the clock may stop.
     fn next_timestamp(&mut self, payload: &[u8]) -> Result<TimeMs, Failure> {
         if let Some(time) = self.timestamps.take(payload)? {
             return Ok(time);
         }
         // Earlier messages are sent before the wait.
         self.flush()?;
-        let begin = Instant::now();
-        while begin.elapsed() < TIMESTAMP_WAIT_MAX {
+        let wait_start = Instant::now();
+        while wait_start.elapsed() < TIMESTAMP_WAIT_MAX {
             std::thread::sleep(Duration::from_micros(100));
             if let Some(time) = self.timestamps.take(payload)? {
                 return Ok(time);
@@ -361,19 +362,22 @@ impl Sender {
     }
 
     /// Waits until all messages are sent, and prints the counters.
+    ///
+    /// # Errors
+    /// A message was not signed or not sent, or the counters were not read.
     fn finish(mut self) -> Result<(), Failure> {
         let (counts, snapshot, problem) = self.service.finish().map_err(Failure::failed)?;
         self.counters.warn_without_masks(counts);
         self.counters.print(
             "ended",
-            &counters::CounterSnapshot {
+            &CounterSnapshot {
                 counts,
                 unsent: self.outgoing.unsent(),
                 latencies: &snapshot.latencies,
-                masks: self.signer.masks_in_file(),
+                masks_left: self.signer.masks_in_file(),
             },
         );
-        let printed = self.counters.finish();
+        let print_result = self.counters.finish();
         if let Some(problem) = problem {
             return Err(Failure::failed(problem));
         }
@@ -385,7 +389,7 @@ impl Sender {
             )));
         }
         match self.outgoing.unsent() {
-            0 => printed,
+            0 => print_result,
             unsent => Err(Failure::failed(format!(
                 "{} not sent while the network failed",
                 counted(unsent, "message")
@@ -396,8 +400,10 @@ impl Sender {
 
 /// The present time of the system clock.
 pub fn now() -> Result<TimeMs, Failure> {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let unix_ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+    let unix_time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let unix_ms = unix_time.map_or(0, |unix_time| {
+        u64::try_from(unix_time.as_millis()).unwrap_or(u64::MAX)
+    });
     let time = TimeMs::from_unix_ms(unix_ms);
     match time.ms() {
         0 => Err(Failure::failed("system time is before 2020: set the clock")),
@@ -408,20 +414,22 @@ pub fn now() -> Result<TimeMs, Failure> {
 /// Time limit for waiting for the next millisecond.
 const TIMESTAMP_WAIT_MAX: Duration = Duration::from_millis(10);
 
-/// Timestamps of messages. With a plain scheme, equal payloads of the same millisecond are the same message, which
-/// receivers accept once; each RA message has its own mask.
+/// Timestamps of messages.
+///
+/// With a plain scheme, equal payloads of the same millisecond are the same message, which receivers accept only one
+/// time. RA messages are never equal, because each RA message has its own mask.
 struct Timestamps {
     is_plain: bool,
-    present: TimeMs,
-    /// Payloads of messages that were signed in the millisecond `present`.
+    latest_ms: TimeMs,
+    /// Payloads of messages that were signed in the millisecond `latest_ms`.
     payloads: HashSet<Vec<u8>>,
 }
 
 impl Timestamps {
-    fn of(signer: &PublicKey) -> Self {
+    fn for_key(key: &PublicKey) -> Self {
         Self {
-            is_plain: signer.ra().is_none(),
-            present: TimeMs::since_2020(0),
+            is_plain: key.ra().is_none(),
+            latest_ms: TimeMs::since_2020(0),
             payloads: HashSet::new(),
         }
     }
@@ -432,19 +440,21 @@ impl Timestamps {
         if !self.is_plain {
             return Ok(Some(time));
         }
-        if time != self.present {
-            self.present = time;
+        if time != self.latest_ms {
+            self.latest_ms = time;
             self.payloads.clear();
         }
         Ok(self.payloads.insert(payload.to_vec()).then_some(time))
     }
 }
 
-/// Paces messages at a constant rate, counted from the first message. After a delay, messages are sent without waits until the rate is
-/// reached again.
+/// Paces messages at a constant rate, counted from the first message.
+///
+/// After a delay, messages are sent without waits, until the number of sent messages is again the rate times the time.
 struct Pacer {
     interval: Duration,
-    next: Option<Instant>,
+    /// Planned time of the next message; `None` before the first message.
+    next_at: Option<Instant>,
     was_slow: bool,
 }
 
@@ -452,23 +462,23 @@ impl Pacer {
     fn new(rate: u64) -> Self {
         Self {
             interval: Duration::from_nanos(1_000_000_000 / rate),
-            next: None,
+            next_at: None,
             was_slow: false,
         }
     }
 
-    /// Whether sending is more than a second late; true only the first time.
+    /// Whether sending is more than a second late. Returns true only one time.
     fn is_slow(&mut self) -> bool {
         let is_slow = self
-            .next
-            .is_some_and(|next| next.elapsed() > Duration::from_secs(1));
+            .next_at
+            .is_some_and(|next_at| next_at.elapsed() > Duration::from_secs(1));
         is_slow && !std::mem::replace(&mut self.was_slow, true)
     }
 
     fn wait(&mut self) {
         let now = Instant::now();
-        let next = self.next.unwrap_or(now);
-        std::thread::sleep(next.saturating_duration_since(now));
-        self.next = Some(next + self.interval);
+        let next_at = self.next_at.unwrap_or(now);
+        std::thread::sleep(next_at.saturating_duration_since(now));
+        self.next_at = Some(next_at + self.interval);
     }
 }

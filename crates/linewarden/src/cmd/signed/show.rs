@@ -53,7 +53,7 @@ pub fn run(args: &ShowArgs, output: Output) -> Result<(), Failure> {
     ];
     if let Some(layout) = layout {
         let payload = format!(
-            "{}, {} bytes, signed as {} components with {} values",
+            "{}, {} bytes, signed as {} components with {} possible values in all",
             layout.kind().name(),
             layout.payload_bytes(),
             layout.components(),
@@ -69,8 +69,8 @@ pub fn run(args: &ShowArgs, output: Output) -> Result<(), Failure> {
     output.fields(&fields)
 }
 
-/// Returns the number of masks left, also while a sender uses the file; or the reason why the masks are unusable. A restored backup is
-/// detected only when a sender opens the file.
+/// Returns the number of masks left, or the reason why the masks are unusable. A sender may use the file at the same time.
+/// A restored backup is detected only when a sender opens the file.
 fn masks_left(directory: &SignerDirectory, key: &PublicKey) -> Result<u64, String> {
     let machine = MachineId::of_this_machine().map_err(|error| error.to_string())?;
     directory

@@ -57,7 +57,8 @@ pub struct AttestArgs {
     /// Content of in-packet evidence
     #[arg(long, value_name = "WHAT", default_value = "default")]
     evidence_content: ContentName,
-    /// File with the secret of packet tags, 32 hexadecimal digits, which the appraiser also needs; switches that share it need different IDs (path)
+    /// File with the secret of packet tags, 32 hexadecimal digits, which the appraiser also needs; switches with
+    /// the same secret need different IDs (path)
     #[arg(long, value_name = "FILE", requires = "switch_id")]
     packet_key: Option<PathBuf>,
     /// Register array to exclude from evidence, such as a packet counter; repeatable (name)
@@ -74,15 +75,15 @@ impl AttestArgs {
         self.switch_id.is_some()
     }
 
-    /// Interval at which memory is compared with the measurement.
-    pub fn rescan_every(&self) -> Option<Duration> {
+    /// Interval at which memory is compared with the measurement; `None` without comparisons.
+    pub fn rescan_interval(&self) -> Option<Duration> {
         let interval_s = self.is_requested().then_some(self.evidence_rescan);
         interval_s
             .filter(|interval_s| *interval_s > 0)
             .map(Duration::from_secs)
     }
 
-    /// Reads the keys, and increments the boot count.
+    /// Reads the keys, increments the boot count, and returns the settings; returns `None` if evidence is not enabled.
     pub fn build(&self, cpu_port: Option<u16>) -> Result<Option<AttestationConfig>, Failure> {
         let (Some(switch), Some(path)) = (self.switch_id, &self.boot_count) else {
             return Ok(None);
@@ -91,8 +92,8 @@ impl AttestArgs {
             Some(key) => Some(evidence_key::read_signer(key, self.evidence_tpm.as_deref())?),
             None => None,
         };
-        let master = self.master()?;
-        let volatile: BTreeSet<String> = self.volatile.iter().cloned().collect();
+        let packet_secret = self.packet_secret()?;
+        let volatile_registers: BTreeSet<String> = self.volatile.iter().cloned().collect();
         // The boot count increments only after all checks, so a refused start does not count.
         let count =
             next_count(path).map_err(|error| Failure::input(format_args!("{}: {error}", path.display())))?;
@@ -104,17 +105,17 @@ impl AttestArgs {
                     port: u32::from(self.evidence_port),
                 },
             },
-            form: match self.evidence_content {
+            format: match self.evidence_content {
                 ContentName::Default => ContentFormat::Default,
                 ContentName::Classic => ContentFormat::Classic,
             },
-            key: master.key(switch, boot_count),
+            key: packet_secret.key(switch, boot_count),
         });
         let settings = EvidenceSettings {
             identity: Identity::new(switch, boot_count),
             in_band,
             cpu_port: cpu_port.map(u32::from),
-            volatile,
+            volatile_registers,
         };
         Ok(Some(AttestationConfig::new(
             settings,
@@ -123,8 +124,8 @@ impl AttestArgs {
         )))
     }
 
-    /// The secret of packet tags; zeros if no tags are created and no secret is given.
-    fn master(&self) -> Result<MasterKey, Failure> {
+    /// Reads the secret of packet tags; returns zeros if the switch creates no tags and no secret is given.
+    fn packet_secret(&self) -> Result<MasterKey, Failure> {
         match (&self.packet_key, self.evidence_in, self.evidence_content) {
             (Some(path), ..) => secret_file::packet_key(path),
             (None, Some(_), ContentName::Default) => Err(Failure::input(

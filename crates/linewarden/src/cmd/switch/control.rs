@@ -27,15 +27,15 @@ use super::tls::ServerTlsArgs;
 /// Default address: the port of simple_switch_grpc, on loopback only.
 pub const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9559);
 /// Maximum number of queued packet-ins, digests and notifications.
-const EVENTS: usize = 4096;
+const EVENTS_MAX: usize = 4096;
 
 /// Options of the P4Runtime server. Each of these options starts the server.
 #[derive(Args, Debug)]
 pub struct ControlArgs {
-    /// Start without a program: drop all packets until a controller installs one (flag)
+    /// Start without a program: drop all packets until a controller installs a program (flag)
     #[arg(long)]
     no_p4: bool,
-    /// P4Info of the program, text format; without it, controllers can only install another program (path)
+    /// P4Info of the program, text format; without P4Info, controllers can only install another program (path)
     #[arg(long, value_name = "FILE", conflicts_with = "no_p4")]
     p4info: Option<PathBuf>,
     /// Address of the P4Runtime server (ADDRESS:PORT) [default: 127.0.0.1:9559]
@@ -76,13 +76,13 @@ pub struct ServerInfo {
     /// P4Runtime device ID.
     pub device_id: u64,
     /// Protection of the connections.
-    pub tls: Tls,
+    pub tls: TlsMode,
 }
 
-/// Protection by TLS.
+/// Protection of the connections by TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Tls {
+pub enum TlsMode {
     /// No TLS.
     None,
     /// TLS with a server certificate.
@@ -91,8 +91,8 @@ pub enum Tls {
     Mutual,
 }
 
-impl Tls {
-    fn of(tls: Option<&ServerTls>) -> Self {
+impl TlsMode {
+    fn of_server(tls: Option<&ServerTls>) -> Self {
         match tls {
             None => Self::None,
             Some(tls) if tls.authenticates_clients() => Self::Mutual,
@@ -109,7 +109,7 @@ impl Tls {
         }
     }
 
-    /// Warns about an address that only the network protects.
+    /// Warns if other machines can connect to the address without a client certificate.
     fn warn_if_exposed(self, address: SocketAddr) {
         let weakness = match self {
             _ if address.ip().is_loopback() => return,
@@ -126,10 +126,10 @@ pub struct ControlServer {
     control: Arc<Control>,
     server: Server,
     device_id: u64,
-    tls: Tls,
+    tls: TlsMode,
 }
 
-/// Installs the program, if there is one, and starts the server.
+/// Installs the program, if there is a program, and starts the server.
 pub fn start(
     args: &ControlArgs,
     attest: &AttestArgs,
@@ -138,7 +138,7 @@ pub fn start(
     ports: &mut PortSet,
 ) -> Result<ControlServer, Failure> {
     let tls = args.tls.read()?;
-    let (sender, receiver) = events(EVENTS);
+    let (sender, receiver) = events(EVENTS_MAX);
     let mut control = Control::new(slot.clone(), settings, Box::new(move || clock.now_us()), sender);
     if let Some(attestation) = attest.build(args.cpu_port)? {
         control = control.with_evidence(attestation);
@@ -149,12 +149,12 @@ pub fn start(
         Some((path, json)) => install(args, &control, settings, path, json)?,
     };
     if let Some(port) = args.cpu_port() {
-        let cpu = control.cpu_port().map_err(Failure::failed)?;
-        ports.add(port, cpu).map_err(Failure::input)?;
+        let cpu_port = control.cpu_port().map_err(Failure::failed)?;
+        ports.add(port, cpu_port).map_err(Failure::input)?;
     }
     let address = args.grpc_server_addr.unwrap_or(ADDRESS);
-    let protection = Tls::of(tls.as_ref());
-    protection.warn_if_exposed(address);
+    let tls_mode = TlsMode::of_server(tls.as_ref());
+    tls_mode.warn_if_exposed(address);
     let device_id = args.device_id.unwrap_or(0);
     let options = Options {
         device_id,
@@ -171,7 +171,7 @@ pub fn start(
         control,
         server,
         device_id,
-        tls: protection,
+        tls: tls_mode,
     })
 }
 
@@ -183,7 +183,7 @@ fn listen_hint(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Installs a program; with the P4Info of the program, controllers can use the program at once.
+/// Installs a program. With `--p4info`, returns the pipeline, which controllers can use immediately.
 fn install(
     args: &ControlArgs,
     control: &Control,
@@ -239,7 +239,7 @@ impl ControlServer {
         Arc::clone(&self.control)
     }
 
-    /// The channel for digests of workers.
+    /// The channel through which worker threads send digests to controllers.
     pub fn digest_channel(&self) -> Arc<ControllerChannel> {
         Arc::clone(self.control.channel())
     }
@@ -250,7 +250,7 @@ impl ControlServer {
     }
 
     /// Address, device ID and protection.
-    pub fn serving(&self) -> ServerInfo {
+    pub fn info(&self) -> ServerInfo {
         ServerInfo {
             p4runtime: self.server.address(),
             device_id: self.device_id,

@@ -31,7 +31,8 @@ pub struct EvidenceArgs {
     /// Output file for the inventory, which `appraise` needs to report entries that differ (path)
     #[arg(long, value_name = "FILE", requires = "out")]
     inventory: Option<PathBuf>,
-    /// --inventory: omit the objects that a gateway changes constantly in the switch: devices, rows (which are keys), and registers (flag)
+    /// --inventory: omit the objects that a gateway changes constantly in the switch: devices, rows (which are
+    /// keys), and registers (flag)
     #[arg(long, requires = "inventory")]
     gateway: bool,
     /// Nonce for the statement (64 hexadecimal digits, default: random)
@@ -66,9 +67,9 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
         .map_err(Failure::failed)?;
     let Some(out) = &args.out else {
         let digests = runtime
-            .block_on(digests(args.grpc_addr, tls.as_ref()))
-            .map_err(|error| failed(&error, &args.tls))?;
-        return show(output, &digests);
+            .block_on(read_digests(args.grpc_addr, tls.as_ref()))
+            .map_err(|error| to_failure(&error, &args.tls))?;
+        return print_digests(output, &digests);
     };
     for path in [Some(out), args.inventory.as_ref()].into_iter().flatten() {
         results::check_new(path, args.force)?;
@@ -88,7 +89,7 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     };
     let response = runtime
         .block_on(request)
-        .map_err(|error| failed(&error, &args.tls))?;
+        .map_err(|error| to_failure(&error, &args.tls))?;
     results::write(out, &response.statement)?;
     if let (Some(path), Some(inventory)) = (&args.inventory, &response.inventory) {
         results::write_private(path, inventory)?;
@@ -99,8 +100,9 @@ pub fn run(args: &EvidenceArgs) -> Result<(), Failure> {
     output.line(format_args!("statement: {}", out.display()))
 }
 
-/// Converts an error to a failure, with advice. If the connection breaks, even during its setup, the switch may have refused the client.
-fn failed(error: &EvidenceClientError, args: &ClientTlsArgs) -> Failure {
+/// Converts an error to a failure, with advice. If a connection cannot be opened or breaks, the switch may have refused
+/// the client.
+fn to_failure(error: &EvidenceClientError, args: &ClientTlsArgs) -> Failure {
     let message = error.to_string();
     match error {
         EvidenceClientError::Unreachable(_) if message.contains("refused") => {
@@ -108,7 +110,7 @@ fn failed(error: &EvidenceClientError, args: &ClientTlsArgs) -> Failure {
         }
         EvidenceClientError::Unreachable(_) if message.contains("invalid peer certificate") => {
             Failure::failed(format_args!(
-                "{error}; the switch's certificate must be of the CA of --ca, and for its address or --domain"
+                "{error}; the switch's certificate must be of the CA of --ca, and for the switch's address or --domain"
             ))
         }
         EvidenceClientError::Unreachable(_) | EvidenceClientError::ConnectionLost(_) => {
@@ -118,11 +120,11 @@ fn failed(error: &EvidenceClientError, args: &ClientTlsArgs) -> Failure {
     }
 }
 
-async fn digests(address: SocketAddr, tls: Option<&ClientTls>) -> Result<Digests, EvidenceClientError> {
+async fn read_digests(address: SocketAddr, tls: Option<&ClientTls>) -> Result<Digests, EvidenceClientError> {
     Client::connect(address, tls).await?.digests().await
 }
 
-fn show(output: Output, digests: &Digests) -> Result<(), Failure> {
+fn print_digests(output: Output, digests: &Digests) -> Result<(), Failure> {
     let report = DigestOutput {
         switch_id: digests.switch_id,
         boot_count: digests.boot_count,

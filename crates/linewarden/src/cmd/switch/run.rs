@@ -22,8 +22,8 @@ use super::attest::AttestArgs;
 use super::control::{self, ControlArgs};
 use super::simple_switch::SimpleSwitchArgs;
 
-/// Interval at which a stop request is checked.
-const STOP_WAIT: Duration = Duration::from_millis(200);
+/// Interval at which stop requests are checked.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How packets are read from interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -47,7 +47,8 @@ pub struct RunArgs {
     /// Port number and interface; repeatable (PORT@INTERFACE)
     #[arg(short = 'i', long = "interface", value_name = "PORT@INTERFACE")]
     interfaces: Vec<PortSpec>,
-    /// Use capture files instead of interfaces: read INTERFACE_in.pcap after this delay and write INTERFACE_out.pcap (integer, seconds)
+    /// Use capture files instead of interfaces: read INTERFACE_in.pcap after this delay and write
+    /// INTERFACE_out.pcap (integer, seconds)
     #[arg(long, value_name = "SECONDS")]
     use_files: Option<u64>,
     /// How packets are read from interfaces
@@ -83,10 +84,15 @@ struct PortReport {
 #[derive(Serialize)]
 struct Report {
     ports: Vec<PortReport>,
+    /// Number of packets that the program dropped.
     dropped: u64,
+    /// Number of packets that exceeded the step, pass or copy limit.
     circles: u64,
+    /// Number of packets with a failed assertion.
     assertions: u64,
+    /// Number of packets that were dropped because a queue was full or no queue had their priority.
     queue_full: u64,
+    /// Number of digests that the program emitted.
     digests: u64,
     /// Number of packet-ins, digests and notifications that the server did not accept in time.
     events_lost: u64,
@@ -104,16 +110,16 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         drop_port: args.drop_port,
         priority_queues: args.priority_queues,
     };
-    let program = args.program.as_deref().map(read).transpose()?;
-    let mut ports = open(args)?;
+    let program = args.program.as_deref().map(read_program).transpose()?;
+    let mut ports = open_ports(args)?;
     let (slot, clock) = (Slot::default(), Clock::start());
     let server = if args.control.is_requested() || args.attest.is_requested() {
-        let run = (&slot, settings, clock);
+        let switch_settings = (&slot, settings, clock);
         Some(control::start(
             &args.control,
             &args.attest,
             program,
-            run,
+            switch_settings,
             &mut ports,
         )?)
     } else {
@@ -145,35 +151,35 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     };
     let mut rescanned_at = Instant::now();
     while !thread.is_finished() {
-        if let (Some(interval), Some(server)) = (args.attest.rescan_every(), &server)
+        if let (Some(interval), Some(server)) = (args.attest.rescan_interval(), &server)
             && rescanned_at.elapsed() >= interval
         {
             server.rescan();
             rescanned_at = Instant::now();
         }
         let has_failed = server.as_ref().is_some_and(control::ControlServer::has_ended);
-        if has_failed || signals.wait(STOP_WAIT)?.is_some() {
+        if has_failed || signals.wait(STOP_CHECK_INTERVAL)?.is_some() {
             stop.store(true, Ordering::Relaxed);
             waker.wake();
         }
     }
     let control = server.as_ref().map(control::ControlServer::control);
-    let stopped = server.map_or(Ok(()), control::ControlServer::stop);
+    let stop_result = server.map_or(Ok(()), control::ControlServer::stop);
     let (mut ports, result) = thread
         .join()
         .map_err(|_| Failure::failed("switch worker thread panicked"))?;
     let events_lost = channel.map_or(0, |channel| channel.lost_events());
     let forged = control.and_then(|control| control.forged_packets());
-    report(args, output, &mut ports, &counters, (events_lost, forged))?;
+    print_report(args, output, &mut ports, &counters, (events_lost, forged))?;
     result.map_err(|error: ServeError| Failure::failed(error))?;
-    stopped
+    stop_result
 }
 
 fn input_failure(path: &Path, reason: &dyn std::fmt::Display) -> Failure {
     Failure::input(format_args!("{}: {reason}", path.display()))
 }
 
-fn read(path: &Path) -> Result<(&Path, Vec<u8>), Failure> {
+fn read_program(path: &Path) -> Result<(&Path, Vec<u8>), Failure> {
     let json = read_bounded(path, PROGRAM_BYTES_MAX).map_err(|error| input_failure(path, &error))?;
     Ok((path, json))
 }
@@ -193,7 +199,7 @@ fn print_start(
     let Some(server) = server else {
         return Ok(());
     };
-    let info = server.serving();
+    let info = server.info();
     output.object(&info)?;
     output.line(format_args!(
         "P4Runtime on {}, {}, device ID {}",
@@ -203,7 +209,7 @@ fn print_start(
     ))
 }
 
-fn open(args: &RunArgs) -> Result<PortSet, Failure> {
+fn open_ports(args: &RunArgs) -> Result<PortSet, Failure> {
     if args.interfaces.is_empty() {
         return Err(Failure::input(
             "no port given: use -i PORT@INTERFACE once or more",
@@ -241,7 +247,8 @@ fn open(args: &RunArgs) -> Result<PortSet, Failure> {
     Ok(set)
 }
 
-/// Checks that each port number and each interface occurs once.
+/// Checks that each port number and each interface occurs only once, and that no interface has the number of the CPU
+/// port. Warns about an interface that has the number of the drop port.
 fn check_ports(args: &RunArgs) -> Result<(), Failure> {
     let mut seen: Vec<&PortSpec> = Vec::new();
     for spec in &args.interfaces {
@@ -267,7 +274,7 @@ fn check_ports(args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn report(
+fn print_report(
     args: &RunArgs,
     output: Output,
     ports: &mut PortSet,

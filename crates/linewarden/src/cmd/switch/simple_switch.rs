@@ -1,5 +1,7 @@
-//! Options of simple_switch and simple_switch_grpc that this program does not implement. Options without effect are accepted, so that
-//! existing command lines work; all other options are refused with an error that names an alternative.
+//! Options of simple_switch and simple_switch_grpc that this program does not implement.
+//!
+//! This program accepts the options that are not necessary here, so that existing command lines work. The program refuses
+//! all other options with an error that names an alternative.
 
 use linewarden_cli::failure::Failure;
 use std::ffi::OsString;
@@ -8,18 +10,18 @@ use clap::error::Result as ClapResult;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-/// Support of an option.
+/// How this program treats an option.
 #[derive(Clone, Copy)]
 enum FlagSupport {
-    /// The behavior is always on.
+    /// Accepted: this program always behaves as with this option.
     Implied,
-    /// Accepted with a warning that it has no effect.
+    /// Accepted with a warning that the option has no effect.
     Ignored,
     /// Refused with an alternative.
     Unsupported(&'static str),
 }
 
-/// Name, whether a value follows, and support.
+/// The name of each option, whether the option has a value, and how this program treats the option.
 const FLAGS: [(&str, bool, FlagSupport); 24] = [
     ("log-console", false, FlagSupport::Implied),
     ("log-flush", false, FlagSupport::Implied),
@@ -83,7 +85,7 @@ const FLAGS: [(&str, bool, FlagSupport); 24] = [
     ),
 ];
 
-/// The options that were given.
+/// Names of the options on the command line.
 #[derive(Debug)]
 pub struct SimpleSwitchArgs(Vec<&'static str>);
 
@@ -114,10 +116,9 @@ impl Args for SimpleSwitchArgs {
 
 impl FromArgMatches for SimpleSwitchArgs {
     fn from_arg_matches(matches: &ArgMatches) -> ClapResult<Self> {
-        let is_given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
-        Ok(Self(
-            FLAGS.iter().map(|(name, ..)| *name).filter(is_given).collect(),
-        ))
+        let is_on_command_line = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let names = FLAGS.iter().map(|(name, ..)| *name);
+        Ok(Self(names.filter(is_on_command_line).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> ClapResult<()> {
@@ -149,7 +150,7 @@ impl SimpleSwitchArgs {
     }
 }
 
-/// Removes the `--` that simple_switch requires before some of its options.
+/// Removes the first `--` from a command line of `switch run`. simple_switch requires `--` before some options.
 pub fn without_separator(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_run = arguments.windows(2).any(|pair| pair == ["switch", "run"]);

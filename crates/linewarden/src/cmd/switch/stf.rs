@@ -42,13 +42,13 @@ struct Outcome<'a> {
 pub fn run(args: &StfArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
     let start = Instant::now();
-    let tests = collect(&args.tests)?;
-    let mut failed = 0u64;
+    let tests = find_tests(&args.tests)?;
+    let mut failed_count = 0u64;
     for path in &tests {
         let error = run_test(path, args.program.as_deref()).err();
         let name = path.display().to_string();
         if let Some(error) = &error {
-            failed += 1;
+            failed_count += 1;
             output.line(format_args!("FAILED {name}\n  {}", error.replace('\n', "\n  ")))?;
         }
         output.object(&Outcome {
@@ -59,22 +59,22 @@ pub fn run(args: &StfArgs) -> Result<(), Failure> {
     }
     let total = tests.len() as u64;
     output.line(format_args!(
-        "{} in {:.1} s: {} passed, {failed} failed",
+        "{} in {:.1} s: {} passed, {failed_count} failed",
         counted(total, "packet test"),
         start.elapsed().as_secs_f64(),
-        total - failed,
+        total - failed_count,
     ))?;
-    match failed {
+    match failed_count {
         0 => Ok(()),
         _ => Err(Failure::failed(format_args!(
             "{} failed",
-            counted(failed, "packet test")
+            counted(failed_count, "packet test")
         ))),
     }
 }
 
-/// The tests, sorted by name.
-fn collect(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+/// Returns the tests in the order of `paths`. The tests of a directory are sorted by name.
+fn find_tests(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut tests = Vec::new();
     for path in paths {
         if !path.is_dir() {
@@ -111,7 +111,8 @@ fn run_test(path: &Path, program: Option<&Path>) -> Result<(), String> {
     runner::run(&json, &test).map_err(|error| error.to_string())
 }
 
-/// Finds the compiled program of a test: of all prefixes of the test's name that end at a hyphen, the longest for which a program exists.
+/// Finds the compiled program of a test: first a program with the name of the test. Without a program of this name, removes
+/// the part of the name after the last hyphen, and searches again.
 fn find_program(test: &Path) -> Option<PathBuf> {
     let directory = test.parent()?;
     let mut directories = vec![directory.to_path_buf(), directory.join("compiled")];

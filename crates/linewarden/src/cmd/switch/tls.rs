@@ -72,7 +72,7 @@ impl ClientTlsArgs {
     /// The client's TLS settings; `None` without TLS.
     ///
     /// # Errors
-    /// As [`ServerTlsArgs::read`], or the name is invalid.
+    /// As [`ServerTlsArgs::read`], or the name of `--domain` is invalid.
     pub fn read(&self) -> Result<Option<ClientTls>, Failure> {
         let Some(ca) = &self.ca else { return Ok(None) };
         let mut tls = ClientTls::new(&read_certificates(ca)?).map_err(|error| file_failure(ca, &error))?;
@@ -86,7 +86,7 @@ impl ClientTlsArgs {
         Ok(Some(tls))
     }
 
-    /// Advice for the case that the switch closes the connection.
+    /// Returns advice for the case that the switch closes the connection.
     pub fn hint(&self) -> &'static str {
         match (&self.ca, &self.cert) {
             (None, _) => "if the switch requires TLS, use --ca",

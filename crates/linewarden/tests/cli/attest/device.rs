@@ -5,16 +5,17 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use linewarden_measurement::configuration::Configuration;
 
-use super::tpm::log_of;
+use super::tpm::log_with_event;
 use super::*;
 
-/// As [`configured_with`], with the field `key`.
-fn configured(site: &Site, fields: &str) {
-    configured_with(site, &format!("key = \"attest.key\"\n{fields}"));
+/// Same as [`write_config`], with the additional field `key`.
+fn write_config_with_key(site: &Site, fields: &str) {
+    write_config(site, &format!("key = \"attest.key\"\n{fields}"));
 }
 
-/// Writes an agent's configuration; `[attest]` has the field `files`, with a file of the site and a missing one, and these fields.
-fn configured_with(site: &Site, fields: &str) {
+/// Writes `a.toml`, an agent's configuration. Its section `[attest]` has `fields` and the field `files`, which names an existing
+/// file and a missing file.
+fn write_config(site: &Site, fields: &str) {
     site.write("sensord", "first");
     let measured = site.path("sensord");
     let measured = measured.display();
@@ -30,7 +31,7 @@ fn configured_with(site: &Site, fields: &str) {
 #[test]
 fn measure_prints_the_reference_value_and_needs_no_key() {
     let site = Site::empty();
-    configured_with(&site, "");
+    write_config(&site, "");
     let report = site.run("check a.toml").refused(2);
     assert!(report.contains("attest.key: is missing"), "{report}");
     let output = site.run("attest measure --config a.toml --out v1");
@@ -63,19 +64,19 @@ fn measure_prints_the_reference_value_and_needs_no_key() {
 }
 
 #[test]
-fn mistakes_in_the_section_are_reported_with_their_positions() {
+fn mistakes_in_the_attest_section_are_reported_with_their_positions() {
     let site = Site::empty();
-    configured(&site, "pcrs = [0]\n");
+    write_config_with_key(&site, "pcrs = [0]\n");
     let report = site.run("attest measure --config a.toml").refused(2);
     assert!(
         report.contains("a.toml:11:1: attest.pcrs: requires `tpm`"),
         "{report}"
     );
     assert_eq!(site.run("check a.toml").refused(2), report);
-    configured(&site, "port = 20550\n");
+    write_config_with_key(&site, "port = 20550\n");
     let report = site.run("check a.toml").refused(2);
     assert!(report.contains("a.toml:11:1: attest.port: 20550"), "{report}");
-    configured(&site, "quote = 1\n");
+    write_config_with_key(&site, "quote = 1\n");
     let report = site.run("check a.toml").refused(2);
     assert!(report.contains("did you mean `quote_every`?"), "{report}");
     let text = fs::read_to_string(site.path("a.toml")).unwrap();
@@ -85,9 +86,9 @@ fn mistakes_in_the_section_are_reported_with_their_positions() {
     assert!(report.contains("attest: is missing"), "{report}");
 }
 
-/// `check`, `agent` and the commands for operators end with the same code if other users can read a key.
+/// `check` and `agent` end with exit code 4 if other users can read a key.
 #[test]
-fn a_key_that_others_can_read_ends_with_the_code_for_it() {
+fn a_key_that_other_users_can_read_causes_exit_code_4() {
     let site = Site::attesting(1);
     site.on_registry("attest enroll d1 --group pumps --software --key-out devices/k")
         .ok();
@@ -114,7 +115,7 @@ fn a_key_that_others_can_read_ends_with_the_code_for_it() {
 #[test]
 fn missing_requirements_of_the_machine_are_reported_with_the_field() {
     let site = Site::empty();
-    configured(&site, "");
+    write_config_with_key(&site, "");
     let report = site.run("check --machine a.toml").refused(2);
     assert!(report.contains("attest.key: "), "{report}");
     site.write("attest.key", &"ab".repeat(32));
@@ -124,15 +125,15 @@ fn missing_requirements_of_the_machine_are_reported_with_the_field() {
     assert!(report.contains("mode 0640"), "{report}");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     let report = site.run("check --machine a.toml").refused(2);
-    // The test's directory may be in a directory of which the service has a private instance.
+    // Ignores a possible warning that the service has a private instance of the directory above the test's directory.
     let errors = report.lines().filter(|line| !line.starts_with("warning: "));
     assert_eq!(
         errors.filter(|line| line.contains("attest.")).count(),
         0,
         "{report}"
     );
-    // `check` finds a path that cannot be measured, before the device misses rounds. Reading a process's memory from its
-    // beginning fails for root too.
+    // `check` finds a path that cannot be measured before the device misses rounds. Reading /proc/self/mem at offset 0 fails
+    // even for root.
     let text = fs::read_to_string(site.path("a.toml")).unwrap();
     site.write(
         "a.toml",
@@ -153,9 +154,9 @@ fn missing_requirements_of_the_machine_are_reported_with_the_field() {
 
 #[cfg(feature = "tpm")]
 #[test]
-fn a_tpm_that_is_not_there_is_named_and_nothing_is_written() {
+fn a_missing_tpm_is_reported_and_no_file_is_written() {
     let site = Site::empty();
-    configured(
+    write_config_with_key(
         &site,
         "tpm = \"swtpm:host=127.0.0.1,port=1\"\nevent_log = \"log.bin\"\n",
     );
@@ -169,7 +170,7 @@ fn a_tpm_that_is_not_there_is_named_and_nothing_is_written() {
         .run("attest identity --config a.toml --out d1.identity")
         .refused(1);
     assert!(report.contains("log.bin: "), "{report}");
-    fs::write(site.path("log.bin"), log_of(b"kernel 1")).unwrap();
+    fs::write(site.path("log.bin"), log_with_event(b"kernel 1")).unwrap();
     for arguments in ["identity --out d1.identity", "measure"] {
         let report = site
             .run(&format!("attest {arguments} --config a.toml"))
@@ -191,7 +192,7 @@ fn a_tpm_that_is_not_there_is_named_and_nothing_is_written() {
     for file in ["d1.identity", "d1.answer", "attest.key"] {
         assert!(!site.path(file).exists(), "{file}");
     }
-    configured(&site, "");
+    write_config_with_key(&site, "");
     let report = site.run(command).refused(2);
     assert!(report.contains("attest.tpm: is missing"), "{report}");
 }
@@ -202,10 +203,10 @@ fn check_looks_at_the_tpms_device_file_and_at_the_event_log() {
     let site = Site::empty();
     let check_with = |tpm: &str, log: &[u8]| {
         fs::write(site.path("log.bin"), log).unwrap();
-        configured(&site, &format!("tpm = \"{tpm}\"\nevent_log = \"log.bin\"\n"));
+        write_config_with_key(&site, &format!("tpm = \"{tpm}\"\nevent_log = \"log.bin\"\n"));
         site.run("check --machine a.toml").refused(2)
     };
-    let log = log_of(b"kernel 1");
+    let log = log_with_event(b"kernel 1");
     let valid_report = check_with("device:/dev/null", &log);
     assert!(
         !valid_report.contains("attest.tpm") && !valid_report.contains("attest.event_log"),
@@ -216,9 +217,9 @@ fn check_looks_at_the_tpms_device_file_and_at_the_event_log() {
     for (tpm, cause) in [("none", "No such file"), ("log.bin", "not a device")] {
         let path = site.path(tpm);
         let report = check_with(&format!("device:{}", path.display()), &log);
-        let place = format!("a.toml:11:1: attest.tpm: {}: {cause}", path.display());
+        let expected_error = format!("a.toml:11:1: attest.tpm: {}: {cause}", path.display());
         assert!(
-            report.contains(&place)
+            report.contains(&expected_error)
                 && report.contains("check that there is a TPM, and that this user may open it"),
             "{report}"
         );
@@ -230,8 +231,8 @@ fn check_looks_at_the_tpms_device_file_and_at_the_event_log() {
             "{report}"
         );
     };
-    let empty = check_with("device:/dev/null", b"");
-    assert!(!empty.contains("attest.event_log"), "{empty}");
+    let report = check_with("device:/dev/null", b"");
+    assert!(!report.contains("attest.event_log"), "{report}");
     let truncated = log.split_last().unwrap().1;
     assert_log_rejected(truncated, "the file is truncated, copy it again from the kernel");
 }
@@ -239,7 +240,7 @@ fn check_looks_at_the_tpms_device_file_and_at_the_event_log() {
 #[test]
 fn a_measurement_of_nothing_is_no_reference_value() {
     let site = Site::empty();
-    configured_with(&site, "");
+    write_config(&site, "");
     let text = fs::read_to_string(site.path("a.toml")).unwrap();
     let (without_files, _) = text.split_once("files = ").unwrap();
     site.write("a.toml", without_files);
@@ -270,7 +271,7 @@ fn a_measurement_of_nothing_is_no_reference_value() {
 #[test]
 fn the_error_of_a_missing_software_key_names_the_operators_command() {
     let site = Site::empty();
-    configured(&site, "");
+    write_config_with_key(&site, "");
     let report = site.run("check --machine a.toml").refused(2);
     assert!(
         report.contains(

@@ -14,6 +14,7 @@ fn claim(site: &Site, period: u64, configuration: &Configuration) {
     claim_at(site, period, configuration, super::rounds::now_s());
 }
 
+/// Same as [`claim`], with this time of receipt.
 fn claim_at(site: &Site, period: u64, configuration: &Configuration, at_s: u64) {
     let evidence = Evidence {
         version: Version,
@@ -31,7 +32,7 @@ fn claim_at(site: &Site, period: u64, configuration: &Configuration, at_s: u64) 
 
 fn site() -> Site {
     let site = Site::attesting(1);
-    site.write_configuration("own.conf", &files(&[("/etc/serial", 9)]));
+    site.write_configuration("own.conf", &configuration_of_files(&[("/etc/serial", 9)]));
     site.on_registry("attest enroll d1 --group pumps --software --key-out k --overlay own.conf")
         .ok();
     site.with_registry(async |registry| {
@@ -45,7 +46,7 @@ fn site() -> Site {
 #[test]
 fn differences_are_reported_by_path() {
     let site = site();
-    let expected = files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
+    let expected = configuration_of_files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
     let text = site.on_registry("attest explain d1").ok();
     assert!(
         text.contains(&format!("expected     {} (2 paths)", expected.hash()))
@@ -62,7 +63,7 @@ fn differences_are_reported_by_path() {
         "{text}"
     );
 
-    let other = files(&[("/usr/bin/sensord", 2), ("/etc/serial", 9), ("/usr/bin/miner", 3)]);
+    let other = configuration_of_files(&[("/usr/bin/sensord", 2), ("/etc/serial", 9), ("/usr/bin/miner", 3)]);
     claim(&site, 1, &other);
     let text = site.on_registry("attest explain d1").ok();
     let (_, differs) = text
@@ -79,10 +80,10 @@ fn differences_are_reported_by_path() {
     assert_eq!(object["difference"]["files"].as_array().unwrap().len(), 2);
     assert_eq!(object["device"]["state"], "awaiting_first_round");
 
-    // The roll-out is not a difference.
+    // A configuration that equals the roll-out is not reported as a difference.
     site.write_configuration(
         "new.conf",
-        &files(&[("/usr/bin/sensord", 2), ("/usr/bin/miner", 3)]),
+        &configuration_of_files(&[("/usr/bin/sensord", 2), ("/usr/bin/miner", 3)]),
     );
     site.on_registry("attest group roll-out pumps --reference new.conf --for 3600")
         .ok();
@@ -93,9 +94,9 @@ fn differences_are_reported_by_path() {
     );
 }
 
-/// A claim from before the last proof does not describe the present configuration.
+/// A claim that is older than the latest proof does not describe the present configuration.
 #[test]
-fn a_difference_from_before_the_last_proof_is_not_shown() {
+fn differences_of_a_claim_older_than_the_latest_proof_are_not_shown() {
     let site = site();
     claim(&site, 1, &configuration(2));
     let text = site.on_registry("attest explain d1").ok();
@@ -108,7 +109,7 @@ fn a_difference_from_before_the_last_proof_is_not_shown() {
         false
     );
     site.with_registry(async |registry| {
-        super::rounds::record(registry, &[DEVICE], 1, super::rounds::now_s() + 1).await;
+        super::rounds::record_round(registry, &[DEVICE], 1, super::rounds::now_s() + 1).await;
     });
     let text = site.on_registry("attest explain d1").ok();
     assert!(
@@ -122,11 +123,11 @@ fn a_difference_from_before_the_last_proof_is_not_shown() {
     );
 }
 
-/// A restarted device that cannot prove its configuration cannot send evidence either: quarantine allows no session.
+/// A device in quarantine opens no session, so the device cannot send evidence of its present configuration.
 #[test]
 fn evidence_from_before_a_quarantine_or_enrollment_is_outdated() {
     let site = site();
-    let expected = files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
+    let expected = configuration_of_files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
     claim_at(&site, 1, &expected, super::rounds::now_s() - 7_000);
     let text = site.on_registry("attest explain d1").ok();
     assert!(

@@ -1,4 +1,4 @@
-//! Groups, keys in files, removal, and keys that sign.
+//! Groups, software keys, enrollment and removal of devices, and keys that sign attestation results.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -51,7 +51,7 @@ fn a_group_is_made_changed_listed_and_removed() {
         json(&site.on_registry("attest group show pumps --json").ok()),
         group
     );
-    // Defaults fit a short interval.
+    // For a short interval, the defaults of jitter and timeout are shorter.
     let quick_group = json(&site.on_registry("attest group set quick --every 1 --json").ok());
     assert_eq!(
         (
@@ -61,7 +61,7 @@ fn a_group_is_made_changed_listed_and_removed() {
         ),
         (Some(0), Some(500), Some(true))
     );
-    // Defaults follow a changed interval of an existing group in both directions; explicit values stay.
+    // If the interval of an existing group changes, default values are adapted to the new interval. Explicit values remain.
     let policy = |arguments: &str| {
         let updated = json(
             &site
@@ -192,9 +192,9 @@ fn a_roll_out_is_accepted_or_withdrawn() {
     );
 }
 
-/// A reference value that does not fit the overlay of a device is rejected: the device could not be attested.
+/// A reference value that conflicts with the overlay of a device is rejected, because the device could not be attested.
 #[test]
-fn a_reference_value_that_a_device_cannot_be_laid_over_is_refused() {
+fn a_reference_value_that_conflicts_with_the_overlay_of_a_device_is_refused() {
     let site = Site::attesting(1);
     for (name, bank) in [
         ("sha256.conf", HashAlgorithm::Sha256),
@@ -213,7 +213,8 @@ fn a_reference_value_that_a_device_cannot_be_laid_over_is_refused() {
         );
         assert!(error.contains(&expected), "{arguments}: {error}");
     };
-    // A device whose overlay does not fit a running roll-out is not enrolled: the roll-out could not be accepted.
+    // A device with an overlay that conflicts with a running roll-out is not enrolled, because otherwise the operator could
+    // not accept the roll-out.
     site.on_registry("attest group roll-out pumps --reference sha384.conf --for 60")
         .ok();
     let error = site.on_registry(&format!("{enroll} k")).refused(2);
@@ -239,7 +240,7 @@ fn a_reference_value_that_a_device_cannot_be_laid_over_is_refused() {
 #[test]
 fn a_software_key_is_in_its_file_and_in_the_registry() {
     let site = Site::attesting(1);
-    site.write_configuration("own.conf", &files(&[("/etc/serial", 9)]));
+    site.write_configuration("own.conf", &configuration_of_files(&[("/etc/serial", 9)]));
     site.with_registry(async |registry| {
         let period = registry.create_period(Some(Period(6)), [1; 8], 1).await.unwrap();
         registry.start_period(period.number, 1).await.unwrap();
@@ -270,10 +271,13 @@ fn a_software_key_is_in_its_file_and_in_the_registry() {
     let prover = site.with_registry(async |registry| registry.prover(DeviceId(0xd1)).await.unwrap().unwrap());
     assert_eq!(text, format!("{}\n", hex::encode(prover.key.as_bytes())));
     assert_eq!((prover.port, prover.protection), (7000, Protection::Software));
-    assert_eq!(prover.overlay, Some(files(&[("/etc/serial", 9)]).encode()));
-    let home = prover.location.unwrap();
     assert_eq!(
-        (home.gateway.0, home.address.to_string()),
+        prover.overlay,
+        Some(configuration_of_files(&[("/etc/serial", 9)]).encode())
+    );
+    let location = prover.location.unwrap();
+    assert_eq!(
+        (location.gateway.0, location.address.to_string()),
         (5, "192.0.2.7".to_owned())
     );
 
@@ -321,14 +325,18 @@ fn a_device_is_attested_at_another_address_with_its_key() {
         "device 00000000000000d1 is attested at UDP port 7000; while the device has no session, gateway 5 attests it at 192.0.2.7\n"
     );
     site.on_registry("attest move d1 --port 7001").ok();
-    let after = prover();
-    assert_eq!(after.key.as_bytes(), prover_before.key.as_bytes());
+    let prover_after = prover();
+    assert_eq!(prover_after.key.as_bytes(), prover_before.key.as_bytes());
     assert_eq!(
-        (after.port, after.group, after.enrolled_period),
+        (
+            prover_after.port,
+            prover_after.group,
+            prover_after.enrolled_period
+        ),
         (7001, prover_before.group, prover_before.enrolled_period)
     );
-    // Each of the two moves advances the time of enrollment, even if all happen within one second.
-    assert!(after.enrolled_at_s >= prover_before.enrolled_at_s + 2);
+    // Each of the two moves advances the time of enrollment by at least 1 s, even if both moves happen within one second.
+    assert!(prover_after.enrolled_at_s >= prover_before.enrolled_at_s + 2);
     let status = site.status("d1");
     assert_eq!(
         (&status["port"], &status["location"]),
@@ -342,10 +350,10 @@ fn a_device_is_attested_at_another_address_with_its_key() {
 }
 
 #[test]
-fn many_devices_are_enrolled_at_once_or_none() {
+fn several_devices_are_enrolled_together_or_not_at_all() {
     let site = Site::attesting(3);
     let enroll = "attest enroll --group pumps --software --key-dir keys";
-    // An unknown device, or an existing file: no file is created.
+    // If a device is unknown or a key file exists already, no key file is created.
     let error = site.on_registry(&format!("{enroll} d1 d2 d9")).refused(2);
     assert!(error.contains("00000000000000d9 is not enrolled"), "{error}");
     assert!(!site.path("keys").exists());
@@ -356,7 +364,7 @@ fn many_devices_are_enrolled_at_once_or_none() {
         error.contains("00000000000000d3.attest-key already exists"),
         "{error}"
     );
-    assert_eq!(site.names("keys").len(), 1);
+    assert_eq!(site.file_names("keys").len(), 1);
     fs::remove_file(site.path("keys/00000000000000d3.attest-key")).unwrap();
 
     let text = site.on_registry(&format!("{enroll} d1 d2 d3")).ok();
@@ -366,7 +374,7 @@ fn many_devices_are_enrolled_at_once_or_none() {
         "{text}"
     );
     assert_eq!(
-        site.names("keys"),
+        site.file_names("keys"),
         ["d1", "d2", "d3"].map(|id| format!("00000000000000{id}.attest-key"))
     );
     assert_eq!(site.group("pumps")["devices"], 3);
@@ -468,12 +476,12 @@ fn mistakes_in_enrollments_are_reported() {
         ),
         "{error}"
     );
-    // The registry rejects the enrollment after the key file was written: the file is removed.
+    // The registry rejects the enrollment after the command has written the key file. The command then deletes the file.
     let paths: Vec<String> = (0..3_000)
         .map(|number| format!("/etc/a-long-name/{number}"))
         .collect();
     let paths: Vec<(&str, u8)> = paths.iter().map(|path| (path.as_str(), 1)).collect();
-    site.write_configuration("many.conf", &files(&paths));
+    site.write_configuration("many.conf", &configuration_of_files(&paths));
     let error = site
         .on_registry("attest enroll d1 --group pumps --software --key-out k --overlay many.conf")
         .refused(2);
@@ -488,7 +496,7 @@ fn mistakes_in_enrollments_are_reported() {
 }
 
 #[test]
-fn revoked_devices_are_omitted_unless_they_are_named() {
+fn revoked_devices_are_omitted_unless_their_ids_are_given() {
     let site = Site::attesting(2);
     site.on_registry("attest enroll d1 d2 --group pumps --software --key-dir keys")
         .ok();
@@ -503,7 +511,7 @@ fn revoked_devices_are_omitted_unless_they_are_named() {
 }
 
 #[test]
-fn a_key_that_signs_is_made_once_and_shown() {
+fn a_signing_key_is_created_once_and_shown() {
     let site = Site::new();
     let created = site.run("attest key --out results.pem").ok();
     assert_eq!(json(&created)["crv"], "P-256");
@@ -571,7 +579,7 @@ fn an_invalid_signing_key_is_reported_with_its_line() {
 }
 
 #[test]
-fn a_device_that_is_in_no_quarantine_needs_no_reopening() {
+fn releasing_a_device_that_is_not_in_quarantine_changes_nothing() {
     let site = Site::attesting(2);
     site.on_registry("attest enroll d1 --group pumps --software --key-out k")
         .ok();

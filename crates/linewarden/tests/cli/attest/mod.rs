@@ -18,10 +18,11 @@ use super::*;
 
 /// A device's configuration: one program with this content hash.
 fn configuration(content: u8) -> Configuration {
-    files(&[("/usr/bin/sensord", content)])
+    configuration_of_files(&[("/usr/bin/sensord", content)])
 }
 
-fn files(files: &[(&str, u8)]) -> Configuration {
+/// A configuration of files, each with a path and a content hash of 32 equal bytes.
+fn configuration_of_files(files: &[(&str, u8)]) -> Configuration {
     let entry = |(path, content): &(&str, u8)| {
         let entry = FileEntry::File {
             mode: Mode::new(0o755).unwrap(),
@@ -34,7 +35,7 @@ fn files(files: &[(&str, u8)]) -> Configuration {
 }
 
 impl Site {
-    /// A site with this number of devices, d1 and so on, and a group with the reference value of content 1.
+    /// A site with devices d1, d2 and so on, and a group `pumps` with the reference value `configuration(1)`.
     fn attesting(devices: usize) -> Self {
         let site = Self::new();
         for number in 1..=devices {
@@ -53,20 +54,20 @@ impl Site {
         fs::write(self.path(name), configuration.encode()).unwrap();
     }
 
-    /// A group of `attest group list`.
+    /// The line of `attest group list --json` about this group.
     fn group(&self, name: &str) -> serde_json::Value {
         let listed = self.on_registry("attest group list --json").ok();
         let mut groups = listed.lines().map(json);
         groups.find(|group| group["group"] == name).unwrap()
     }
 
-    /// A device of `attest status`.
+    /// The output of `attest status --json` about this device.
     fn status(&self, device: &str) -> serde_json::Value {
         json(&self.on_registry(&format!("attest status {device} --json")).ok())
     }
 
     /// Runs a function on the registry itself.
-    fn with_registry<T>(&self, act: impl AsyncFnOnce(&Registry) -> T) -> T {
+    fn with_registry<T>(&self, action: impl AsyncFnOnce(&Registry) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -74,14 +75,14 @@ impl Site {
         runtime.block_on(async {
             let key = MasterKey::from_file(self.path("master.key")).unwrap();
             let registry = Registry::open(self.path("fleet.registry"), &key).await.unwrap();
-            let result = act(&registry).await;
+            let result = action(&registry).await;
             registry.close().await;
             result
         })
     }
 
-    /// The files in a directory of the site.
-    fn names(&self, directory: &str) -> Vec<String> {
+    /// The sorted names of the files in a directory of the site.
+    fn file_names(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(directory)).unwrap();
         let mut names: Vec<String> = entries
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -1,4 +1,4 @@
-//! Rounds, states and quarantine, with a running gateway and devices that respond.
+//! Attestation rounds, attestation states and quarantine, with a running gateway and devices that respond to requests.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +20,8 @@ use super::*;
 use crate::support::{Process, TEST_TIMEOUT, free_udp_port, linewarden};
 use crate::terminal::at_terminal;
 
-/// The claims of a result that verifies with this public key (RFC 7515, RFC 7517).
-fn verified(jwk: &str, token: &str) -> serde_json::Value {
+/// Verifies the signature of a result with this public key (RFC 7515, RFC 7517) and returns the claims.
+fn verify_result(jwk: &str, token: &str) -> serde_json::Value {
     let bytes = |text: &str| BASE64_URL_SAFE_NO_PAD.decode(text).unwrap();
     let jwk = json(jwk);
     let mut point = vec![4];
@@ -30,19 +30,19 @@ fn verified(jwk: &str, token: &str) -> serde_json::Value {
             .iter()
             .flat_map(|name| bytes(jwk[name].as_str().unwrap())),
     );
-    let (signed, signature) = token.rsplit_once('.').unwrap();
+    let (signed_text, signature) = token.rsplit_once('.').unwrap();
     UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point)
-        .verify(signed.as_bytes(), &bytes(signature))
+        .verify(signed_text.as_bytes(), &bytes(signature))
         .unwrap();
-    let claims = signed.split_once('.').unwrap().1;
+    let claims = signed_text.split_once('.').unwrap().1;
     serde_json::from_slice(&bytes(claims)).unwrap()
 }
 
-/// A device that proves content 1 with the key of its enrollment, without a session.
+/// A device without a session that proves `configuration(1)` with the key from `load_key`.
 struct Device {
     port: u16,
     is_mute: Arc<AtomicBool>,
-    ends: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     key: Arc<Mutex<Option<AttestationKey>>>,
 }
@@ -52,26 +52,26 @@ impl Device {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let port = socket.local_addr().unwrap().port();
-        let (is_mute, ends) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let (is_mute, stop) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let key = Arc::<Mutex<Option<AttestationKey>>>::default();
         let thread = std::thread::spawn({
-            let (is_mute, ends, key) = (Arc::clone(&is_mute), Arc::clone(&ends), Arc::clone(&key));
+            let (is_mute, stop, key) = (Arc::clone(&is_mute), Arc::clone(&stop), Arc::clone(&key));
             move || {
                 let mut prover = Prover::new(device, Period(0));
-                let mut last = None;
+                let mut last_key = None;
                 let mut buffer = [0; 2048];
-                while !ends.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     let Ok((length, from)) = socket.recv_from(&mut buffer) else {
                         continue;
                     };
                     let key = key.lock().unwrap().clone();
                     let bytes = key.as_ref().map(|key| *key.as_bytes());
-                    // Proofs with the previous key are invalid.
-                    if std::mem::replace(&mut last, bytes) != bytes {
+                    // After a change of the key, proofs with the previous key are invalid, so a new prover is necessary.
+                    if std::mem::replace(&mut last_key, bytes) != bytes {
                         prover = Prover::new(device, Period(0));
                     }
                     if let (Some(key), false) = (key, is_mute.load(Ordering::Relaxed)) {
-                        answer(device, &mut prover, &key, &buffer[..length], &socket, from);
+                        respond_to_request(device, &mut prover, &key, &buffer[..length], &socket, from);
                     }
                 }
             }
@@ -79,32 +79,33 @@ impl Device {
         Self {
             port,
             is_mute,
-            ends,
+            stop,
             thread: Some(thread),
             key,
         }
     }
 
-    fn take_key(&self, site: &Site, file: &str) {
+    /// Reads the device's attestation key from a file of the site.
+    fn load_key(&self, site: &Site, file: &str) {
         let text = fs::read_to_string(site.path(file)).unwrap();
         let mut key = [0; 32];
         hex::decode_to_slice(text.trim_end(), &mut key).unwrap();
         *self.key.lock().unwrap() = Some(AttestationKey::from_bytes(key));
     }
 
-    fn is_mute(&self, is_mute: bool) {
+    fn set_mute(&self, is_mute: bool) {
         self.is_mute.store(is_mute, Ordering::Relaxed);
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
     }
 }
 
-fn answer(
+fn respond_to_request(
     device: DeviceId,
     prover: &mut Prover,
     key: &AttestationKey,
@@ -136,13 +137,13 @@ fn answer(
     }
 }
 
-/// A site with devices that respond, and the configuration of a gateway that attests them.
-struct Field {
+/// A site with devices that respond, and with the configuration of a gateway that attests these devices.
+struct AttestationFixture {
     site: Site,
     devices: Vec<Device>,
 }
 
-impl Field {
+impl AttestationFixture {
     /// `policy`: options of `group set`.
     fn new(count: u64, policy: &str) -> Self {
         let site = Site::attesting(count as usize);
@@ -166,7 +167,7 @@ impl Field {
                     device.port
                 ))
                 .ok();
-                device.take_key(&site, &format!("d{number}.key"));
+                device.load_key(&site, &format!("d{number}.key"));
                 device
             })
             .collect();
@@ -176,14 +177,14 @@ impl Field {
     fn serve(&self) -> Process {
         let arguments = "serve --config gateway.toml --json --status-interval 1";
         let gateway = Process::start(linewarden(self.site.directory.path(), arguments));
-        // The first round runs at the start: rounds that a test requests come after it.
+        // The gateway runs a first round at its start. A test requests further rounds after this round.
         gateway.wait_for("first round", |line| {
             line["event"] == "status" && line["attest"]["rounds"].as_u64() > Some(0)
         });
         gateway
     }
 
-    /// Requests a round; returns its line, and the named devices with their states.
+    /// Requests a round. Returns the output line about the round, and the ids and states of the devices in the output.
     fn round(&self) -> (serde_json::Value, Vec<(String, String)>) {
         let output = self.site.on_registry("attest round --wait 60 --json").ok();
         let lines: Vec<serde_json::Value> = output.lines().map(json).collect();
@@ -205,18 +206,20 @@ impl Field {
     }
 }
 
-const SLOW: &str = "--every 3600 --jitter 0 --proof-timeout-ms 500 --missed-limit 2 --window-rounds 3";
+/// Options of `group set` for an interval of 1 h: during a test, rounds run only at the gateway's start and on request.
+const LONG_INTERVAL_POLICY: &str =
+    "--every 3600 --jitter 0 --proof-timeout-ms 500 --missed-limit 2 --window-rounds 3";
 
 #[test]
 fn without_a_gateway_no_round_runs() {
-    let field = Field::new(1, SLOW);
-    let error = field.site.on_registry("attest round --wait 1").refused(1);
+    let fixture = AttestationFixture::new(1, LONG_INTERVAL_POLICY);
+    let error = fixture.site.on_registry("attest round --wait 1").refused(1);
     assert_eq!(
         error,
         "error: no gateway completed a round within 1 second: check that a gateway runs with [attest]\n"
     );
     let arguments = "attest round --wait 2 --registry fleet.registry --key-file master.key";
-    match at_terminal(&field.site, arguments) {
+    match at_terminal(&fixture.site, arguments) {
         None => println!("SKIPPED: there is no script(1)"),
         Some(output) => assert!(
             output.out.contains("waiting for any gateway with group pumps"),
@@ -229,10 +232,10 @@ fn without_a_gateway_no_round_runs() {
 /// Devices that cannot be challenged are not ok. Groups without devices cause no warning.
 #[test]
 fn devices_without_a_reference_value_are_not_reported_as_ok() {
-    let field = Field::new(1, SLOW);
-    let site = &field.site;
+    let fixture = AttestationFixture::new(1, LONG_INTERVAL_POLICY);
+    let site = &fixture.site;
     site.on_registry("attest group set valves").ok();
-    let _gateway = field.serve();
+    let _gateway = fixture.serve();
     let output = site.on_registry("attest round --wait 60");
     assert_eq!(output.err, "", "no warning");
     assert!(output.ok().ends_with("all devices are ok: 1 device\n"));
@@ -255,8 +258,8 @@ fn devices_without_a_reference_value_are_not_reported_as_ok() {
     );
 }
 
-/// Records a round of gateway 5 in which `requested` of these devices were challenged; all are ok.
-pub async fn record(registry: &Registry, devices: &[DeviceId], requested: u32, at_s: u64) {
+/// Records a round of gateway 5 with requests to `requested` devices, and the state ok of `devices`.
+pub async fn record_round(registry: &Registry, devices: &[DeviceId], requested: u32, at_s: u64) {
     let fencing_token = registry.register_gateway(GatewayId(5), at_s).await.unwrap();
     let number = registry
         .reserve_rounds(&fencing_token, 1, 0)
@@ -275,7 +278,7 @@ pub async fn record(registry: &Registry, devices: &[DeviceId], requested: u32, a
         ok: requested,
         late: 0,
         missed: 0,
-        last_verdict_ms: 1,
+        last_proof_ms: 1,
     };
     let appraisal = |device: &DeviceId| Appraisal {
         device: *device,
@@ -311,9 +314,9 @@ fn an_incomplete_round_is_reported() {
     site.on_registry("attest enroll d1 d2 --group pumps --software --key-dir keys")
         .ok();
     let devices = [DeviceId(0xd1), DeviceId(0xd2)];
-    site.with_registry(async |registry| record(registry, &devices, 2, now_s()).await);
+    site.with_registry(async |registry| record_round(registry, &devices, 2, now_s()).await);
     site.on_registry("attest status --fail").ok();
-    site.with_registry(async |registry| record(registry, &[], 1, now_s()).await);
+    site.with_registry(async |registry| record_round(registry, &[], 1, now_s()).await);
     let output = site.on_registry("attest status --fail");
     assert!(
         output.code == 1
@@ -325,7 +328,7 @@ fn an_incomplete_round_is_reported() {
         output.err
     );
     // A record with a time far in the future is stale.
-    site.with_registry(async |registry| record(registry, &devices, 2, now_s() + 9_999).await);
+    site.with_registry(async |registry| record_round(registry, &devices, 2, now_s() + 9_999).await);
     assert_eq!(site.status("d1")["state"], "stale");
 }
 
@@ -350,7 +353,7 @@ fn a_hundred_devices_fit_into_one_result() {
         .map(|id| DeviceId(u64::from_str_radix(id, 16).unwrap()))
         .collect();
     let at_s = now_s();
-    site.with_registry(async |registry| record(registry, &devices, 101, at_s).await);
+    site.with_registry(async |registry| record_round(registry, &devices, 101, at_s).await);
     let tokens_text = site
         .on_registry("attest status --ear --signing-key results.pem --json")
         .ok();
@@ -364,17 +367,17 @@ fn a_hundred_devices_fit_into_one_result() {
             )
         })
         .collect();
-    // An interval of 60 s, a jitter of 5 s, and 2 s to respond: afterwards the state is stale.
+    // A result expires when the state becomes stale. The interval is 60 s, the jitter 5 s, and the timeout 2 s.
     let expires_s = at_s + 2 * 60 + 5 + 4 + 1;
     assert_eq!(tokens, [(100, expires_s), (1, expires_s)]);
 }
 
 #[test]
 fn devices_prove_miss_rounds_are_quarantined_and_released() {
-    let field = Field::new(3, SLOW);
-    let site = &field.site;
-    let _gateway = field.serve();
-    let (round, others) = field.round();
+    let fixture = AttestationFixture::new(3, LONG_INTERVAL_POLICY);
+    let site = &fixture.site;
+    let _gateway = fixture.serve();
+    let (round, listed_devices) = fixture.round();
     assert_eq!(
         (
             round["gateway_id"].as_u64(),
@@ -385,10 +388,10 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
         "{round}"
     );
     assert!(
-        round["last_proof_ms"].as_u64().is_some() && others.is_empty(),
+        round["last_proof_ms"].as_u64().is_some() && listed_devices.is_empty(),
         "{round}"
     );
-    assert_eq!(field.states(), ["ok"; 3]);
+    assert_eq!(fixture.states(), ["ok"; 3]);
     let text = site.on_registry("attest status --fail").ok();
     assert!(
         text.contains("pump2") && text.ends_with("\n3 devices: 3 ok\n"),
@@ -400,11 +403,14 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
         "{text}"
     );
 
-    field.devices[1].is_mute(true);
-    let second = || ("00000000000000d2".to_owned(), "missed".to_owned());
-    let (round, others) = field.round();
-    assert_eq!((round["missed"].as_u64(), others), (Some(1), vec![second()]));
-    assert_eq!(field.states(), ["ok", "missed", "ok"]);
+    fixture.devices[1].set_mute(true);
+    let muted_device = || ("00000000000000d2".to_owned(), "missed".to_owned());
+    let (round, listed_devices) = fixture.round();
+    assert_eq!(
+        (round["missed"].as_u64(), listed_devices),
+        (Some(1), vec![muted_device()])
+    );
+    assert_eq!(fixture.states(), ["ok", "missed", "ok"]);
     let listed = site.on_registry("attest status --state missed --state late").ok();
     assert!(
         listed.contains("pump2")
@@ -420,8 +426,8 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
             && ok_status["last_round"] == round["round"],
         "{ok_status}"
     );
-    let (_, others) = field.round();
-    assert_eq!(others, [(second().0, "quarantined".to_owned())]);
+    let (_, listed_devices) = fixture.round();
+    assert_eq!(listed_devices, [(muted_device().0, "quarantined".to_owned())]);
     let status = site.status("d2");
     assert_eq!(
         (
@@ -459,31 +465,32 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
         json(&site.on_registry("device show d2 --json").ok())["status"],
         "active"
     );
-    assert_eq!(field.states(), ["ok", "missed", "ok"]);
-    field.round();
-    assert_eq!(field.states(), ["ok", "missed", "ok"]);
-    field.round();
-    assert_eq!(field.states(), ["ok", "quarantined", "ok"]);
-    field.devices[1].is_mute(false);
-    field.round();
-    assert_eq!(field.states(), ["ok"; 3], "a proof ends the quarantine");
+    assert_eq!(fixture.states(), ["ok", "missed", "ok"]);
+    fixture.round();
+    assert_eq!(fixture.states(), ["ok", "missed", "ok"]);
+    fixture.round();
+    assert_eq!(fixture.states(), ["ok", "quarantined", "ok"]);
+    fixture.devices[1].set_mute(false);
+    fixture.round();
+    assert_eq!(fixture.states(), ["ok"; 3], "a proof ends the quarantine");
 }
 
-/// Only a proof releases the device, and the device can have no session: the gateway attests it at its previous address.
+/// In quarantine, a device has no session, and only a proof releases the device. The gateway therefore sends requests to the
+/// device's previous address.
 #[test]
 fn a_device_that_is_enrolled_again_in_quarantine_is_attested_and_released_by_its_proof() {
-    let field = Field::new(2, SLOW);
-    let site = &field.site;
-    let device = &field.devices[1];
-    let _gateway = field.serve();
-    field.round();
-    for (file, before) in [("new.key", ""), ("newer.key", "attest delete d2")] {
-        device.is_mute(true);
-        field.round();
-        field.round();
-        assert_eq!(field.states(), ["ok", "quarantined"]);
-        if !before.is_empty() {
-            site.on_registry(before).ok();
+    let fixture = AttestationFixture::new(2, LONG_INTERVAL_POLICY);
+    let site = &fixture.site;
+    let device = &fixture.devices[1];
+    let _gateway = fixture.serve();
+    fixture.round();
+    for (file, earlier_command) in [("new.key", ""), ("newer.key", "attest delete d2")] {
+        device.set_mute(true);
+        fixture.round();
+        fixture.round();
+        assert_eq!(fixture.states(), ["ok", "quarantined"]);
+        if !earlier_command.is_empty() {
+            site.on_registry(earlier_command).ok();
         }
         site.on_registry(&format!(
             "attest enroll d2 --group pumps --software --key-out {file} --port {} --replace",
@@ -498,24 +505,24 @@ fn a_device_that_is_enrolled_again_in_quarantine_is_attested_and_released_by_its
         );
         let pending = site.status("d2")["pending_action"].as_str().unwrap().to_owned();
         assert!(text.contains(&pending), "{pending}");
-        device.is_mute(false);
+        device.set_mute(false);
         // Proofs with the previous key are invalid.
-        field.round();
-        assert_eq!(field.states(), ["ok", "quarantined"]);
-        device.take_key(site, file);
-        field.round();
-        assert_eq!(field.states(), ["ok"; 2], "after {file}");
+        fixture.round();
+        assert_eq!(fixture.states(), ["ok", "quarantined"]);
+        device.load_key(site, file);
+        fixture.round();
+        assert_eq!(fixture.states(), ["ok"; 2], "after {file}");
     }
 }
 
-/// A gateway was killed between the quarantine of a device in the registry and the record of the round.
+/// The registry is in the state after a kill of a gateway: the device is quarantined, but the round is not recorded.
 #[test]
 fn a_proof_releases_a_device_that_another_process_quarantined() {
-    let field = Field::new(2, SLOW);
-    let gateway = field.serve();
-    field.round();
+    let fixture = AttestationFixture::new(2, LONG_INTERVAL_POLICY);
+    let gateway = fixture.serve();
+    fixture.round();
     gateway.terminate();
-    field.site.with_registry(async |registry| {
+    fixture.site.with_registry(async |registry| {
         let device = DeviceId(0xd2);
         let suspect = QuarantineRequest {
             device,
@@ -524,23 +531,23 @@ fn a_proof_releases_a_device_that_another_process_quarantined() {
         };
         registry.quarantine(&[suspect], now_s()).await.unwrap();
     });
-    assert_eq!(field.states(), ["ok", "quarantined"]);
-    let _gateway = field.serve();
-    wait_until("a proof", || field.states() == ["ok", "ok"]);
+    assert_eq!(fixture.states(), ["ok", "quarantined"]);
+    let _gateway = fixture.serve();
+    wait_until("a proof", || fixture.states() == ["ok", "ok"]);
 }
 
 #[test]
 fn devices_without_rounds_are_stale_and_never_affirmed() {
-    let field = Field::new(2, "--every 1 --jitter 0 --proof-timeout-ms 400");
-    let site = &field.site;
-    let gateway = field.serve();
-    field.round();
+    let fixture = AttestationFixture::new(2, "--every 1 --jitter 0 --proof-timeout-ms 400");
+    let site = &fixture.site;
+    let gateway = fixture.serve();
+    fixture.round();
     let signer = site.run("attest key --show results.pem").ok();
     let results = || -> Vec<(String, bool)> {
         let token = site
             .on_registry("attest status --ear --signing-key results.pem")
             .ok();
-        let claims = verified(signer.trim_end(), token.trim_end());
+        let claims = verify_result(signer.trim_end(), token.trim_end());
         let devices = claims["submods"].as_object().unwrap().values();
         let device_status = |device: &serde_json::Value| {
             let status = device["ear_status"].as_str().unwrap().to_owned();
@@ -548,13 +555,13 @@ fn devices_without_rounds_are_stale_and_never_affirmed() {
         };
         devices.map(device_status).collect()
     };
-    let two_devices = |status: &str, claims| vec![(status.to_owned(), claims); 2];
+    let two_devices = |status: &str, has_vector| vec![(status.to_owned(), has_vector); 2];
     wait_until("fresh results", || results() == two_devices("affirming", true));
     let lines = gateway.terminate();
     let mut statuses = lines.iter().filter(|line| line["event"] == "status");
     assert_eq!(statuses.next_back().unwrap()["attest"]["provers"], 2);
 
-    wait_until("stale devices", || field.states() == ["stale", "stale"]);
+    wait_until("stale devices", || fixture.states() == ["stale", "stale"]);
     assert_eq!(results(), two_devices("none", false));
     let text = site.on_registry("attest status").ok();
     assert!(
@@ -563,7 +570,7 @@ fn devices_without_rounds_are_stale_and_never_affirmed() {
     );
     let error = site.on_registry("attest status --fail").refused(1);
     assert!(error.contains("not ok: 2 of 2 devices"), "{error}");
-    // The recorded state is still shown.
+    // `attest explain` also reports the state as stale.
     let text = site.on_registry("attest explain d1").ok();
     assert!(text.contains("stale: last round"), "{text}");
 }
@@ -580,8 +587,8 @@ fn wait_until(condition_name: &str, condition: impl Fn() -> bool) {
 
 #[test]
 fn results_need_a_key() {
-    let field = Field::new(1, SLOW);
-    let site = &field.site;
+    let fixture = AttestationFixture::new(1, LONG_INTERVAL_POLICY);
+    let site = &fixture.site;
     let error = site.on_registry("attest status --ear").refused(2);
     assert!(error.contains("--signing-key"), "{error}");
     let error = site

@@ -1,11 +1,11 @@
-//! Enrollment of a device with an emulated TPM, through files.
+//! Enrollment of a device with an emulated TPM, by exchange of files.
 
 mod boot;
 #[path = "../../../../measurement/tests/common/log.rs"]
-#[allow(dead_code, reason = "it makes more than is needed here")]
+#[allow(dead_code, reason = "these tests use only some of the items")]
 mod log;
 #[path = "../../../../tpm/tests/emulator/swtpm.rs"]
-#[allow(dead_code, reason = "it does more than is needed here")]
+#[allow(dead_code, reason = "these tests use only some of the items")]
 mod swtpm;
 
 use linewarden_measurement::eventlog::EventType;
@@ -28,13 +28,13 @@ use super::*;
 const BANK: HashAlgorithm = HashAlgorithm::Sha256;
 const DEVICE: DeviceId = DeviceId(0xd1);
 
-/// The PCR that a process may extend and reset, and some that were never extended.
+/// PCR 16, which any process can extend and reset, and PCR 0, which is never extended.
 fn selection() -> PcrSelection {
     "0,16".parse().unwrap()
 }
 
 /// A TCG event log in which a boot loader has measured these bytes.
-pub fn log_of(measured: &[u8]) -> Vec<u8> {
+pub fn log_with_event(measured: &[u8]) -> Vec<u8> {
     let mut log = Log::new();
     log.event(16, EventType::EV_IPL, measured, measured);
     log.bytes
@@ -73,16 +73,16 @@ impl TpmFixture {
         Some(fixture)
     }
 
-    /// Resets the PCR and measures a boot.
+    /// Resets PCR 16 and extends it with the digest of `measured`, as a boot would do.
     fn boot(&self, measured: &[u8]) {
         let digest = BANK.digest(&[measured]);
-        let at = self.site.directory.path();
-        self.emulator.tool(at, &["tpm2_pcrreset", "16"]);
+        let directory = self.site.directory.path();
+        self.emulator.tool(directory, &["tpm2_pcrreset", "16"]);
         self.emulator
-            .tool(at, &["tpm2_pcrextend", &format!("16:sha256={digest}")]);
+            .tool(directory, &["tpm2_pcrextend", &format!("16:sha256={digest}")]);
     }
 
-    /// The device's identity, with this log.
+    /// Writes the device's identity, with this event log, to `d1.identity`.
     fn identity(&self, log: Option<Vec<u8>>) -> Identity {
         let identity = self
             .emulator
@@ -97,6 +97,7 @@ impl TpmFixture {
         identity
     }
 
+    /// Runs the operator's first step, which creates an offer to the device.
     fn begin(&self, arguments: &str) -> CommandOutput {
         self.site.on_registry(&format!(
             "attest enroll d1 --group pumps --identity d1.identity --offer d1.offer --pending d1.pending {arguments}"
@@ -111,6 +112,7 @@ impl TpmFixture {
         fs::write(self.site.path("d1.answer"), serde_json::to_vec(&answer).unwrap()).unwrap();
     }
 
+    /// Runs the operator's second step, which reads the device's answer.
     fn finish(&self, arguments: &str) -> CommandOutput {
         self.site.on_registry(&format!(
             "attest enroll d1 --group pumps --answer d1.answer --pending d1.pending {arguments}"
@@ -123,7 +125,7 @@ fn a_device_with_a_tpm_is_enrolled_and_explained() {
     let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    fixture.identity(Some(log_of(b"kernel 1")));
+    fixture.identity(Some(log_with_event(b"kernel 1")));
     let text = fixture.begin("--trust makers").ok();
     assert!(
         text.contains("the TCG event log replays to 2 PCRs with 1 event")
@@ -139,7 +141,7 @@ fn a_device_with_a_tpm_is_enrolled_and_explained() {
     assert!(error.contains("d1.offer already exists"), "{error}");
     fixture.answer();
 
-    // A pending enrollment belongs to one device, and stays until its answer is valid.
+    // A pending enrollment is for one device. Its file remains until the device's answer is valid.
     let error = fixture
         .site
         .on_registry("attest enroll d2 --group pumps --answer d1.answer --pending d1.pending")
@@ -174,8 +176,8 @@ fn a_device_with_a_tpm_is_enrolled_and_explained() {
 }
 
 impl TpmFixture {
-    /// A period that has started.
-    fn period(&self) -> PeriodStart {
+    /// Creates and starts a period.
+    fn start_period(&self) -> PeriodStart {
         self.site.with_registry(async |registry| {
             let period = registry.create_period(None, [1; 8], 1).await.unwrap();
             registry.start_period(period.number, 1).await.unwrap();
@@ -186,7 +188,7 @@ impl TpmFixture {
         })
     }
 
-    /// Sends the device's configuration with a quote of its TPM, as its agent would.
+    /// Stores the device's configuration with a quote of its TPM, as if the agent had sent them. Returns the configuration.
     fn submit_evidence(&self, start: &PeriodStart, log: Vec<u8>) -> Configuration {
         let quoted = self
             .emulator
@@ -215,11 +217,11 @@ impl TpmFixture {
         configuration
     }
 
-    /// Another kernel is reported with the event that differs, signed by the TPM.
+    /// Checks that `attest explain` names the event that differs after the boot of another kernel.
     fn check_explanation(&self) {
         let site = &self.site;
-        let start = self.period();
-        let expected = self.submit_evidence(&start, log_of(b"kernel 1"));
+        let start = self.start_period();
+        let expected = self.submit_evidence(&start, log_with_event(b"kernel 1"));
         site.write_configuration("pumps.conf", &expected);
         site.on_registry("attest group set pumps --reference pumps.conf")
             .ok();
@@ -230,46 +232,48 @@ impl TpmFixture {
             "{text}"
         );
         self.boot(b"kernel 2");
-        self.submit_evidence(&start, log_of(b"kernel 2"));
+        self.submit_evidence(&start, log_with_event(b"kernel 2"));
         let text = site.on_registry("attest explain d1").ok();
         let lines: Vec<&str> = text.lines().collect();
-        let at = lines
+        let pcr_line = lines
             .iter()
             .position(|line| line.starts_with("  PCR 16: "))
             .unwrap();
         assert!(
-            lines[at + 1].contains("was entry 1, PCR 16, EV_IPL") && lines[at + 1].contains("kernel 1"),
+            lines[pcr_line + 1].contains("was entry 1, PCR 16, EV_IPL")
+                && lines[pcr_line + 1].contains("kernel 1"),
             "{text}"
         );
         assert!(
-            lines[at + 2].contains("is entry 1") && lines[at + 2].contains("kernel 2"),
+            lines[pcr_line + 2].contains("is entry 1") && lines[pcr_line + 2].contains("kernel 2"),
             "{text}"
         );
     }
 }
 
-/// A fleet is updated without a second enrollment: the key works with the old kernel, with the new one, and with no other.
+/// The key works with the kernels of the reference value, of the roll-out and of the option `--state`, and with no other
+/// kernel. An update therefore needs no second enrollment.
 #[test]
-fn a_key_works_in_the_boots_of_its_group_and_in_the_named_ones() {
+fn a_key_works_only_in_the_boots_of_its_group_and_of_the_option_state() {
     let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    let state = |fixture: &TpmFixture, kernel: &[u8], file: &str| {
+    let write_boot = |fixture: &TpmFixture, kernel: &[u8], file: &str| {
         fixture.boot(kernel);
         let pcrs = fixture.emulator.open().pcrs(BANK, selection()).unwrap();
         let measured = Configuration::new(pcrs, configuration(1).files().clone()).unwrap();
         fixture.site.write_configuration(file, &measured);
     };
-    state(&fixture, b"kernel 2", "2.conf");
-    state(&fixture, b"kernel 3", "3.conf");
-    state(&fixture, b"kernel 1", "1.conf");
+    write_boot(&fixture, b"kernel 2", "2.conf");
+    write_boot(&fixture, b"kernel 3", "3.conf");
+    write_boot(&fixture, b"kernel 1", "1.conf");
     let run = |fixture: &TpmFixture, arguments: &str| fixture.site.on_registry(arguments).ok();
     run(&fixture, "attest group set pumps --reference 1.conf");
     run(
         &fixture,
         "attest group roll-out pumps --reference 2.conf --for 3600",
     );
-    fixture.identity(Some(log_of(b"kernel 1")));
+    fixture.identity(Some(log_with_event(b"kernel 1")));
     let error = fixture.begin("--trust makers --state pumps.conf").refused(2);
     assert!(error.contains("pumps.conf: has PCRs"), "{error}");
     let text = fixture.begin("--trust makers --state 3.conf --state 1.conf").ok();
@@ -298,7 +302,7 @@ fn a_tpm_without_a_log_of_its_pcrs_is_enrolled_with_a_notice() {
     let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    // No log, as the device's agent sends it; an empty log; and a log with SHA-1 digests only.
+    // No log, an empty log, and a log with SHA-1 digests only.
     let sha1_log = {
         let mut log = Log::empty();
         log.legacy(
@@ -342,18 +346,18 @@ fn a_tpm_without_a_log_of_its_pcrs_is_enrolled_with_a_notice() {
     );
 }
 
-/// Event data that do not match their digest are marked, with the digest, and the enrollment succeeds.
+/// An event with data that do not match the event's digest is marked as unexplained, and the enrollment succeeds.
 #[test]
 fn unexplained_data_are_enrolled_and_explained_by_their_digests() {
     let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    let log_of = |measured: &[u8]| {
+    let log_with_event = |measured: &[u8]| {
         let mut log = Log::new();
         log.event(16, EventType::EV_S_CRTM_VERSION, measured, b"2.3.5");
         log.bytes
     };
-    fixture.identity(Some(log_of(b"kernel 1")));
+    fixture.identity(Some(log_with_event(b"kernel 1")));
     let output = fixture.begin("--trust makers");
     assert!(
         output
@@ -366,13 +370,13 @@ fn unexplained_data_are_enrolled_and_explained_by_their_digests() {
     fixture.answer();
     fixture.finish("").ok();
     let site = &fixture.site;
-    let start = fixture.period();
-    let expected = fixture.submit_evidence(&start, log_of(b"kernel 1"));
+    let start = fixture.start_period();
+    let expected = fixture.submit_evidence(&start, log_with_event(b"kernel 1"));
     site.write_configuration("pumps.conf", &expected);
     site.on_registry("attest group set pumps --reference pumps.conf")
         .ok();
     fixture.boot(b"kernel 2");
-    fixture.submit_evidence(&start, log_of(b"kernel 2"));
+    fixture.submit_evidence(&start, log_with_event(b"kernel 2"));
     let text = site.on_registry("attest explain d1").ok();
     for measured in [&b"kernel 1"[..], b"kernel 2"] {
         let event = format!(
@@ -391,20 +395,23 @@ fn unsuitable_keys_of_a_tpm_are_rejected() {
     let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    let pending_files = |fixture: &TpmFixture| {
-        let names = fixture.site.names(".");
-        let made = names
+    let pending_file_count = |fixture: &TpmFixture| {
+        let names = fixture.site.file_names(".");
+        let offer_files = names
             .iter()
             .filter(|name| name.ends_with(".offer") || name.ends_with(".pending"));
-        made.count()
+        offer_files.count()
     };
     // TCG event logs of another boot, and files that are not TCG event logs.
     for (log, cause) in [
         (
-            Some(log_of(b"kernel 2")),
+            Some(log_with_event(b"kernel 2")),
             "does not replay to the PCRs: PCR 16 does not match: the event log gives",
         ),
-        (Some(log_of(b"kernel 2")), "the last entry of this PCR is 1"),
+        (
+            Some(log_with_event(b"kernel 2")),
+            "the last entry of this PCR is 1",
+        ),
         (Some(b"a log".to_vec()), "invalid TCG event log: "),
     ] {
         fixture.identity(log);
@@ -413,7 +420,7 @@ fn unsuitable_keys_of_a_tpm_are_rejected() {
             error.starts_with("error: d1.identity: ") && error.contains(cause),
             "{cause}: {error}"
         );
-        assert_eq!(pending_files(&fixture), 0);
+        assert_eq!(pending_file_count(&fixture), 0);
     }
     let mut empty = serde_json::to_value(fixture.identity(None)).unwrap();
     empty["pcrs"]["values"] = serde_json::json!({});
@@ -424,7 +431,7 @@ fn unsuitable_keys_of_a_tpm_are_rejected() {
         "{error}"
     );
     // A key without a trusted certificate is rejected, unless the operator pins the key.
-    let identity = fixture.identity(Some(log_of(b"kernel 1")));
+    let identity = fixture.identity(Some(log_with_event(b"kernel 1")));
     let hash =
         EkHash::of_key(&EndorsementKey::new(Public::from_sized(&identity.endorsement_key).unwrap()).unwrap());
     fs::create_dir(fixture.site.path("empty")).unwrap();
@@ -449,11 +456,11 @@ fn unsuitable_keys_of_a_tpm_are_rejected() {
         format!("--pin {wrong_digest} is not the SHA-256 of this endorsement key, which is {hash}");
     assert!(error.contains(&expected), "{error}");
     assert!(!error.contains("is not trusted: its issuer"), "{error}");
-    assert_eq!(pending_files(&fixture), 0);
+    assert_eq!(pending_file_count(&fixture), 0);
 
     fixture.begin(&format!("--pin {hash}")).ok();
     fixture.answer();
-    fixture.rejects_other_files();
+    fixture.assert_other_files_are_rejected();
     // An answer to another offer changes nothing.
     for name in ["d1.offer", "d1.pending"] {
         fs::rename(
@@ -488,15 +495,16 @@ fn unsuitable_keys_of_a_tpm_are_rejected() {
     assert!(text.contains("(pinned)"), "{text}");
     assert!(
         fixture.site.path("d1.pending").exists(),
-        "the pending file of another enrollment"
+        "the file of another pending enrollment remains"
     );
     let error = fixture.begin(&format!("--pin {hash} --replace")).refused(2);
     assert!(error.contains("already exists"), "{error}");
 }
 
 impl TpmFixture {
-    /// A truncated answer, an answer of another version, and other files of the enrollment.
-    fn rejects_other_files(&self) {
+    /// Asserts that the operator's second step rejects a truncated answer, an answer of another version, and other files of the
+    /// enrollment.
+    fn assert_other_files_are_rejected(&self) {
         let answer_bytes = fs::read(self.site.path("d1.answer")).unwrap();
         let mut newer_version: serde_json::Value = serde_json::from_slice(&answer_bytes).unwrap();
         newer_version["version"] = 2.into();

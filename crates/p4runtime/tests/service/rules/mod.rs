@@ -8,10 +8,10 @@ use linewarden_p4runtime::translate::Translator;
 use rejected::{ACL, DEFAULTS, MAC, OTHER_ENTITIES, ROUTES, Rejected, TABLES};
 use v1::update::Type::{self, Delete, Insert, Modify};
 
-fn check(cases: &[Rejected], complete: impl Fn(&str) -> String) {
+fn check(cases: &[Rejected], complete_entity: impl Fn(&str) -> String) {
     let info = info();
     for (kind, entity_text, code, expected) in cases {
-        let update = update(*kind, &complete(entity_text));
+        let update = update(*kind, &complete_entity(entity_text));
         let error = Translator::new(&info)
             .decode_update(&update)
             .expect_err(entity_text);
@@ -24,17 +24,20 @@ fn check(cases: &[Rejected], complete: impl Fn(&str) -> String) {
     }
 }
 
+/// Entry of table `mac` with a valid key and the given fields. `DROP` is replaced by an action.
 fn mac(fields: &str) -> String {
     let fields = fields.replace("DROP", "action { action { action_id: @In.drop@ } }");
     let key = "match { field_id: 1 exact { value: '1' } } match { field_id: 2 exact { value: '1' } }";
     format!("table_entry {{ table_id: @In.mac@ {key} {fields} }}")
 }
 
+/// Entry of table `acl` with a valid exact match and the given fields. `PERMIT` is replaced by an action.
 fn acl(fields: &str) -> String {
     let fields = fields.replace("PERMIT", "action { action { action_id: @In.permit@ } }");
     format!("table_entry {{ table_id: @In.acl@ match {{ field_id: 4 exact {{ value: '1' }} }} {fields} }}")
 }
 
+/// Entry of table `routes` with a valid exact match and the given fields.
 fn routes(fields: &str) -> String {
     format!("table_entry {{ table_id: @In.routes@ match {{ field_id: 1 exact {{ value: '1' }} }} {fields} }}")
 }
@@ -53,7 +56,7 @@ fn entities_that_contradict_the_program_are_rejected() {
     check(OTHER_ENTITIES, str::to_owned);
 }
 
-/// Valid updates, and their canonical form.
+/// Valid updates: type, entity, and the same entity in canonical encoding.
 const CANONICAL: &[(Type, &str, &str)] = &[
     (
         Insert,

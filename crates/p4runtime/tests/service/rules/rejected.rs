@@ -6,6 +6,7 @@ use linewarden_p4runtime::proto::v1::update::Type::{self, Delete, Insert, Modify
 /// Rejected update: type, entity, status code, part of the message.
 pub type Rejected = (Type, &'static str, Code, &'static str);
 
+/// Rejected updates of any table, as complete entities.
 pub const TABLES: &[Rejected] = &[
     (
         Type::Unspecified,
@@ -88,7 +89,7 @@ pub const TABLES: &[Rejected] = &[
     ),
 ];
 
-/// Rejected entries of table `mac` with a valid key.
+/// Rejected entries of table `mac`, without the valid key that the test adds.
 pub const MAC: &[Rejected] = &[
     (Insert, "", Code::InvalidArgument, "new entry requires an action"),
     (Insert, "action {}", Code::InvalidArgument, "action is empty"),
@@ -178,6 +179,7 @@ pub const MAC: &[Rejected] = &[
     ),
 ];
 
+/// Rejected entries of table `acl`, without the valid exact match that the test adds.
 pub const ACL: &[Rejected] = &[
     (Insert, "", Code::InvalidArgument, "priority 0 is invalid"),
     (Insert, "priority: -4", Code::InvalidArgument, "priority -4"),
@@ -243,6 +245,7 @@ pub const ACL: &[Rejected] = &[
     ),
 ];
 
+/// Rejected updates of default and constant entries, as complete entities.
 pub const DEFAULTS: &[Rejected] = &[
     (
         Insert,
@@ -312,6 +315,7 @@ pub const DEFAULTS: &[Rejected] = &[
     ),
 ];
 
+/// Rejected entries of table `routes`, without the valid exact match that the test adds.
 pub const ROUTES: &[Rejected] = &[
     (
         Insert,
@@ -381,6 +385,7 @@ pub const ROUTES: &[Rejected] = &[
     ),
 ];
 
+/// Rejected updates of indirect tables and of entities other than table entries, as complete entities.
 pub const OTHER_ENTITIES: &[Rejected] = &[
     (
         Insert,

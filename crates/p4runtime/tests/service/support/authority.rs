@@ -2,9 +2,10 @@
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// Certificate authority.
+/// Certificate authority for tests.
 pub struct TestAuthority {
     issuer: Issuer<'static, KeyPair>,
+    /// Certificate of the authority in PEM.
     pub pem: String,
 }
 
@@ -18,7 +19,7 @@ impl TestAuthority {
     pub fn new(name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        // Unique names: two authorities with the same name are distinguished only by their signatures.
+        // Each authority of a test needs its own name: only signatures would distinguish authorities with equal names.
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = params.self_signed(&key).unwrap().pem();

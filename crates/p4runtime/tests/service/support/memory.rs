@@ -41,7 +41,8 @@ struct States {
 /// Blocks writes, to test concurrent operations.
 pub struct WriteBlocker {
     blocked: Mutex<bool>,
-    waiting: tokio::sync::Semaphore,
+    /// Has one permit for each write that was blocked.
+    blocked_writes: tokio::sync::Semaphore,
     unblocked: Condvar,
 }
 
@@ -49,7 +50,7 @@ impl WriteBlocker {
     fn new() -> Self {
         Self {
             blocked: Mutex::new(false),
-            waiting: tokio::sync::Semaphore::new(0),
+            blocked_writes: tokio::sync::Semaphore::new(0),
             unblocked: Condvar::new(),
         }
     }
@@ -62,13 +63,13 @@ impl WriteBlocker {
 
     /// Waits until a write is blocked.
     pub async fn wait_for_write(&self) {
-        self.waiting.acquire().await.unwrap().forget();
+        self.blocked_writes.acquire().await.unwrap().forget();
     }
 
     fn wait_until_unblocked(&self) {
         let mut blocked = self.blocked.lock().unwrap();
         if *blocked {
-            self.waiting.add_permits(1);
+            self.blocked_writes.add_permits(1);
         }
         while *blocked {
             blocked = self.unblocked.wait(blocked).unwrap();
@@ -76,7 +77,7 @@ impl WriteBlocker {
     }
 }
 
-/// Blocks writes until it is dropped.
+/// Guard: writes are blocked until the guard is dropped.
 pub struct BlockedWrites<'a>(&'a WriteBlocker);
 
 impl Drop for BlockedWrites<'_> {
@@ -88,18 +89,18 @@ impl Drop for BlockedWrites<'_> {
 
 pub struct Memory {
     states: Mutex<States>,
-    initial: v1::WriteRequest,
+    initial_entries: v1::WriteRequest,
     pub events: EventSender,
     pub write_blocker: WriteBlocker,
 }
 
 impl Memory {
-    /// Creates a switch without a program. `initial` has the initial entries of the test program, as p4c writes them.
-    pub fn new(initial: &str) -> (Arc<Self>, EventReceiver) {
+    /// Creates a switch without a program. `initial_entries` is the file of initial entries that p4c generates.
+    pub fn new(initial_entries: &str) -> (Arc<Self>, EventReceiver) {
         let (sender, receiver) = events(64);
         let memory = Self {
             states: Mutex::default(),
-            initial: super::text("p4.v1.WriteRequest", initial),
+            initial_entries: super::text("p4.v1.WriteRequest", initial_entries),
             events: sender,
             write_blocker: WriteBlocker::new(),
         };
@@ -108,7 +109,7 @@ impl Memory {
 
     /// Runs a program without a controller.
     pub fn run(&self, pipeline: &Pipeline) {
-        self.states().running = Some(self.state(pipeline));
+        self.states().running = Some(self.initial_state(pipeline));
     }
 
     /// Whether a program runs.
@@ -124,7 +125,7 @@ impl Memory {
         self.states.lock().unwrap()
     }
 
-    fn state(&self, pipeline: &Pipeline) -> State {
+    fn initial_state(&self, pipeline: &Pipeline) -> State {
         let info = pipeline.info.clone();
         let zero = |ty: &Type| match ty {
             Type::Bits(width) => Data::Bits(Bits::zero(*width)),
@@ -161,12 +162,12 @@ impl Memory {
             info,
         };
         let info = state.info.clone();
-        for update in &self.initial.updates {
+        for update in &self.initial_entries.updates {
             let entity = Translator::new(&info)
                 .decode_entity(update.entity.as_ref().unwrap())
                 .unwrap();
             let Entity::TableEntry(entry) = entity else {
-                panic!("no entry: {update:?}")
+                panic!("not a table entry: {update:?}")
             };
             state.entries.insert(
                 entry.key.clone(),
@@ -201,7 +202,7 @@ impl Target for Memory {
 
     fn save(&self, pipeline: &Pipeline) -> Result<(), EntityError> {
         self.verify(pipeline)?;
-        self.states().saved = Some(self.state(pipeline));
+        self.states().saved = Some(self.initial_state(pipeline));
         Ok(())
     }
 
@@ -223,7 +224,7 @@ impl Target for Memory {
                     "P4Info differs from the P4Info of the running program",
                 ));
             }
-            absent => *absent = Some(self.state(pipeline)),
+            absent => *absent = Some(self.initial_state(pipeline)),
         }
         Ok(())
     }
@@ -252,7 +253,8 @@ impl Target for Memory {
             .read(query, emit)
     }
 
-    /// Returns the packet as a packet-in from its egress port. The payloads `learn` and `idle` trigger other events.
+    /// Sends the packet back as a packet-in whose ingress port is the egress port of the packet-out.
+    /// The payloads `learn` and `idle` trigger a digest or an idle timeout instead.
     fn packet_out(&self, metadata: Vec<Bits>, payload: Vec<u8>) -> Result<(), EntityError> {
         match payload.as_slice() {
             b"learn" => self.send_event(self.digest_event()),
@@ -446,6 +448,7 @@ impl State {
         apply(&mut self.groups, change, |group| (group.profile, group.id))
     }
 
+    /// Whether an entry of a table with this profile has an action for which `is_used` returns true.
     fn uses(&self, profile: ProfileId, is_used: impl Fn(&EntryAction) -> bool) -> bool {
         self.entries.values().any(|entry| {
             self.info.tables().get(entry.key.table).unwrap().profile == Some(profile)

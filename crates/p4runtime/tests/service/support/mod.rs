@@ -52,7 +52,7 @@ pub fn pipeline() -> Pipeline {
     }
 }
 
-/// Parses a message in text format, with `@NAME@` replaced by the id of the element.
+/// Parses a message of type `name` in text format. `@ELEMENT@` is replaced by the id of that P4Info element.
 pub fn text<M: prost::Message + Default>(name: &str, text: &str) -> M {
     let pool = DescriptorPool::decode(DESCRIPTORS).unwrap();
     let descriptor = pool
@@ -83,7 +83,7 @@ pub fn update(kind: v1::update::Type, entity_text: &str) -> v1::Update {
     }
 }
 
-/// Id of the element with this name.
+/// Id of the P4Info element with this name or alias.
 pub fn id(name: &str) -> u32 {
     let info = info();
     let ids = [
@@ -106,6 +106,7 @@ pub fn id(name: &str) -> u32 {
         .unwrap_or_else(|| panic!("no element has the name {name}"))
 }
 
+/// Generated gRPC client.
 pub type Raw = v1::p4_runtime_client::P4RuntimeClient<tonic::transport::Channel>;
 
 pub fn write_request(updates: Vec<v1::Update>, atomicity: v1::write_request::Atomicity) -> v1::WriteRequest {
@@ -144,6 +145,7 @@ pub async fn read(raw: &mut Raw, requests: &[&str]) -> (Vec<v1::Entity>, Result<
     }
 }
 
+/// Update that sets the packet count of one cell of `In.seen_by_port`.
 pub fn counter(index: u64, packets: u64) -> v1::Update {
     let entity_text = format!(
         "counter_entry {{ counter_id: @In.seen_by_port@ index {{ index: {index} }} data {{ packet_count: {packets} }} }}"
@@ -215,7 +217,7 @@ impl Server {
         drop(self.shutdown.take());
     }
 
-    /// Generated client with the smallest HTTP/2 window: unread messages stay in the server.
+    /// Connects a generated client with the smallest HTTP/2 window, so that unread messages stay in the server.
     pub async fn raw(&self) -> P4RuntimeClient<Channel> {
         let endpoint = self.endpoint.clone().http2_max_header_list_size(1 << 20);
         P4RuntimeClient::new(
@@ -236,7 +238,7 @@ impl Server {
         Client::connect(self.endpoint.clone(), identity).await.unwrap()
     }
 
-    /// Primary client, with the test program set.
+    /// Starts a server and connects a primary client, which sets the test program.
     pub async fn controlled() -> (Self, Client, Events) {
         let server = Self::start(None).await;
         let (mut client, events, status) = server.client(10).await;

@@ -144,8 +144,8 @@ impl Fields<'_> {
 }
 
 impl Message {
-    /// Parses the bytes after the Ethernet type: exactly the length of the operation; a message shorter than the
-    /// minimum frame may be padded to it. `None` if the bytes are not a message.
+    /// Parses the bytes after the Ethernet type. Their number must be the length of the operation; bytes after a message
+    /// are allowed up to a total of [`PADDED_BYTES`]. `None` if the bytes are not a message.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let operation = *payload.first()?;
@@ -190,7 +190,7 @@ impl Message {
         }
     }
 
-    /// Writes the message to the front of `out`, unpadded, and returns its length. `None` if it does not fit.
+    /// Writes the message to the front of `out`, unpadded, and returns its length. `None` if `out` is too short.
     #[must_use]
     pub fn write(&self, out: &mut [u8]) -> Option<usize> {
         let bytes = bytes_of(self.operation())?;

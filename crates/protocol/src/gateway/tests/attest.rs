@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use zerocopy::IntoBytes as _;
 
-use super::support::{GATEWAY, TestDevice as Device, altered, gateway_end};
+use super::support::{GATEWAY, TestDevice as Device, altered, gateway_endpoint};
 use crate::attest::{AttestationKey, ConfigurationHash, PeriodStart, ProofKey, Round};
 use crate::frame::Meta;
 use crate::gateway::{
@@ -57,7 +57,7 @@ impl AttestFixture {
     fn new() -> Self {
         let config = GatewayConfig {
             provers_max: 2,
-            ..GatewayConfig::new(GATEWAY, &[gateway_end().ip])
+            ..GatewayConfig::new(GATEWAY, &[gateway_endpoint().ip])
         };
         let mut fixture = Self {
             gateway: Gateway::new(config),

@@ -4,7 +4,8 @@
 use alloc::vec::Vec;
 
 use super::support::{
-    GatewayFixture, SESSION_LIFETIME_S, TestDevice, altered, data_up, gateway_end, one_device, service_end,
+    GatewayFixture, SESSION_LIFETIME_S, TestDevice, altered, data_up, gateway_endpoint, one_device,
+    service_endpoint,
 };
 use crate::classic::rng::SplitMix64;
 use crate::classic::verifier::{Crp, Verifier};
@@ -27,8 +28,8 @@ fn every_verdict_is_reached() {
 /// Plays the scenario of a verdict. There is one arm per verdict, so no verdict can be forgotten.
 fn reach(verdict: Verdict) -> Verdict {
     match verdict {
-        Verdict::PassForeign => gate_off(|builder| builder.udp(b"x"), service_end()),
-        Verdict::PassUnparsed => gate_off(|builder| builder.options(&[1]).udp(b"x"), gateway_end()),
+        Verdict::PassForeign => gate_off(|builder| builder.udp(b"x"), service_endpoint()),
+        Verdict::PassUnparsed => gate_off(|builder| builder.options(&[1]).udp(b"x"), gateway_endpoint()),
         Verdict::PassAlways => bound_gate(|builder| builder.arp_request()),
         Verdict::PassSession => {
             let (mut fixture, device) = one_device(2);
@@ -73,13 +74,13 @@ fn reach(verdict: Verdict) -> Verdict {
             let to = Endpoint {
                 port: wire::LAP_PORT,
                 mac: [0xff; 6],
-                ..gateway_end()
+                ..gateway_endpoint()
             };
             gate_off(|builder| builder.udp(b"x"), to)
         }
         Verdict::DropSourceNotDevice => {
             let (mut fixture, mut device) = one_device(1);
-            device.endpoint.ip = gateway_end().ip;
+            device.endpoint.ip = gateway_endpoint().ip;
             fixture.verdict(&device, &device.request(1))
         }
         Verdict::DropTruncated => bound_gate(|builder| builder.udp(b"x")[..30].to_vec()),
@@ -152,7 +153,7 @@ fn reach(verdict: Verdict) -> Verdict {
         Verdict::DropTableFull => super::ownership::one_device_too_many(),
         Verdict::DropSessionZero => crate::gateway::response::tests::commit_of_tag([0; 16]),
         Verdict::DropGate => bound_gate(|builder| builder.udp(b"x")),
-        Verdict::DropGateTag => bound_gate(|builder| builder.tag(0x9100, 7).udp(b"x")),
+        Verdict::DropGateVlan => bound_gate(|builder| builder.tag(0x9100, 7).udp(b"x")),
         Verdict::DropGateRole => bound_gate(|builder| builder.ip(1, &[5, 0, 0, 0])),
         Verdict::DropGateType => bound_gate(|builder| builder.ethernet(0x8892, &[0; 46])),
         Verdict::DropGateFragment => bound_gate(|builder| builder.fragment(0, true).udp(b"x")),
@@ -162,7 +163,7 @@ fn reach(verdict: Verdict) -> Verdict {
             fixture.authenticate(&device);
             let to = Endpoint {
                 port: wire::LAP_PORT,
-                ..service_end()
+                ..service_endpoint()
             };
             let mut frame = fixture.frame(&device, to, b"x");
             fixture.handle(device.ingress, &mut frame)
@@ -173,7 +174,7 @@ fn reach(verdict: Verdict) -> Verdict {
             fixture.pass_s(u64::from(SESSION_LIFETIME_S));
             fixture.through_gate(&device)
         }
-        Verdict::DropNotSealed => with_device(1, |device, _| data_up(device)),
+        Verdict::DropGateNotSealed => with_device(1, |device, _| data_up(device)),
         Verdict::PassData | Verdict::DropSession | Verdict::DropSource | Verdict::DropSequence => {
             super::sealed::reach_up(verdict)
         }
@@ -207,7 +208,7 @@ fn gate_off(make: impl FnOnce(FrameBuilder) -> Vec<u8>, to: Endpoint) -> Verdict
 fn bound_gate(make: impl FnOnce(FrameBuilder) -> Vec<u8>) -> Verdict {
     let mut frame = make(FrameBuilder::new(
         TestDevice::new(1, Mode::Pool).endpoint,
-        service_end(),
+        service_endpoint(),
     ));
     GatewayFixture::new().handle(super::support::INGRESS, &mut frame)
 }
@@ -225,7 +226,7 @@ fn classic_exchange(verdict: Verdict) -> Verdict {
     fixture.gateway.serve_classic(CLASSIC_PORT, verifier);
     let to = Endpoint {
         port: CLASSIC_PORT,
-        ..gateway_end()
+        ..gateway_endpoint()
     };
     let mut send = |message: &classic::Message| {
         let mut payload = alloc::vec![0; bits.message_bytes()];

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::support::{GatewayFixture, INGRESS, TestDevice, gateway_end, one_device, service_end};
+use super::support::{GatewayFixture, INGRESS, TestDevice, gateway_endpoint, one_device, service_endpoint};
 use crate::frame::builder::FrameBuilder;
 use crate::frame::write::Endpoint;
 use crate::gateway::Gate;
@@ -19,7 +19,7 @@ fn unknown_device(v6: bool) -> Endpoint {
 }
 
 fn local(v6: bool) -> Endpoint {
-    let mut end = gateway_end();
+    let mut end = gateway_endpoint();
     if v6 {
         end.ip = [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe].into();
     }
@@ -27,7 +27,7 @@ fn local(v6: bool) -> Endpoint {
 }
 
 fn remote(v6: bool) -> Endpoint {
-    let mut end = service_end();
+    let mut end = service_endpoint();
     if v6 {
         end.ip = [0xfd77, 0, 0, 0, 0, 0, 0, 1].into();
     }
@@ -39,8 +39,8 @@ type Case = (&'static str, Vec<u8>, Verdict, Verdict);
 
 fn cases(v6: bool) -> Vec<Case> {
     use Verdict::{
-        DropGate, DropGateExtension, DropGateFragment, DropGatePort, DropGateRole, DropGateTag, DropGateType,
-        DropLength, DropTruncated, PassAlways, PassForeign, PassUnparsed,
+        DropGate, DropGateExtension, DropGateFragment, DropGatePort, DropGateRole, DropGateType,
+        DropGateVlan, DropLength, DropTruncated, PassAlways, PassForeign, PassUnparsed,
     };
     let to_service = || FrameBuilder::new(unknown_device(v6), remote(v6));
     let to_gateway = || FrameBuilder::new(unknown_device(v6), local(v6));
@@ -78,7 +78,7 @@ fn cases(v6: bool) -> Vec<Case> {
             DropGate
         ),
         (
-            "dns next to the classic port, beginning with 2",
+            "udp to port 53 of the service, beginning with 2",
             to_port(remote(v6), 53).udp(b"\x02"),
             PassForeign,
             DropGate
@@ -165,7 +165,7 @@ fn cases(v6: bool) -> Vec<Case> {
             "three tags to the lap port",
             to_gateway().vlan(1).vlan(2).vlan(3).udp(b""),
             PassForeign,
-            DropGateTag
+            DropGateVlan
         ),
         ("arp", to_gateway().arp_request(), PassForeign, PassAlways),
         (
@@ -174,10 +174,10 @@ fn cases(v6: bool) -> Vec<Case> {
             PassForeign,
             PassAlways
         ),
-        ("dhcp", to_all(v6).dhcp(), PassForeign, PassAlways),
+        ("dhcp", to_dhcp_servers(v6).dhcp(), PassForeign, PassAlways),
         (
             "dhcp with a tag",
-            to_all(v6).vlan(4).dhcp(),
+            to_dhcp_servers(v6).vlan(4).dhcp(),
             PassForeign,
             PassAlways
         ),
@@ -224,8 +224,8 @@ fn cases(v6: bool) -> Vec<Case> {
     cases
 }
 
-/// The destination of DHCP client messages.
-fn to_all(v6: bool) -> FrameBuilder {
+/// A builder of frames to the destination of DHCP client messages.
+fn to_dhcp_servers(v6: bool) -> FrameBuilder {
     let (from, to) = match v6 {
         true => (
             [0xfe80, 0, 0, 0, 0, 0, 0, 0x55].into(),
@@ -309,10 +309,10 @@ fn a_session_opens_the_gate_for_its_port_vlans_and_mac_address_only() {
 fn a_session_does_not_open_the_gate_for_frames_that_never_pass() {
     let (mut fixture, device) = one_device(3);
     fixture.authenticate(&device);
-    let builder = || FrameBuilder::new(device.endpoint, service_end());
+    let builder = || FrameBuilder::new(device.endpoint, service_endpoint());
     let lap = Endpoint {
         port: LAP_PORT,
-        ..service_end()
+        ..service_endpoint()
     };
     let cases = [
         (
@@ -380,7 +380,8 @@ fn mapped_addresses_on_the_wire_are_not_the_gateways() {
         core::net::IpAddr::V6(_) => end,
     };
     let (mut fixture, device) = one_device(1);
-    let mut frame = FrameBuilder::new(mapped(device.endpoint), mapped(gateway_end())).udp(&device.request(1));
+    let mut frame =
+        FrameBuilder::new(mapped(device.endpoint), mapped(gateway_endpoint())).udp(&device.request(1));
     assert_eq!(fixture.handle(INGRESS, &mut frame), Verdict::DropGatePort);
 }
 

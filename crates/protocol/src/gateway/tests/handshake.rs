@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::support::{
-    GATEWAY, GatewayFixture, SESSION_LIFETIME_S, TestDevice, altered, challenge, device_sources, gateway_end,
-    nak, one_device, verified_ack,
+    GATEWAY, GatewayFixture, SESSION_LIFETIME_S, TestDevice, altered, challenge, device_sources,
+    gateway_endpoint, nak, one_device, verified_ack,
 };
 use crate::frame::builder::FrameBuilder;
 use crate::frame::ip_bytes;
@@ -208,7 +208,7 @@ fn ipv6_and_vlans_work_as_ipv4() {
     fixture.gateway.install(device.install(0, 1)).unwrap();
     let to = Endpoint {
         ip: [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe].into(),
-        ..gateway_end()
+        ..gateway_endpoint()
     };
     let response = device.response(0, fixture.fresh);
     let mut frame = FrameBuilder::new(device.endpoint, to).vlan(12).udp(&response);
@@ -246,8 +246,8 @@ proptest! {
         let ((mut first, device), (mut second, _)) = (one_device(2), one_device(2));
         match shape {
             0 => {}
-            1 => frame = first.frame(&device, gateway_end(), &payload),
-            _ => frame = first.frame(&device, gateway_end(), &altered(&device.request(1), 3, &[kind])),
+            1 => frame = first.frame(&device, gateway_endpoint(), &payload),
+            _ => frame = first.frame(&device, gateway_endpoint(), &altered(&device.request(1), 3, &[kind])),
         }
         let mut copy = frame.clone();
         let verdict = first.handle(device.ingress, &mut frame);

@@ -4,7 +4,7 @@ use super::support::{GatewayFixture, SESSION_LIFETIME_S, TestDevice};
 use crate::ids::{Mode, SessionId};
 use crate::verdict::Verdict;
 
-/// Two installed devices; `borrow` copies properties of the first to the second.
+/// Two installed devices; `borrow` copies properties of the first device to the second device.
 fn two_devices(borrow: fn(&TestDevice, &mut TestDevice)) -> (GatewayFixture, TestDevice, TestDevice) {
     let mut fixture = GatewayFixture::new();
     let first = TestDevice::new(1, Mode::Pool);
@@ -107,7 +107,7 @@ fn a_mac_address_is_owned_per_port_and_vlan_and_by_bound_sessions_only() {
 }
 
 #[test]
-fn full_tables_refuse_the_session_and_not_the_device() {
+fn full_tables_and_owned_addresses_refuse_a_session_and_spend_no_row() {
     assert_eq!(one_device_too_many(), Verdict::DropTableFull);
     assert_eq!(second_device_at_one_address(), Verdict::DropAddressOwned);
 }

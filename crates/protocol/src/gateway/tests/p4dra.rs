@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::support::{INGRESS, service_end};
+use super::support::{INGRESS, service_endpoint};
 use crate::attest::{AttestationKey, ConfigurationHash};
 use crate::classic::p4dra::prover::Prover;
 use crate::classic::p4dra::verifier::Verifier;
@@ -61,7 +61,7 @@ fn gateway(gate: Gate) -> Gateway {
     let mut gateway = Gateway::new(GatewayConfig {
         gate,
         own_macs: Some(alloc::vec![GATEWAY_MAC]),
-        ..GatewayConfig::new(GatewayId(7), &[service_end().ip])
+        ..GatewayConfig::new(GatewayId(7), &[service_endpoint().ip])
     });
     let mut verifier = Verifier::new();
     verifier.install(D, &key(), &h());
@@ -167,7 +167,7 @@ fn p4dra_is_served_with_every_gate_setting_and_with_vlan_tags() {
         (0..3).for_each(|_| drop(third_tag.splice(12..12, [0x81, 0, 0, 7])));
         let expected = match gate {
             Gate::Off => Verdict::PassForeign,
-            _ => Verdict::DropGateTag,
+            _ => Verdict::DropGateVlan,
         };
         assert_eq!(handle_frame(&mut gateway(gate), &third_tag).0, expected);
     }
@@ -258,8 +258,14 @@ fn frames_that_the_switch_sends_to_itself_are_rejected_from_outside() {
     for id in [D, UNKNOWN_PROVER] {
         let verified = frame(&Message::Verified(round(2), id, [7; 64], [7; 64]));
         assert_eq!(verdict_on(&verified), Verdict::DropP4draOperation);
-        for rounds_done in [0, 1, 55, 56, 57, 255] {
-            let calculating = frame(&Message::Calculating(round(2), id, rounds_done, [3; 16], [7; 64]));
+        for quarter_rounds in [0, 1, 55, 56, 57, 255] {
+            let calculating = frame(&Message::Calculating(
+                round(2),
+                id,
+                quarter_rounds,
+                [3; 16],
+                [7; 64],
+            ));
             assert_eq!(verdict_on(&calculating), Verdict::DropP4draOperation);
         }
     }
@@ -283,7 +289,7 @@ fn frames_that_the_switch_sends_to_itself_are_rejected_from_outside() {
 /// A message has exactly the operation's length. Only START and REQUEST, which are shorter than the shortest frame, may
 /// be padded to the length of that frame.
 #[test]
-fn lengths_are_those_on_the_wire() {
+fn a_message_has_exactly_the_length_of_its_operation() {
     for kind in 0..=255u8 {
         for length in 0..200 {
             let mut message = reply(2);
@@ -307,6 +313,6 @@ fn lengths_are_those_on_the_wire() {
 
 #[test]
 fn without_the_profile_its_type_is_like_any_other() {
-    let mut gateway = Gateway::new(GatewayConfig::new(GatewayId(7), &[service_end().ip]));
+    let mut gateway = Gateway::new(GatewayConfig::new(GatewayId(7), &[service_endpoint().ip]));
     assert_eq!(handle_frame(&mut gateway, &reply(2)).0, Verdict::PassForeign);
 }

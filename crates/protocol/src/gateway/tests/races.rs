@@ -52,7 +52,7 @@ fn of_two_verified_responses_one_wins() {
     );
 }
 
-/// The generation changes with every commit, so a word of an earlier session is not mistaken for the current one,
+/// The generation changes with every commit, so a word of an earlier session is not mistaken for the current word,
 /// even in key mode, where the key stays.
 #[test]
 fn a_stale_word_never_wins() {

@@ -4,7 +4,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::support::{
-    GatewayFixture, INGRESS, SESSION_LIFETIME_S, SUITE, TestDevice, gateway_end, service_end, session_of,
+    GatewayFixture, INGRESS, SESSION_LIFETIME_S, SUITE, TestDevice, gateway_endpoint, service_endpoint,
+    session_of,
 };
 use crate::data::{self, Channel, Direction, Route, Sequence};
 use crate::frame::builder::FrameBuilder;
@@ -53,9 +54,9 @@ impl SealedGateFixture {
             ip: if self.device.endpoint.ip.is_ipv6() {
                 [0xfd66, 0, 0, 0, 0, 0, 0, 0xfe].into()
             } else {
-                gateway_end().ip
+                gateway_endpoint().ip
             },
-            ..gateway_end()
+            ..gateway_endpoint()
         };
         let mut frame = self.fixture.frame(&self.device, to, &response);
         assert_eq!(
@@ -69,12 +70,12 @@ impl SealedGateFixture {
         let ip = if self.device.endpoint.ip.is_ipv6() {
             [0xfd77, 0, 0, 0, 0, 0, 0, 1].into()
         } else {
-            service_end().ip
+            service_endpoint().ip
         };
         Endpoint {
             ip,
             port,
-            ..service_end()
+            ..service_endpoint()
         }
     }
 
@@ -335,7 +336,7 @@ fn forbidden_ports_and_trailing_bytes_do_not_pass_a_seal() {
 type SessionEnd = (fn(&mut SealedGateFixture), Verdict, Verdict);
 
 #[test]
-fn a_session_that_is_not_live_forwards_nothing_in_both_directions() {
+fn a_session_that_is_not_live_forwards_nothing_in_either_direction() {
     let ends: [SessionEnd; 4] = [
         (
             |site| site.fixture.gateway.revoke(site.device.id).unwrap(),

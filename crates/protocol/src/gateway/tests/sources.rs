@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::support::{GatewayFixture, INGRESS, TestDevice, device_sources, gateway_end, one_device};
+use super::support::{GatewayFixture, INGRESS, TestDevice, device_sources, gateway_endpoint, one_device};
 use crate::frame::builder::FrameBuilder;
 use crate::frame::write::Endpoint;
 use crate::gateway::{Gate, GatewayConfig, LiveSettings};
@@ -11,7 +11,7 @@ use crate::verdict::Verdict;
 
 /// Sends a REQUEST and a RESPONSE of the device from another address; returns their verdicts. If both messages are
 /// rejected, the row must be unspent.
-fn from_address(fixture: &mut GatewayFixture, device: &TestDevice, source: &str) -> [Verdict; 2] {
+fn verdicts_from(fixture: &mut GatewayFixture, device: &TestDevice, source: &str) -> [Verdict; 2] {
     let mut moved = device.clone();
     moved.endpoint.ip = source.parse().unwrap();
     let idx = fixture.idx(device);
@@ -41,10 +41,10 @@ fn an_enrolled_device_gets_no_reply_at_an_address_outside_the_device_prefixes() 
         "8.8.8.8",
         "10.67.0.1",
     ] {
-        let verdicts = from_address(&mut fixture, &device, source);
+        let verdicts = verdicts_from(&mut fixture, &device, source);
         assert_eq!(verdicts, [Verdict::DropSourceNotDevice; 2], "{source}");
     }
-    let verdicts = from_address(&mut fixture, &device, "10.66.0.9");
+    let verdicts = verdicts_from(&mut fixture, &device, "10.66.0.9");
     assert_eq!(verdicts, [Verdict::ReplyChallenge, Verdict::ReplyAck]);
 }
 
@@ -60,10 +60,10 @@ fn device_prefixes_can_change_and_a_session_outside_is_not_renewed() {
     fixture
         .gateway
         .reconfigure(settings_with(device_sources(&["8.8.8.0/24"])));
-    let verdicts = from_address(&mut fixture, &device, "8.8.8.8");
+    let verdicts = verdicts_from(&mut fixture, &device, "8.8.8.8");
     assert_eq!(verdicts, [Verdict::ReplyChallenge, Verdict::ReplyAck]);
     fixture.gateway.reconfigure(settings_with(device_sources(&[])));
-    let verdicts = from_address(&mut fixture, &device, "8.8.8.8");
+    let verdicts = verdicts_from(&mut fixture, &device, "8.8.8.8");
     assert_eq!(verdicts, [Verdict::DropSourceNotDevice; 2]);
     assert_ne!(
         fixture.gateway.line(device.id).unwrap().session_id,
@@ -83,7 +83,7 @@ fn the_address_is_checked_before_the_device() {
     for message in [unknown.request(1), response] {
         assert_eq!(fixture.verdict(&unknown, &message), Verdict::DropSourceNotDevice);
     }
-    let config = GatewayConfig::new(super::support::GATEWAY, &[gateway_end().ip]);
+    let config = GatewayConfig::new(super::support::GATEWAY, &[gateway_endpoint().ip]);
     assert!(
         !config.sources.unwrap().admits(unknown.endpoint.ip),
         "no sender is admitted by default"
@@ -92,10 +92,10 @@ fn the_address_is_checked_before_the_device() {
 
 /// A reply on behalf of a silent station would move that station's address to the gateway's port.
 #[test]
-fn a_frame_for_another_station_is_not_the_gateway_s() {
+fn a_frame_for_another_station_gets_no_reply() {
     let other_station = Endpoint {
         mac: [2, 0, 0, 0, 0xaa, 1],
-        ..gateway_end()
+        ..gateway_endpoint()
     };
     for (gate, expected) in [
         (Gate::Off, Verdict::PassForeign),
@@ -112,7 +112,7 @@ fn a_frame_for_another_station_is_not_the_gateway_s() {
             let mut frame = fixture.frame(&device, other_station, &message);
             assert_eq!(fixture.handle(INGRESS, &mut frame), expected, "{gate:?}");
         }
-        let mut frame = fixture.frame(&device, gateway_end(), &device.request(1));
+        let mut frame = fixture.frame(&device, gateway_endpoint(), &device.request(1));
         assert_eq!(
             fixture.handle(INGRESS, &mut frame),
             Verdict::ReplyChallenge,
@@ -123,7 +123,7 @@ fn a_frame_for_another_station_is_not_the_gateway_s() {
     let from = TestDevice::new(1, Mode::Pool).endpoint;
     for (to, expected) in [
         (other_station, Verdict::PassForeign),
-        (gateway_end(), Verdict::PassUnparsed),
+        (gateway_endpoint(), Verdict::PassUnparsed),
     ] {
         let mut frame = FrameBuilder::new(from, to).options(&[1]).udp(b"x");
         assert_eq!(fixture.handle(INGRESS, &mut frame), expected);

@@ -120,23 +120,24 @@ pub struct GatewayFixture {
     pub gateway: Gateway,
     pub now: Now,
     pub fresh: [u8; 8],
+    /// Number of freshness values drawn so far.
     drawn: u64,
 }
 
-/// Devices of the fixture's two subnets, on the gateway's link, and of `extra`.
+/// Allowed sources: the prefixes of the fixture's two subnets, which are on the gateway's link, and of `extra`.
 pub fn device_sources(extra: &[&str]) -> DeviceSources {
     let prefixes = ["10.66.0.0/16", "fd66::/64"].iter().chain(extra);
     let prefixes: Vec<Prefix> = prefixes.map(|text| text.parse().unwrap()).collect();
     let own_v6 = IpAddr::from([0xfd66, 0, 0, 0, 0, 0, 0, 0xfe]);
     let link = OwnAddress {
-        address: gateway_end().ip,
+        address: gateway_endpoint().ip,
         subnet: prefixes[0],
     };
-    DeviceSources::new(&prefixes, &[gateway_end().ip, own_v6], &[link])
+    DeviceSources::new(&prefixes, &[gateway_endpoint().ip, own_v6], &[link])
 }
 
 /// The address of the gateway.
-pub fn gateway_end() -> Endpoint {
+pub fn gateway_endpoint() -> Endpoint {
     Endpoint {
         mac: [2, 0, 0, 0, 0xff, 1],
         ip: IpAddr::from([10, 66, 0, 254]),
@@ -145,7 +146,7 @@ pub fn gateway_end() -> Endpoint {
 }
 
 /// The service behind the gate.
-pub fn service_end() -> Endpoint {
+pub fn service_endpoint() -> Endpoint {
     Endpoint {
         mac: [2, 0, 0, 0, 0xff, 2],
         ip: IpAddr::from([10, 77, 0, 1]),
@@ -160,11 +161,11 @@ impl GatewayFixture {
 
     pub fn with(configure: impl FnOnce(&mut GatewayConfig)) -> Self {
         let own_v6 = IpAddr::from([0xfd66, 0, 0, 0, 0, 0, 0, 0xfe]);
-        let mut config = GatewayConfig::new(GATEWAY, &[gateway_end().ip, own_v6]);
+        let mut config = GatewayConfig::new(GATEWAY, &[gateway_endpoint().ip, own_v6]);
         config.gate = Gate::Bound;
         config.session_lifetime_s = SESSION_LIFETIME_S;
         config.sources = Some(device_sources(&[]));
-        config.own_macs = Some(vec![gateway_end().mac]);
+        config.own_macs = Some(vec![gateway_endpoint().mac]);
         configure(&mut config);
         let mut fixture = Self {
             gateway: Gateway::new(config),
@@ -213,7 +214,7 @@ impl GatewayFixture {
 
     /// Sends a payload from a device to the gateway's LAP port; returns the verdict and the resulting payload.
     pub fn send(&mut self, device: &TestDevice, payload: &[u8]) -> (Verdict, Vec<u8>) {
-        let mut frame = self.frame(device, gateway_end(), payload);
+        let mut frame = self.frame(device, gateway_endpoint(), payload);
         let verdict = self.handle(device.ingress, &mut frame);
         let (_, udp) = parse(&frame).unwrap().datagram().unwrap();
         (verdict, frame[udp.payload()].to_vec())
@@ -225,12 +226,12 @@ impl GatewayFixture {
 
     /// Sends a datagram to the service through the gate.
     pub fn through_gate(&mut self, device: &TestDevice) -> Verdict {
-        let mut frame = self.frame(device, service_end(), b"reading");
+        let mut frame = self.frame(device, service_endpoint(), b"reading");
         self.handle(device.ingress, &mut frame)
     }
 
     pub fn meta(&self, device: &TestDevice) -> Meta {
-        let frame = self.frame(device, gateway_end(), &[]);
+        let frame = self.frame(device, gateway_endpoint(), &[]);
         parse(&frame).unwrap().meta(device.ingress).unwrap()
     }
 

@@ -20,7 +20,7 @@ enum State {
     Valid,
     /// A session, and rows left.
     ValidSession,
-    /// A session whose row was the last.
+    /// A session that was opened with the last row.
     EmptySession,
     Key,
     KeySession,
@@ -173,7 +173,11 @@ fn each_state_gives_each_message_the_verdict_of_the_table() {
             assert_eq!(verdict, expected, "{state:?} x {event:?}");
             assert_eq!(
                 fixture.gateway.counter(verdict),
-                if verdict == ACK { counted_acks(state) } else { 1 }
+                if verdict == ACK {
+                    expected_ack_count(state)
+                } else {
+                    1
+                }
             );
             let after = fixture.gateway.line(device.id);
             if verdict == ACK {
@@ -189,7 +193,7 @@ fn each_state_gives_each_message_the_verdict_of_the_table() {
     }
 }
 
-fn counted_acks(state: State) -> u64 {
+fn expected_ack_count(state: State) -> u64 {
     1 + u64::from(matches!(
         state,
         ValidSession | EmptySession | KeySession | SessionExpired
@@ -208,7 +212,7 @@ fn a_gateway_replies_until_its_freshness_value_is_sixteen_seconds_old() {
     assert_eq!(fixture.verdict(&device, &device.request(1)), CHALLENGE);
 }
 
-/// The previous value is accepted beside the current one; a suspend replaces both.
+/// The previous value is accepted beside the current value; a suspend replaces both values.
 #[test]
 fn the_previous_freshness_value_is_accepted_until_a_suspend() {
     let (mut fixture, device, _) = in_state(Valid);

@@ -19,7 +19,7 @@ fn path(host: u8) -> Path {
     }
 }
 
-/// Unique numbers in place of random ones.
+/// Unique numbers in place of random numbers.
 #[derive(Default)]
 struct RandomSource(u64);
 
@@ -52,7 +52,7 @@ impl TestNetwork {
         network
     }
 
-    /// The controller gives a key to both.
+    /// The controller gives a key to both sides.
     fn distribute_key(&mut self, id: u8, until_ms: u64) {
         for (side, role, peer_path) in [
             (&mut self.a, Role::Initiator, path(2)),

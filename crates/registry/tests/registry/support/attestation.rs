@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use linewarden_measurement::HashAlgorithm;
-use linewarden_measurement::configuration::Configuration as Measured;
+use linewarden_measurement::configuration::Configuration as MeasuredConfiguration;
 use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, Mode};
 use linewarden_measurement::pcr::PcrValues;
 use linewarden_protocol::attest::AttestationKey;
@@ -23,13 +23,13 @@ pub fn name(name: &str) -> GroupName {
 }
 
 /// A configuration of one file with this content.
-pub fn configuration(content: u8) -> Measured {
+pub fn configuration(content: u8) -> MeasuredConfiguration {
     let entry = FileEntry::File {
         mode: Mode::new(0o644).unwrap(),
         content: ContentHash([content; 32]),
     };
     let files = BTreeMap::from([(FilePath::new(b"/etc/pump").unwrap(), entry)]);
-    Measured::new(PcrValues::new(HashAlgorithm::Sha256), files).unwrap()
+    MeasuredConfiguration::new(PcrValues::new(HashAlgorithm::Sha256), files).unwrap()
 }
 
 pub fn group(group: &str) -> NewGroup {
@@ -73,7 +73,7 @@ pub fn round(gateway: u32, number: u32) -> RoundRecord {
         ok: 7,
         late: 2,
         missed: 1,
-        last_verdict_ms: 1_999,
+        last_proof_ms: 1_999,
     }
 }
 
@@ -100,7 +100,7 @@ pub fn with_enrollment(appraisals: impl IntoIterator<Item = Appraisal>) -> Vec<(
         .collect()
 }
 
-/// Devices 1 to `devices`, all of them provers of the group "pumps".
+/// A registry of the devices 1 to `devices`, all of them provers of the group "pumps".
 pub async fn fleet(devices: u64) -> Registry {
     let registry = in_memory().await;
     let records = (1..=devices).map(|id| pool_device(id, 2));

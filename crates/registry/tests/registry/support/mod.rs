@@ -21,10 +21,11 @@ pub fn master_key() -> MasterKey {
     MasterKey::from_bytes([0x42; 32])
 }
 
-/// This variable is set when the program repeats itself with all registries on PostgreSQL: the server's directory.
+/// Environment variable with the directory of the PostgreSQL server. This test program sets the variable when it runs
+/// itself again with all registries on PostgreSQL.
 pub const ON_POSTGRES: &str = "LINEWARDEN_TEST_REGISTRIES_ON_POSTGRES";
 
-/// The PostgreSQL server of this run.
+/// The PostgreSQL server of this run; `None` in a run on SQLite.
 pub fn server() -> Option<&'static Postgres> {
     static SERVER: OnceLock<Option<Postgres>> = OnceLock::new();
     let attach = || Some(Postgres::attach(Path::new(&std::env::var_os(ON_POSTGRES)?)));
@@ -50,7 +51,7 @@ pub fn unused_location() -> (TempDir, Location) {
     (directory, location)
 }
 
-/// A new registry that is not opened again.
+/// A new registry that the test does not open again: in memory or, in a run on PostgreSQL, in a new schema.
 pub async fn in_memory() -> Registry {
     match server() {
         Some(_) => Registry::create(unused_location().1, &master_key())
@@ -123,7 +124,8 @@ pub async fn gateway(registry: &Registry) -> FencingToken {
         .unwrap()
 }
 
-/// Leases four rows of each of these devices to gateway 1, all unspent.
+/// Leases four rows of each of these devices to gateway 1; the marks allow no row to be spent. Returns the gateway's
+/// fencing token.
 pub async fn lease_all(registry: &Registry, ids: impl Iterator<Item = u64>) -> FencingToken {
     let fencing_token = gateway(registry).await;
     let lease_request = |id| LeaseRequest {
@@ -148,7 +150,7 @@ pub async fn lease(
     registry.lease(fencing_token, &[lease_request]).await?.remove(0)
 }
 
-/// A closed registry of 40 devices with 100 rows.
+/// A closed registry of 40 devices with 100 rows each.
 pub async fn fleet_of_40() -> (TempDir, Location) {
     let (directory, location) = unused_location();
     create_fleet(&location).await;
@@ -163,7 +165,7 @@ pub async fn fleet_file() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// Creates a registry of 40 devices with 100 rows, and closes it.
+/// Creates a registry of 40 devices with 100 rows each, and closes it.
 pub async fn create_fleet(location: &Location) {
     let registry = Registry::create(location, &master_key()).await.unwrap();
     registry
@@ -241,7 +243,7 @@ fn psql(location: &Location, statement: &str) -> bool {
         Err(error) => {
             let message = error.to_string();
             assert!(
-                TYPES.iter().any(|refusal| message.contains(refusal)),
+                TYPE_ERRORS.iter().any(|refusal| message.contains(refusal)),
                 "{statement}: {message}"
             );
             false
@@ -250,7 +252,7 @@ fn psql(location: &Location, statement: &str) -> bool {
 }
 
 /// Parts of PostgreSQL's error messages for a value of a wrong type.
-const TYPES: [&str; 4] = [
+const TYPE_ERRORS: [&str; 4] = [
     "out of range",
     "invalid input syntax",
     "violates not-null",

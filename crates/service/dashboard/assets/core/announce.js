@@ -1,5 +1,5 @@
-// Announces texts to a screen reader, at most every 4 seconds, without interrupting it. Queued texts are announced together, each
-// text once.
+// Announces texts to a screen reader, at most every 4 seconds, without interrupting the screen reader. Queued texts are
+// announced together, each text once.
 
 const INTERVAL_MS = 4000;
 const QUEUED_MAX = 3;
@@ -7,7 +7,7 @@ const QUEUED_MAX = 3;
 let region = null;
 let queue = [];
 let timer = null;
-let lastAt = -Infinity;
+let lastAnnouncementMs = -Infinity;
 
 /**
  * Sets the live region, which must be in the page before the first announcement.
@@ -29,12 +29,12 @@ export function announce(text) {
 
 function schedule() {
   if (timer !== null || queue.length === 0) return;
-  timer = setTimeout(announceNow, Math.max(0, lastAt + INTERVAL_MS - performance.now()));
+  timer = setTimeout(announceNow, Math.max(0, lastAnnouncementMs + INTERVAL_MS - performance.now()));
 }
 
 function announceNow() {
   timer = null;
-  lastAt = performance.now();
+  lastAnnouncementMs = performance.now();
   if (region) region.textContent = queue.join(". ");
   queue = [];
 }

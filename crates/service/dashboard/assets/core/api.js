@@ -47,7 +47,7 @@ export function get(path, parameters = {}, signal) {
 export async function getAll(path, signal) {
   const items = [];
   let after = null;
-  // 20 pages of 1000 items are far more than the dashboard can show. The limit ends the loop if the cursors never end.
+  // 20 pages of 1000 items are far more than the dashboard can show. The limit ends the loop if every response has a cursor.
   for (let page = 0; page < 20; page += 1) {
     const response = await get(path, { limit: 1000, after }, signal);
     items.push(...response.items);
@@ -87,7 +87,7 @@ export class Action {
    */
   send(body) {
     const text = JSON.stringify(body);
-    // Another body is another action and needs another key; the controller would refuse the same key as a conflict.
+    // Another body is another action and needs another key: the controller refuses one key with two bodies as a conflict.
     if (text !== this.#bodyOfKey) {
       this.#key = crypto.randomUUID();
       this.#bodyOfKey = text;
@@ -142,6 +142,6 @@ async function refusal(response, isSession) {
 
 function updateClock(response) {
   const atMs = Date.parse(response.headers.get("Date") ?? "");
-  // The header has whole seconds. It corrects a wrong clock, but does not replace the more precise time of the event stream.
+  // The header has whole seconds. The header corrects a wrong clock, but does not replace the more precise time of the stream.
   if (Number.isFinite(atMs) && Math.abs(atMs / 1000 - controllerNowS()) > 2) setControllerTime(atMs / 1000);
 }

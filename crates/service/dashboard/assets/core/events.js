@@ -16,8 +16,8 @@ const RETRY_MAX_S = 30;
 
 /**
  * Emits `status` (the object of GET /status), `round` (an item of GET /rounds, when the round has ended), `event` (an event
- * of the event log), `state` ("connecting", "open" or "waiting"), and `resumed` after a reconnect: views must then read their
- * lists again.
+ * of the event log), `state` ("connecting", "open", "waiting" or "closed"), and `resumed` after a reconnect: views must then
+ * read their lists again.
  */
 export const stream = new Emitter();
 

@@ -5,7 +5,7 @@ import { Moment } from "./clock.js";
 import { poll } from "./poll.js";
 import { stream } from "./events.js";
 
-const NAMES_FRESH_FOR_S = 60;
+const NAMES_AGE_MAX_S = 60;
 
 let names = new Map();
 let loadedAt = null;
@@ -23,11 +23,11 @@ export function gatewayName(id) {
 export const knownGateways = () => [...names].sort(([a], [b]) => a - b);
 
 /**
- * Loads the names unless they are fresh. If loading fails, the views show ids.
+ * Loads the names if they were not loaded within the last minute. If loading fails, the views show ids.
  * @param {AbortSignal} signal
  */
 export async function loadGatewayNames(signal) {
-  if (loadedAt !== null && loadedAt.elapsedS() < NAMES_FRESH_FOR_S) return;
+  if (loadedAt !== null && loadedAt.elapsedS() < NAMES_AGE_MAX_S) return;
   await getAll("/gateways", signal).then(storeNames, () => {});
 }
 
@@ -37,7 +37,7 @@ export async function loadGatewayNames(signal) {
  * @returns {ReturnType<typeof poll>}
  */
 export function watchGateways({ show, fail, signal }) {
-  const load = async (inner) => storeNames(await getAll("/gateways", inner));
+  const load = async (requestSignal) => storeNames(await getAll("/gateways", requestSignal));
   return watch({ name: "The list of gateways", load, show, fail, signal }, () => true);
 }
 
@@ -47,17 +47,17 @@ export function watchGateways({ show, fail, signal }) {
  * @returns {ReturnType<typeof poll>}
  */
 export function watchGateway({ id, show, fail, signal }) {
-  const load = (inner) => get(`/gateways/${encodeURIComponent(id)}`, {}, inner);
+  const load = (requestSignal) => get(`/gateways/${encodeURIComponent(id)}`, {}, requestSignal);
   return watch({ name: "Details of the gateway", load, show, fail, signal }, (event) => String(event.gateway) === id);
 }
 
 function watch(options, concerns) {
   // The interval is short enough that a gateway's values do not become stale between two requests.
-  const polled = poll({ ...options, everyS: 3 });
+  const poller = poll({ ...options, everyS: 3 });
   stream.on("event", (event) => {
-    if (String(event.kind).startsWith("gateway_") && concerns(event)) polled.refresh();
+    if (String(event.kind).startsWith("gateway_") && concerns(event)) poller.refresh();
   }, options.signal);
-  return polled;
+  return poller;
 }
 
 function storeNames(gateways) {

@@ -19,14 +19,14 @@ const VERDICT_WINDOW_S = 60;
 export const liveSource = new Source("Live values", { staleS: 5, behindS: 12 });
 
 /** Freshness of the device counts in the status. The counts are at most 10 s old, plus the time that counting takes. */
-export const countsSource = new Source("Counts of devices", { staleS: 5, behindS: 15 }, { isAnnounced: false });
+export const deviceCountsSource = new Source("Counts of devices", { staleS: 5, behindS: 15 }, { isAnnounced: false });
 
 /** Emits `status` when new values were received, or were cleared. */
 export const live = new Emitter();
 
 let status = null;
 let samples = [];
-let counts = [];
+let verdictCounts = [];
 
 /** @returns {any | null} the newest object of GET /status */
 export const latestStatus = () => status;
@@ -39,7 +39,7 @@ export const latestSamples = () => samples;
  * @returns {(name: string) => number | null}
  */
 export function verdictRates() {
-  const [first, last] = [counts[0], counts.at(-1)];
+  const [first, last] = [verdictCounts[0], verdictCounts.at(-1)];
   const seconds = first ? last.atS - first.atS : 0;
   if (seconds < 5) return () => null;
   return (name) => ((last.verdicts[name] ?? 0) - (first.verdicts[name] ?? 0)) / seconds;
@@ -49,9 +49,9 @@ export function verdictRates() {
 export function clearLive() {
   status = null;
   samples = [];
-  counts = [];
+  verdictCounts = [];
   liveSource.clear();
-  countsSource.clear();
+  deviceCountsSource.clear();
   live.emit("status", null);
 }
 
@@ -61,11 +61,11 @@ stream.on("status", (next) => {
   setControllerTime(next.now_s);
   if (Number.isFinite(next.as_of_s)) {
     addSample(next);
-    addCounts(next);
+    addVerdictCounts(next);
   }
   liveSource.received(behindS(next, next.as_of_s));
-  // A status without counts shows no counts, so none can be stale.
-  countsSource.received(next.devices ? behindS(next, next.devices.as_of_s) : 0);
+  // Without device counts in the status, no counts are displayed, so no counts can be stale.
+  deviceCountsSource.received(next.devices ? behindS(next, next.devices.as_of_s) : 0);
   live.emit("status", next);
 });
 
@@ -76,21 +76,21 @@ function addSample(next) {
   if (samples.length > 0 && next.as_of_s <= samples.at(-1).atS) return;
   samples.push({
     atS: next.as_of_s,
-    rate: known(next.authentications_per_s),
-    p50: known(next.latency_us?.p50),
-    p99: known(next.latency_us?.p99),
+    rate: finiteOrNull(next.authentications_per_s),
+    p50: finiteOrNull(next.latency_us?.p50),
+    p99: finiteOrNull(next.latency_us?.p99),
   });
   samples = samples.filter((sample) => sample.atS > next.as_of_s - WINDOW_S - GAP_S);
 }
 
-function addCounts(next) {
-  const last = counts.at(-1);
+function addVerdictCounts(next) {
+  const last = verdictCounts.at(-1);
   if (!next.verdicts || (last && next.as_of_s <= last.atS)) return;
   const entry = { atS: next.as_of_s, verdicts: next.verdicts };
-  // A gateway that restarts or disconnects decreases counters. Differences are meaningless then, and after a gap.
-  if (last && (entry.atS - last.atS > GAP_S || hasDecreased(last.verdicts, entry.verdicts))) counts = [];
-  counts = [...counts, entry].filter((other) => other.atS >= entry.atS - VERDICT_WINDOW_S);
+  // The sums decrease when a gateway restarts or disconnects. A difference across a decrease or a gap is meaningless.
+  if (last && (entry.atS - last.atS > GAP_S || hasDecreased(last.verdicts, entry.verdicts))) verdictCounts = [];
+  verdictCounts = [...verdictCounts, entry].filter((other) => other.atS >= entry.atS - VERDICT_WINDOW_S);
 }
 
 const hasDecreased = (before, after) => Object.keys(before).some((name) => (after[name] ?? 0) < before[name]);
-const known = (value) => (Number.isFinite(value) ? value : null);
+const finiteOrNull = (value) => (Number.isFinite(value) ? value : null);

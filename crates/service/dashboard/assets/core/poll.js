@@ -1,5 +1,5 @@
 // Polls a resource while a view is open, and shows the values or the error, with their freshness. Values are stale as
-// soon as a request fails. While the event stream is stale, no event reports a change. Values are then read more often,
+// soon as a request fails. While the event stream is stale, no event reports a change. Values are then read every 3 s,
 // and become stale after the same time as the values of the stream.
 
 import { Source } from "./stale.js";
@@ -13,7 +13,7 @@ const INTERVAL_WITHOUT_STREAM_S = 3;
 /**
  * @param {object} options
  * @param {string} options.name name of the values, for the stale mark
- * @param {number} options.everyS
+ * @param {number} options.everyS interval between requests
  * @param {(signal: AbortSignal) => Promise<any>} options.load
  * @param {(data: any) => void} options.show
  * @param {(fault: Error | null) => void} options.fail called with the error, and with null after the next success
@@ -27,7 +27,7 @@ export function poll({ name, everyS, load, show, fail, signal }) {
   const source = new Source(name, { staleS, behindS: staleS }, { isInvalid });
   let timer = null;
   let currentRequest = null;
-  let isRequested = false;
+  let isRefreshRequested = false;
   let startedAt = null;
 
   const runIn = (seconds) => {
@@ -37,13 +37,13 @@ export function poll({ name, everyS, load, show, fail, signal }) {
   const delayS = () => (startedAt === null ? 0 : Math.max(0, INTERVAL_MIN_S - startedAt.elapsedS()));
   const refresh = () => {
     // The response to the current request may be older than the change that requires the refresh.
-    if (currentRequest) isRequested = true;
+    if (currentRequest) isRefreshRequested = true;
     else runIn(delayS());
   };
   const run = async () => {
     const request = new AbortController();
     currentRequest = request;
-    isRequested = false;
+    isRefreshRequested = false;
     startedAt = new Moment();
     const isAborted = () => request.signal.aborted || signal.aborted;
     try {
@@ -60,7 +60,7 @@ export function poll({ name, everyS, load, show, fail, signal }) {
     } finally {
       if (currentRequest === request) {
         currentRequest = null;
-        runIn(isRequested ? delayS() : liveSource.isStale() ? Math.min(everyS, INTERVAL_WITHOUT_STREAM_S) : everyS);
+        runIn(isRefreshRequested ? delayS() : liveSource.isStale() ? Math.min(everyS, INTERVAL_WITHOUT_STREAM_S) : everyS);
       }
     }
   };

@@ -14,7 +14,7 @@ const OVERDUE_TOLERANCE_S = 15;
  * @property {number} gateway
  * @property {string} group
  * @property {any[]} rounds newest first
- * @property {number} overdueAfterS age of the newest round from which on the round is stale
+ * @property {number} overdueAfterS age of the newest round, seconds, from which on the next round is overdue
  */
 
 /** @param {any} round @returns {string} */
@@ -33,13 +33,13 @@ export function watchRounds({ gateway = null, group = null, show, fail, signal }
   const rounds = new Map();
   let policies = new Map();
   const publish = () => show(intoRows(rounds, policies));
-  const load = async (inner) => {
-    await loadGatewayNames(inner);
-    const policyList = await getAll("/policies", inner).catch(() => []);
+  const load = async (requestSignal) => {
+    await loadGatewayNames(requestSignal);
+    const policyList = await getAll("/policies", requestSignal).catch(() => []);
     policies = new Map(policyList.map((policy) => [policy.name, policy]));
-    return (await get("/rounds", { gateway, group, limit: 1000 }, inner)).items;
+    return (await get("/rounds", { gateway, group, limit: 1000 }, requestSignal)).items;
   };
-  const polled = poll({
+  const poller = poll({
     name: "Rounds", everyS: 15, load, fail, signal,
     show: (items) => {
       for (const round of items) rounds.set(roundKey(round), round);
@@ -49,11 +49,11 @@ export function watchRounds({ gateway = null, group = null, show, fail, signal }
   stream.on("round", ({ round }) => {
     const isIncluded = round && [gateway, null].includes(gateway && String(round.gateway)) && [group, null].includes(group && round.group);
     // A round that ends before the list is loaded is ignored: the list will contain the round.
-    if (!isIncluded || !polled.source.hasValues) return;
+    if (!isIncluded || !poller.source.hasValues) return;
     rounds.set(roundKey(round), round);
     publish();
   }, signal);
-  return polled;
+  return poller;
 }
 
 function intoRows(rounds, policies) {

@@ -87,10 +87,10 @@ export class Source {
 }
 
 /**
- * A mark for the values inside `element`: empty while the values are fresh. While they are stale, `element` has the attribute
- * `data-stale`, which dims the element.
+ * A mark for the values inside `element`: empty while the values are fresh. While the values are stale, `element` has the
+ * attribute `data-stale`, which dims the element.
  * @param {Element} element
- * @param {Source | Source[]} sources all sources of the values: the mark is shown if one of them is stale
+ * @param {Source | Source[]} sources all sources of the values: the mark is shown if one of the sources is stale
  * @param {AbortSignal} signal
  * @returns {HTMLElement}
  */
@@ -119,7 +119,7 @@ export function onTick(update, signal) {
 }
 
 setInterval(() => ticks.emit("tick"), 1000);
-// A page that was hidden, or whose machine was asleep, has old values: they are marked before the page is visible again.
+// After the page was hidden, or the machine was asleep, the values are old: the values are marked before the page is visible.
 for (const kind of ["visibilitychange", "pageshow", "focus"]) {
   window.addEventListener(kind, () => ticks.emit("tick"), { capture: true });
 }

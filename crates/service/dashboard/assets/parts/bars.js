@@ -8,12 +8,12 @@ import { s, set } from "./dom.js";
  * @returns {{element: SVGElement, show: (share: number | null) => void}}
  */
 export function bar(kind) {
-  const filled = s("rect", { class: "bar-value", height: "100%", width: "0" });
+  const valueRect = s("rect", { class: "bar-value", height: "100%", width: "0" });
   const element = s("svg", { class: `bar bar-${kind}`, "aria-hidden": "true", focusable: "false" },
-    s("rect", { class: "bar-track", height: "100%", width: "100%" }), filled);
+    s("rect", { class: "bar-track", height: "100%", width: "100%" }), valueRect);
   const show = (share) => {
     const width = Number.isFinite(share) ? Math.min(Math.max(share, 0), 1) * 100 : 0;
-    set(filled, { width: `${width.toFixed(2)}%` });
+    set(valueRect, { width: `${width.toFixed(2)}%` });
   };
   return { element, show };
 }

@@ -20,8 +20,8 @@ const SUMMARY_EVERY_S = 10;
  * @param {string} options.title
  * @param {Series[]} options.series
  * @param {(value: number) => string} options.format
- * @param {number} options.windowS
- * @param {number} options.gapS
+ * @param {number} options.windowS length of the displayed time, seconds
+ * @param {number} options.gapS maximum distance of two samples that a line joins, seconds
  * @returns {{element: HTMLElement, button: HTMLElement, legend: HTMLElement | null, draw: (samples: {atS: number}[], nowS: number) => void}}
  *   `button` switches to a table with the same values; `button` and `legend` are shown beside the heading
  */
@@ -34,12 +34,12 @@ export function chart({ title, series, format, windowS, gapS }) {
   const valueTable = chartTable({ title, series, format, windowS });
   const element = h("div", {}, holder, valueTable.element);
   const button = makeToggle(valueTable, [holder, legend]);
-  let last = { samples: [], nowS: 0 };
+  let lastDrawn = { samples: [], nowS: 0 };
   let summaryAtS = -Infinity;
   let summaryHasValues = false;
 
   const draw = (samples, nowS) => {
-    last = { samples, nowS };
+    lastDrawn = { samples, nowS };
     valueTable.show(samples, nowS);
     const frame = frameFor(samples, series, nowS, windowS, holder.clientWidth);
     if (frame.width <= 0) return;
@@ -49,14 +49,14 @@ export function chart({ title, series, format, windowS, gapS }) {
     drawGaps(layers, frame, gaps(seriesRuns[0], frame.fromS, nowS, gapS));
     layers.lines.forEach((line, index) => set(line, { d: linePath(seriesRuns[index], frame) }));
     if (isFilled) set(layers.area, { d: areaPath(seriesRuns[0], frame) });
-    // The label changes only every 10 s: a screen reader would read every change.
+    // The label changes at most every 10 s, because a screen reader reads every change.
     if (Math.abs(nowS - summaryAtS) >= SUMMARY_EVERY_S || (samples.length > 0) !== summaryHasValues) {
       summaryAtS = nowS;
       summaryHasValues = samples.length > 0;
       set(layers.svg, { "aria-label": summary(title, series, seriesRuns, frame, format, gapS) });
     }
   };
-  new ResizeObserver(() => last.nowS > 0 && draw(last.samples, last.nowS)).observe(holder);
+  new ResizeObserver(() => lastDrawn.nowS > 0 && draw(lastDrawn.samples, lastDrawn.nowS)).observe(holder);
   return { element, button, legend, draw };
 }
 

@@ -4,8 +4,9 @@ import { announce } from "../core/announce.js";
 import { hasRole } from "../core/session.js";
 import { askReason } from "./dialog.js";
 import { h, put } from "./dom.js";
-import { longText, shorten, visible } from "./text.js";
+import { longText, shorten, escapeInvisible } from "./text.js";
 
+/** By name in the API. `done` ends the announcement of a success; `from` has the states in which the action is possible. */
 const ACTIONS = {
   quarantine: {
     title: "Quarantine", done: "is in quarantine", from: ["active"],
@@ -22,10 +23,10 @@ const ACTIONS = {
 };
 
 /**
- * @param {(device: any) => void} changed called with the device after an action
+ * @param {(device: any) => void} onChange called with the device after an action
  * @returns {{element: HTMLElement, show: (device: any) => void}}
  */
-export function deviceActions(changed) {
+export function deviceActions(onChange) {
   const element = h("div", { class: "actions", role: "group", "aria-label": "Actions", hidden: true });
   let shownNames = null;
   let current = null;
@@ -34,7 +35,7 @@ export function deviceActions(changed) {
     const names = hasRole("operator") ? Object.keys(ACTIONS).filter((name) => ACTIONS[name].from.includes(device.status)) : [];
     if (shownNames === names.join()) return;
     shownNames = names.join();
-    put(element, names.map((name) => makeButton(name, () => act(name, current, changed))));
+    put(element, names.map((name) => makeButton(name, () => act(name, current, onChange))));
     element.hidden = names.length === 0;
   };
   return { element, show };
@@ -47,7 +48,7 @@ function makeButton(name, run) {
   return button;
 }
 
-async function act(name, device, changed) {
+async function act(name, device, onChange) {
   const { title, done, effect, danger } = ACTIONS[name];
   const response = await askReason({
     title: `${title} this device?`,
@@ -60,9 +61,9 @@ async function act(name, device, changed) {
     danger,
   });
   if (response === null) return;
-  announce(`${visible(shorten(device.name || device.id, 80))} ${done}`);
-  // The response has no history and leases: the page shows the previous ones until the device is read again.
-  changed({ ...device, ...response });
+  announce(`${escapeInvisible(shorten(device.name || device.id, 80))} ${done}`);
+  // The response has no history and leases: the page shows the previous history and leases until the device is read again.
+  onChange({ ...device, ...response });
   // The button that opened the dialog may have been removed; the focus must not return to the top of the page.
   if (document.activeElement === document.body) document.querySelector("main h1")?.focus();
 }

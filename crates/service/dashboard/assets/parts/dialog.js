@@ -10,7 +10,7 @@ export function closeDialogs() {
 }
 
 /**
- * Opens the dialog. Escape and "Cancel" close the dialog, and the focus returns to the element that had it.
+ * Opens the dialog. Escape and "Cancel" close the dialog, and the focus returns to the element that had the focus before.
  * @param {object} options
  * @param {string} options.title
  * @param {any} options.body effect and target of the action
@@ -51,7 +51,7 @@ export function askReason({ title, body, path, confirm, danger = false }) {
         confirmButton.removeAttribute("aria-disabled");
       }
     });
-    // While the request is in progress, "Cancel" could not undo it.
+    // "Cancel" has no effect while the request is in progress, because it could not undo the action.
     cancelButton.addEventListener("click", () => busy || dialog.close());
     dialog.addEventListener("cancel", (event) => busy && event.preventDefault());
     dialog.addEventListener("close", () => {

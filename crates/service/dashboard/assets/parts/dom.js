@@ -1,6 +1,6 @@
 // Creates elements. Text becomes text nodes only: no string is ever parsed as markup.
 
-const SVG = "http://www.w3.org/2000/svg";
+const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 let lastId = 0;
 
 /**
@@ -18,7 +18,7 @@ export function freshId(stem) {
  * @param {string} tag
  * @param {Record<string, any>} [attributes] true sets an empty attribute; null, undefined and false omit the attribute;
  *   `on` contains listeners by event
- * @param {...any} children nodes, texts, numbers, arrays of them; null and false are omitted
+ * @param {...any} children nodes, texts, numbers, and arrays of these; null, undefined and false are omitted
  * @returns {HTMLElement}
  */
 export function h(tag, attributes, ...children) {
@@ -33,7 +33,7 @@ export function h(tag, attributes, ...children) {
  * @returns {SVGElement}
  */
 export function s(tag, attributes, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
+  return fill(document.createElementNS(SVG_NAMESPACE, tag), attributes, children);
 }
 
 /**
@@ -65,13 +65,13 @@ export function put(element, ...children) {
 }
 
 /**
- * Replaces the children of an element only if `value`, which they display, has changed. Otherwise focus, expanded texts and the
- * position of a screen reader are preserved.
+ * Replaces the children of an element only if `value`, which the children display, has changed. An unchanged element keeps the
+ * focus, its expanded texts and the position of a screen reader.
  * @param {Element} element
  * @param {any} value any value that can be converted to JSON
  * @param {() => any} make
  */
-export function putChanged(element, value, make) {
+export function putIfChanged(element, value, make) {
   const json = JSON.stringify(value);
   if (displayedJson.get(element) === json) return;
   displayedJson.set(element, json);

@@ -1,7 +1,7 @@
 // Events as a table; new events are added at the top once per second, not one by one.
 
 import { h } from "./dom.js";
-import { foreign, longText } from "./text.js";
+import { untrustedText, longText } from "./text.js";
 import { table } from "./table.js";
 import { timeNode } from "./format.js";
 import { deviceLink, gatewayLink } from "./links.js";
@@ -13,14 +13,14 @@ const ALARMING = new Set(["revoked", "quarantined", "gateway_disconnected", "gat
 
 /**
  * @param {object} options
- * @param {number} options.keep maximum number of rows
+ * @param {number} options.rowsMax maximum number of rows
  * @param {(event: any) => boolean} options.isIncluded
  * @param {boolean} options.isLive whether new events are added
  * @param {AbortSignal} options.signal
  * @returns {{element: HTMLElement, show: (events: any[]) => void, pause: (isPaused: boolean) => void}} `show` merges the events
- *   of a response with those of the stream
+ *   of a response with the events of the stream
  */
-export function eventTable({ keep, isIncluded, isLive, signal }) {
+export function eventTable({ rowsMax, isIncluded, isLive, signal }) {
   const { element, show: showRows } = table({
     caption: "Events, the newest first",
     columns: COLUMNS,
@@ -30,22 +30,22 @@ export function eventTable({ keep, isIncluded, isLive, signal }) {
     rowAttributes: (event) => ({ "data-kind": event.kind }),
   });
   let events = [];
-  let queued = [];
+  let queuedEvents = [];
   let paused = false;
   const merge = (newEvents) => {
     const byId = new Map([...newEvents, ...events].map((event) => [event.id, event]));
-    events = [...byId.values()].sort((a, b) => b.id - a.id).slice(0, keep);
+    events = [...byId.values()].sort((a, b) => b.id - a.id).slice(0, rowsMax);
     showRows(events);
   };
   const addQueued = () => {
-    if (paused || queued.length === 0) return;
-    merge(queued);
-    queued = [];
+    if (paused || queuedEvents.length === 0) return;
+    merge(queuedEvents);
+    queuedEvents = [];
   };
   if (isLive) {
     stream.on("event", (event) => {
-      // While the table is paused, at most `keep` events are queued.
-      if (isIncluded(event)) queued = [...queued, event].slice(-keep);
+      // While the table is paused, at most `rowsMax` events are queued.
+      if (isIncluded(event)) queuedEvents = [...queuedEvents, event].slice(-rowsMax);
     }, signal);
     onTick(addQueued, signal);
   }
@@ -56,7 +56,7 @@ export function eventTable({ keep, isIncluded, isLive, signal }) {
   return { element, show: merge, pause };
 }
 
-/** Details of the event, and the reason of the action that caused it. */
+/** Details of the event, and the reason of the action that caused the event. */
 export function detailCell({ detail, reason }) {
   return [detail && longText(detail), detail && reason && ": ", reason && longText(reason)].filter(Boolean);
 }
@@ -67,5 +67,5 @@ const COLUMNS = [
   { title: "Gateway", cell: ({ gateway }) => gatewayLink(gateway) },
   { title: "Device", cell: ({ device }) => deviceLink(device) },
   { title: "Detail", renderKey: ({ detail, reason }) => JSON.stringify([detail, reason]), cell: detailCell },
-  { title: "User", cell: ({ actor }) => (actor ? foreign(actor) : "") },
+  { title: "User", cell: ({ actor }) => (actor ? untrustedText(actor) : "") },
 ];

@@ -2,7 +2,7 @@
 
 import { bar } from "./bars.js";
 import { h, put } from "./dom.js";
-import { count, known, percent } from "./format.js";
+import { count, textOrUnknown, percent } from "./format.js";
 import { routeTo } from "../core/router.js";
 
 const STATES = [
@@ -21,7 +21,7 @@ export function fleet() {
   const total = h("span", { "data-testid": "fleet-total" });
   const element = h("div", {}, h("p", { class: "fleet-total" }, total, " devices"), h("dl", { class: "fleet" }, rows.map(({ node }) => node)));
   const show = (devices) => {
-    put(total, known(count(devices?.total)));
+    put(total, textOrUnknown(count(devices?.total)));
     for (const { update } of rows) update(devices);
   };
   return { element, show };
@@ -35,10 +35,10 @@ function makeRow({ key, title, kind, status }) {
   const node = h("div", {}, h("dt", {}, name), h("dd", {}, shareBar.element, number, share));
   const update = (devices) => {
     const value = devices?.[key];
-    const part = devices?.total > 0 && Number.isFinite(value) ? value / devices.total : null;
-    put(number, known(count(value)));
-    share.textContent = part === null ? "" : percent(part);
-    shareBar.show(part);
+    const fraction = devices?.total > 0 && Number.isFinite(value) ? value / devices.total : null;
+    put(number, textOrUnknown(count(value)));
+    share.textContent = fraction === null ? "" : percent(fraction);
+    shareBar.show(fraction);
   };
   return { node, update };
 }

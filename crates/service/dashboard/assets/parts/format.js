@@ -38,7 +38,7 @@ export function duration(us) {
 }
 
 /**
- * An age in its largest unit, rounded down.
+ * An age in the largest unit that fits into the age, rounded down.
  * @param {number | null | undefined} seconds
  * @returns {string}
  */
@@ -76,4 +76,4 @@ export function unknownNode() {
  * @param {string} text
  * @returns {string | HTMLElement}
  */
-export const known = (text) => (text === UNKNOWN ? unknownNode() : text);
+export const textOrUnknown = (text) => (text === UNKNOWN ? unknownNode() : text);

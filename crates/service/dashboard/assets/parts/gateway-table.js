@@ -1,18 +1,18 @@
 // Gateways as a table: state, live values, cache fill, evidence, and the age of the last report of each gateway.
 
-import { h, putChanged } from "./dom.js";
+import { h, putIfChanged } from "./dom.js";
 import { nameText } from "./text.js";
 import { badge } from "./badge.js";
 import { bar } from "./bars.js";
 import { table } from "./table.js";
-import { ticking } from "./ticking.js";
-import { ageText, count, duration, known, percent, rate } from "./format.js";
+import { tickingElement } from "./ticking.js";
+import { ageText, count, duration, textOrUnknown, percent, rate } from "./format.js";
 import { announce } from "../core/announce.js";
 import { Moment } from "../core/clock.js";
 import { routeTo } from "../core/router.js";
 import { onTick, Source } from "../core/stale.js";
 
-/** A gateway's report is stale when it is older than this, seconds. */
+/** Age above which a gateway's report is stale, seconds. */
 const STALE_AFTER_S = 10;
 
 /**
@@ -21,10 +21,10 @@ const STALE_AFTER_S = 10;
  */
 export function gatewayTable(signal) {
   const sources = new Map();
-  let shownAt = new Moment();
+  let receivedAt = new Moment();
   const { element, show: showRows } = table({
     caption: "Gateways with live values, cache fill and evidence",
-    columns: columns(sources, () => shownAt),
+    columns: columns(sources, () => receivedAt),
     keyOf: (gateway) => gateway.id,
     roomRem: 62,
     empty: "No gateways exist.",
@@ -32,7 +32,7 @@ export function gatewayTable(signal) {
     rowAttributes: (gateway) => ({ "data-gateway": gateway.id }),
   });
   const show = (gateways) => {
-    shownAt = new Moment();
+    receivedAt = new Moment();
     for (const gateway of gateways) {
       const source = sources.get(gateway.id) ?? gatewaySource();
       sources.set(gateway.id, source);
@@ -55,12 +55,12 @@ export const hasReport = (gateway) => ["authentications_per_s", "latency_us", "d
 export const latencyText = (gateway) => (gateway.latency_us ? `${duration(gateway.latency_us.p50)} / ${duration(gateway.latency_us.p99)}` : "—");
 
 /**
- * Cache fill: number of devices whose rows the gateway holds, and its share of the gateway's capacity.
+ * Cache fill: the number of devices of which the gateway holds rows, and this number as a share of the gateway's capacity.
  * @param {any} gateway
  * @returns {any}
  */
 export function cacheFill(gateway) {
-  if (!Number.isFinite(gateway.devices) || !(gateway.slots > 0)) return known("—");
+  if (!Number.isFinite(gateway.devices) || !(gateway.slots > 0)) return textOrUnknown("—");
   const share = gateway.devices / gateway.slots;
   const fill = bar(share >= 0.9 ? "warn" : "plain");
   fill.show(share);
@@ -75,14 +75,14 @@ export function cacheFill(gateway) {
  * @returns {any}
  */
 export function evidenceText({ trust, evidence }, receivedAt) {
-  if (!trust) return known("—");
+  if (!trust) return textOrUnknown("—");
   if (!evidence) return badge(trust);
-  return ticking((element) => {
+  return tickingElement((element) => {
     const ageS = evidence.age_s + receivedAt.elapsedS();
     const isStale = !(ageS <= evidence.validity_s);
     const state = isStale && trust === "trusted" ? "overdue" : trust;
     const text = `${trust === "unproven" ? "previously: " : ""}${evidence.verdict}, ${ageText(ageS)} old`;
-    putChanged(element, [state, isStale, text], () => [
+    putIfChanged(element, [state, isStale, text], () => [
       badge(state), " ",
       isStale ? h("span", { class: "stale-mark" }, `stale, as of ${ageText(ageS)} ago`) : h("span", { class: "muted" }, text),
     ]);
@@ -99,17 +99,17 @@ function columns(sources, receivedAt) {
     { title: "State", renderKey: ({ state }) => state, cell: ({ state }) => badge(state) },
     {
       title: "Data plane", renderKey: ({ data_plane, version }) => stringify([data_plane, version]),
-      cell: ({ data_plane, version }) => (data_plane ? `${data_plane} ${version ?? ""}` : known("—")),
+      cell: ({ data_plane, version }) => (data_plane ? `${data_plane} ${version ?? ""}` : textOrUnknown("—")),
     },
-    { title: "Auth./s", kind: "number", renderKey: (gateway) => rate(gateway.authentications_per_s), cell: (gateway) => known(rate(gateway.authentications_per_s)) },
-    { title: "Latency p50 / p99", kind: "number", renderKey: latencyText, cell: (gateway) => known(latencyText(gateway)) },
+    { title: "Auth./s", kind: "number", renderKey: (gateway) => rate(gateway.authentications_per_s), cell: (gateway) => textOrUnknown(rate(gateway.authentications_per_s)) },
+    { title: "Latency p50 / p99", kind: "number", renderKey: latencyText, cell: (gateway) => textOrUnknown(latencyText(gateway)) },
     { title: "Cache fill", renderKey: ({ devices, slots }) => stringify([devices, slots]), cell: cacheFill },
-    { title: "Sessions", kind: "number", renderKey: ({ sessions }) => count(sessions), cell: ({ sessions }) => known(count(sessions)) },
+    { title: "Sessions", kind: "number", renderKey: ({ sessions }) => count(sessions), cell: ({ sessions }) => textOrUnknown(count(sessions)) },
     {
       title: "Evidence", renderKey: ({ trust, evidence }) => stringify([trust, evidence]),
       cell: (gateway) => evidenceText(gateway, receivedAt()),
     },
-    { title: "Report age", renderKey: ({ id }) => String(id), cell: ({ id }) => ticking((element) => showAge(element, sources.get(id))) },
+    { title: "Report age", renderKey: ({ id }) => String(id), cell: ({ id }) => tickingElement((element) => showAge(element, sources.get(id))) },
   ];
 }
 
@@ -123,7 +123,10 @@ function showAge(element, source) {
   else element.textContent = stale ? source.text() : ageText(source.ageS());
 }
 
-/** Announces once that reports of gateways have become stale; the table shows of which gateways. */
+/**
+ * Announces when more reports have become stale, and when no report is stale any more. The table shows which reports are
+ * stale.
+ */
 function announceStale(sources, signal) {
   let previousCount = 0;
   onTick(() => {

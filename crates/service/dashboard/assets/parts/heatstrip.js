@@ -2,14 +2,15 @@
 // shown by color, pattern and number. The Tab key stops at one cell of the strip; arrow keys move from cell to cell.
 
 import { h, put, reconcile, set } from "./dom.js";
-import { foreign, visible } from "./text.js";
+import { untrustedText, escapeInvisible } from "./text.js";
 import { ageText, count, duration, percent, timeNode } from "./format.js";
-import { ticking } from "./ticking.js";
+import { tickingElement } from "./ticking.js";
 import { gatewayName } from "../core/gateways.js";
 import { roundKey } from "../core/rounds.js";
 import { controllerNowS } from "../core/clock.js";
 
 const CELL_PX = 30;
+/** Minimum share of devices in state ok, and the suffix of the CSS class. */
 const LEVELS = [[1, "all"], [0.99, "most"], [0.9, "many"], [0.5, "half"], [0, "few"]];
 
 /**
@@ -27,18 +28,18 @@ export function heatStrip() {
     const cellsPerRow = Math.max(4, Math.floor(stripWidth(grid) / CELL_PX));
     reconcile(grid, rows, (row) => row.key, (row) => makeRow(row));
     for (const [index, row] of rows.entries()) drawCells(grid.children[index].lastChild, row.rounds.slice(0, cellsPerRow).reverse());
-    keepOneStop(grid, hadFocus);
+    keepOneTabStop(grid, hadFocus);
     emptyNote.hidden = rows.length > 0;
   };
   const showDetail = (event) => {
     const round = roundOfCell.get(event.target.closest?.("[role=gridcell]"));
     if (round) put(detail, ...describe(round));
   };
-  grid.addEventListener("keydown", (event) => move(grid, event));
+  grid.addEventListener("keydown", (event) => moveFocus(grid, event));
   grid.addEventListener("pointerover", showDetail);
   grid.addEventListener("focusin", (event) => {
     showDetail(event);
-    makeStop(grid, event.target);
+    makeTabStop(grid, event.target);
   });
   new ResizeObserver(() => draw()).observe(element);
   const show = (next) => {
@@ -54,8 +55,8 @@ const roundOfCell = new WeakMap();
 function makeRow(row) {
   let newest = null;
   const head = h("div", { role: "rowheader", class: "heat-head" },
-    h("span", { class: "name", title: visible(`${gatewayName(row.gateway)} · ${row.group}`) }, foreign(gatewayName(row.gateway)), " · ", foreign(row.group)),
-    ticking((element) => {
+    h("span", { class: "name", title: escapeInvisible(`${gatewayName(row.gateway)} · ${row.group}`) }, untrustedText(gatewayName(row.gateway)), " · ", untrustedText(row.group)),
+    tickingElement((element) => {
       if (newest) showAge(element, newest);
     }, { class: "heat-age" }));
   const node = h("div", { role: "row", class: "heat-row" }, head, h("div", { class: "heat-cells", role: "presentation" }));
@@ -101,10 +102,10 @@ function labelText(round) {
 function describe(round) {
   const share = round.requested > 0 ? percent(round.ok / round.requested) : "no device";
   return [
-    foreign(gatewayName(round.gateway)), " · ", foreign(round.group), ` · round ${count(round.number)}, period ${count(round.period)} · `,
+    untrustedText(gatewayName(round.gateway)), " · ", untrustedText(round.group), ` · round ${count(round.number)}, period ${count(round.period)} · `,
     timeNode(round.started_at_s, { short: true }), " to ", timeNode(round.ended_at_s, { short: true }),
     ` · devices ${count(round.requested)}, ok ${count(round.ok)} (${share}), late ${count(round.late)}, missed ${count(round.missed)}`,
-    ` · last verdict after ${Number.isFinite(round.last_verdict_ms) ? duration(round.last_verdict_ms * 1000) : "unknown time"}`,
+    ` · last proof after ${Number.isFinite(round.last_proof_ms) ? duration(round.last_proof_ms * 1000) : "unknown time"}`,
   ];
 }
 
@@ -121,20 +122,20 @@ function stripWidth(grid) {
 
 const allCells = (grid) => [...grid.querySelectorAll("[role=gridcell]")];
 
-function makeStop(grid, cell) {
+function makeTabStop(grid, cell) {
   for (const other of grid.querySelectorAll("[role=gridcell][tabindex='0']")) set(other, { tabindex: "-1" });
   set(cell, { tabindex: "0" });
 }
 
 /** Keeps exactly one cell reachable by Tab, and keeps the focus in the strip if the focused cell was removed. */
-function keepOneStop(grid, hadFocus) {
+function keepOneTabStop(grid, hadFocus) {
   const stop = grid.querySelector("[role=gridcell][tabindex='0']") ?? allCells(grid).at(0);
   if (!stop) return;
-  makeStop(grid, stop);
+  makeTabStop(grid, stop);
   if (hadFocus && !grid.contains(document.activeElement)) stop.focus();
 }
 
-function move(grid, event) {
+function moveFocus(grid, event) {
   const cell = event.target.closest("[role=gridcell]");
   if (!cell || event.altKey || event.ctrlKey || event.metaKey) return;
   const row = [...cell.parentElement.children];

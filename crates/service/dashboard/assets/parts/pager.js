@@ -5,7 +5,7 @@ import { h, set } from "./dom.js";
 /**
  * @param {object} options
  * @param {string} options.itemsName for example "devices"
- * @param {(after: string | null) => string} options.href the address of the page after a cursor; null for the first
+ * @param {(after: string | null) => string} options.href the address of the page after a cursor; null for the first page
  * @param {string | null} options.after the cursor of this page
  * @returns {{element: HTMLElement, show: (count: number, next: string | null) => void}}
  */

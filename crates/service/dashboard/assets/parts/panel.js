@@ -1,7 +1,7 @@
 // A panel: a section of a view with its heading, the stale mark of its values, its error, and its body.
 
 import { freshId, h, set } from "./dom.js";
-import { visible } from "./text.js";
+import { escapeInvisible } from "./text.js";
 import { staleMark } from "../core/stale.js";
 
 /**
@@ -10,7 +10,7 @@ import { staleMark } from "../core/stale.js";
  * @param {...any} children
  * @returns {{element: HTMLElement, body: HTMLElement, head: HTMLElement, fail: (fault: Error | null) => void,
  *   markWhenStale: (sources: import("../core/stale.js").Source | import("../core/stale.js").Source[], signal: AbortSignal) => void}}
- *   `markWhenStale` marks the panel when one of its sources is stale
+ *   `markWhenStale` marks the panel while one of the sources is stale
  */
 export function panel(title, options = {}, ...children) {
   const id = freshId("panel");
@@ -24,13 +24,13 @@ export function panel(title, options = {}, ...children) {
 }
 
 /**
- * A line for an error. A screen reader reads the error when it appears, and not again while it is unchanged.
+ * A line for an error. A screen reader reads an error when the error appears, and not again while the text is unchanged.
  * @returns {{element: HTMLElement, fail: (fault: Error | null) => void}}
  */
 export function errorLine() {
   const element = h("p", { class: "error", role: "alert", "data-testid": "error", hidden: true });
   const fail = (fault) => {
-    const text = fault ? visible(fault.message) : "";
+    const text = fault ? escapeInvisible(fault.message) : "";
     if (element.textContent === text) return;
     element.textContent = text;
     set(element, { hidden: text === "" });

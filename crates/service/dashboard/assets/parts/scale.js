@@ -1,9 +1,9 @@
-// Calculations for graphs: round numbers for an axis, and runs of samples that a line joins.
+// Calculations for graphs: rounded numbers for an axis, and runs of samples that a line joins.
 
 const STEPS = [1, 2, 2.5, 5, 10];
 
 /**
- * Round values for an axis from 0 to at least `highest`.
+ * Rounded values for an axis from 0 to at least `highest`.
  * @param {number} highest
  * @param {number} [lines] approximate number of lines
  * @returns {number[]}
@@ -18,7 +18,7 @@ export function axisValues(highest, lines = 4) {
 }
 
 /**
- * Runs of samples without a gap: each sample has a value, and consecutive samples are at most `gapS` apart.
+ * Runs of samples without a gap: each sample has a value, and consecutive samples are at most `gapS` seconds apart.
  * @param {{atS: number}[]} samples oldest first
  * @param {string} key
  * @param {number} gapS
@@ -44,7 +44,7 @@ export function runs(samples, key, gapS) {
  * @param {{atS: number}[][]} coveringRuns
  * @param {number} fromS
  * @param {number} toS
- * @param {number} gapS spans up to this length are not gaps
+ * @param {number} gapS spans up to this length are not gaps, seconds
  * @returns {[number, number][]}
  */
 export function gaps(coveringRuns, fromS, toS, gapS) {

@@ -6,7 +6,7 @@ import { h, put, reconcile, set } from "./dom.js";
  * @template T
  * @typedef {object} Column
  * @property {string} title
- * @property {(item: T) => any} cell content of the cell: a text, a node or several
+ * @property {(item: T) => any} cell content of the cell: a text, a node, or an array of texts and nodes
  * @property {(item: T) => string} [renderKey] a text; the cell is created again when this text changes. By default the
  *   item's JSON
  * @property {"number"} [kind]

@@ -11,7 +11,7 @@ const updates = new WeakMap();
  * @param {Record<string, any>} [attributes]
  * @returns {HTMLElement}
  */
-export function ticking(update, attributes = {}) {
+export function tickingElement(update, attributes = {}) {
   const element = h("span", { ...attributes, "data-ticking": true });
   updates.set(element, update);
   update(element);

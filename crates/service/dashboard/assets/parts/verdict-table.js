@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { bar } from "./bars.js";
 import { table } from "./table.js";
-import { count, known, rate } from "./format.js";
+import { count, textOrUnknown, rate } from "./format.js";
 import { VERDICTS } from "../core/verdicts.js";
 
 const ORDER = ["reply", "pass", "drop", "other"];
@@ -19,7 +19,7 @@ export function verdictTable({ withRates = true } = {}) {
   const columns = [
     { title: "Verdict", renderKey: ({ name }) => name, cell: nameCell },
     { title: "Frame", renderKey: ({ action }) => action, cell: ({ action, name }) => ACTION_NAMES[action] ?? (isRefusal(name) ? "dropped" : "consumed") },
-    withRates && { title: "Per second, last minute", kind: "number", renderKey: ({ perSecond }) => rate(perSecond), cell: ({ perSecond }) => known(rate(perSecond)) },
+    withRates && { title: "Per second, last minute", kind: "number", renderKey: ({ perSecond }) => rate(perSecond), cell: ({ perSecond }) => textOrUnknown(rate(perSecond)) },
     { title: "Since start", kind: "number", renderKey: ({ total }) => count(total), cell: ({ total }) => count(total) },
     { title: "Share of its kind", renderKey: ({ share }) => share.toFixed(3), cell: shareCell },
   ];

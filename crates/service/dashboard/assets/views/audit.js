@@ -12,9 +12,9 @@ import { deviceLink, gatewayLink } from "../parts/links.js";
 import { pager } from "../parts/pager.js";
 import { panel, viewHead } from "../parts/panel.js";
 import { table } from "../parts/table.js";
-import { foreign, longText } from "../parts/text.js";
+import { untrustedText, longText } from "../parts/text.js";
 
-const PAGE = 100;
+const PAGE_ITEMS = 100;
 
 /** @param {import("../app.js").Context} context */
 export function showAudit({ main, route, signal, setTitle }) {
@@ -29,7 +29,7 @@ export function showAudit({ main, route, signal, setTitle }) {
   const rows = table({ caption: "Audit log, the newest first", columns: COLUMNS, keyOf: ({ id }) => id, empty: "No records.", testid: "audit-row", roomRem: 60 });
   const pages = pager({ itemsName: "records", after, href: (cursor) => routeTo(["audit"], { ...filters, after: cursor }) });
   const box = panel("Records", { class: "list-panel" }, rows.element, pages.element);
-  const load = (inner) => get("/audit", { ...filters, after, limit: PAGE }, inner);
+  const load = (requestSignal) => get("/audit", { ...filters, after, limit: PAGE_ITEMS }, requestSignal);
   const show = ({ items, next }) => {
     rows.show(items);
     pages.show(items.length, next);
@@ -44,7 +44,7 @@ export function showAudit({ main, route, signal, setTitle }) {
 
 const COLUMNS = [
   { title: "Time", cell: (entry) => timeNode(entry.at_s) },
-  { title: "User", cell: ({ actor, role }) => [foreign(actor), h("span", { class: "muted" }, ` ${role}`)] },
+  { title: "User", cell: ({ actor, role }) => [untrustedText(actor), h("span", { class: "muted" }, ` ${role}`)] },
   { title: "Origin", cell: ({ origin }) => h("span", { class: "id" }, origin) },
   { title: "Action", cell: ({ action }) => h("code", {}, action) },
   { title: "Target", cell: ({ device, gateway }) => deviceLink(device) || gatewayLink(gateway) },

@@ -7,14 +7,14 @@ import { poll } from "../core/poll.js";
 import { routeTo } from "../core/router.js";
 import { badge } from "../parts/badge.js";
 import { deviceActions } from "../parts/device-actions.js";
-import { h, putChanged } from "../parts/dom.js";
+import { h, putIfChanged } from "../parts/dom.js";
 import { detailCell } from "../parts/event-table.js";
 import { facts } from "../parts/facts.js";
-import { count, known, timeNode } from "../parts/format.js";
+import { count, textOrUnknown, timeNode } from "../parts/format.js";
 import { gatewayLink } from "../parts/links.js";
 import { panel, viewHead } from "../parts/panel.js";
 import { table } from "../parts/table.js";
-import { foreign, longText, shorten } from "../parts/text.js";
+import { untrustedText, longText, shorten } from "../parts/text.js";
 
 /** @param {import("../app.js").Context} context */
 export function showDevice({ main, route, signal, setTitle }) {
@@ -30,9 +30,9 @@ export function showDevice({ main, route, signal, setTitle }) {
   const actions = deviceActions((device) => show(device));
   const show = (device) => {
     setTitle(device.name || id);
-    putChanged(head.firstChild, [device.name, id], () => [device.name ? longText(device.name, 160) : "Device without a name", h("span", { class: "id", "data-testid": "device-id" }, id)]);
-    putChanged(summary.body, device, () => [statusLine(device), deviceFacts(device)]);
-    putChanged(attestation.body, device.attestation, () => attestationParts(device));
+    putIfChanged(head.firstChild, [device.name, id], () => [device.name ? longText(device.name, 160) : "Device without a name", h("span", { class: "id", "data-testid": "device-id" }, id)]);
+    putIfChanged(summary.body, device, () => [statusLine(device), deviceFacts(device)]);
+    putIfChanged(attestation.body, device.attestation, () => attestationParts(device));
     leases.show(device.leases ?? []);
     history.show(device.history ?? []);
     actions.show(device);
@@ -49,13 +49,13 @@ export function showDevice({ main, route, signal, setTitle }) {
 }
 
 function watch(id, { show, boxes, signal }) {
-  const load = async (inner) => {
-    await loadGatewayNames(inner);
-    return get(`/devices/${encodeURIComponent(id)}`, {}, inner);
+  const load = async (requestSignal) => {
+    await loadGatewayNames(requestSignal);
+    return get(`/devices/${encodeURIComponent(id)}`, {}, requestSignal);
   };
-  const polled = poll({ name: "Details of the device", everyS: 10, load, show, fail: boxes[0].fail, signal });
-  for (const box of boxes) box.markWhenStale(polled.source, signal);
-  stream.on("event", ({ device }) => device === id && polled.refresh(), signal);
+  const poller = poll({ name: "Details of the device", everyS: 10, load, show, fail: boxes[0].fail, signal });
+  for (const box of boxes) box.markWhenStale(poller.source, signal);
+  stream.on("event", ({ device }) => device === id && poller.refresh(), signal);
 }
 
 function statusLine({ status, reason, since_s: sinceS }) {
@@ -69,7 +69,7 @@ function deviceFacts(device) {
   return facts([
     ["Mode", `${device.mode}, suite ${device.suite}`],
     ["Rows left", device.rows_left === null ? "not used (key mode)" : `${count(device.rows_left)} of ${count(device.rows_total)}`],
-    ["PUF profile", device.puf_profile ? foreign(shorten(device.puf_profile, 200)) : known("—")],
+    ["PUF profile", device.puf_profile ? untrustedText(shorten(device.puf_profile, 200)) : textOrUnknown("—")],
     ["Enrolled", timeNode(device.enrolled_at_s)],
     ["Epoch", count(device.epoch)],
     ["Revision", count(device.revision)],
@@ -81,9 +81,9 @@ function attestationParts({ id, attestation }) {
   return [
     h("p", { class: "status-line" }, badge(attestation.state, { "data-testid": "attestation-state" }), Number.isFinite(attestation.since_s) && [" since ", timeNode(attestation.since_s)]),
     facts([
-      ["Group", foreign(attestation.group)],
+      ["Group", untrustedText(attestation.group)],
       ["Gateway", gatewayLink(attestation.gateway)],
-      ["Protection", attestation.protection === "tpm" ? "TPM" : (attestation.protection ?? known("—"))],
+      ["Protection", attestation.protection === "tpm" ? "TPM" : (attestation.protection ?? textOrUnknown("—"))],
       ["Signed result", h("a", { href: `/api/v1/results/${encodeURIComponent(id)}`, download: `${id}.jwt` }, "EAR as JWT")],
     ]),
   ];
@@ -96,7 +96,7 @@ function leaseTable() {
     empty: "No gateway holds rows of this device.",
     columns: [
       { title: "Gateway", renderKey: ({ gateway }) => gatewayName(gateway), cell: ({ gateway }) => gatewayLink(gateway) },
-      { title: "Rows", kind: "number", cell: ({ rows }) => (rows ? `${count(rows[0])} – ${count(rows[1])}` : known("—")) },
+      { title: "Rows", kind: "number", cell: ({ rows }) => (rows ? `${count(rows[0])} – ${count(rows[1])}` : textOrUnknown("—")) },
       { title: "Mark", kind: "number", cell: ({ mark }) => count(mark) },
       { title: "Fencing token", kind: "number", cell: ({ fencing_token: token }) => count(token) },
     ],
@@ -113,7 +113,7 @@ function historyTable() {
       { title: "Time", cell: (entry) => timeNode(entry.at_ms / 1000) },
       { title: "Event", cell: ({ kind }) => String(kind).replaceAll("_", " ") },
       { title: "Detail", cell: detailCell },
-      { title: "User", cell: ({ actor }) => (actor ? foreign(actor) : h("span", { class: "muted" }, "none")) },
+      { title: "User", cell: ({ actor }) => (actor ? untrustedText(actor) : h("span", { class: "muted" }, "none")) },
       { title: "Gateway", cell: ({ gateway }) => gatewayLink(gateway) },
     ],
   });

@@ -12,9 +12,9 @@ import { panel, viewHead } from "../parts/panel.js";
 import { table } from "../parts/table.js";
 import { longText, nameText } from "../parts/text.js";
 
-const PAGE = 100;
+const PAGE_ITEMS = 100;
 const TYPING_MS = 250;
-const CHANGES = new Set(["enrolled", "replaced", "revoked", "quarantined", "released"]);
+const LIST_CHANGING_KINDS = new Set(["enrolled", "replaced", "revoked", "quarantined", "released"]);
 
 /** @param {import("../app.js").Context} context */
 export function showDevices({ main, route, signal, setTitle }) {
@@ -26,16 +26,16 @@ export function showDevices({ main, route, signal, setTitle }) {
   let pages = makePager(filters, after);
   box.body.append(pages.element);
 
-  const polled = poll({
+  const poller = poll({
     name: "The list of devices", everyS: 15, signal, fail: box.fail,
-    load: (inner) => find(filters, after, inner),
+    load: (requestSignal) => findDevices(filters, after, requestSignal),
     show: ({ items, next }) => {
       rows.show(items);
       pages.show(items.length, next);
     },
   });
-  box.markWhenStale(polled.source, signal);
-  stream.on("event", ({ kind }) => CHANGES.has(kind) && polled.refresh(), signal);
+  box.markWhenStale(poller.source, signal);
+  stream.on("event", ({ kind }) => LIST_CHANGING_KINDS.has(kind) && poller.refresh(), signal);
 
   const change = () => {
     after = null;
@@ -43,17 +43,20 @@ export function showDevices({ main, route, signal, setTitle }) {
     pages.element.replaceWith(newPages.element);
     pages = newPages;
     replaceRoute(routeTo(["devices"], filters));
-    polled.reset();
+    poller.reset();
   };
   main.append(viewHead("Devices"), filterForm(filters, change, signal), box.element);
 }
 
-/** A page of devices. If the text can be a prefix of ids, at most one page of devices with these ids is listed first. */
-async function find({ q, status, mode }, after, signal) {
-  const byName = get("/devices", { name_prefix: q, status, mode, after, limit: PAGE }, signal);
+/**
+ * Reads a page of devices whose names start with the search text. If the text can also be the start of ids, the first page
+ * begins with the devices with these ids, at most PAGE_ITEMS.
+ */
+async function findDevices({ q, status, mode }, after, signal) {
+  const byName = get("/devices", { name_prefix: q, status, mode, after, limit: PAGE_ITEMS }, signal);
   const digits = q.trim();
   if (after || !/^[0-9a-f]{1,16}$/i.test(digits)) return byName;
-  const byId = get("/devices", { id_prefix: digits, status, mode, limit: PAGE }, signal);
+  const byId = get("/devices", { id_prefix: digits, status, mode, limit: PAGE_ITEMS }, signal);
   const [names, ids] = await Promise.all([byName, byId]);
   const idsFound = new Set(ids.items.map(({ id }) => id));
   return { ...names, items: [...ids.items, ...names.items.filter(({ id }) => !idsFound.has(id))] };

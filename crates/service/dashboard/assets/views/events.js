@@ -11,7 +11,7 @@ import { filterForm } from "../parts/filters.js";
 import { pager } from "../parts/pager.js";
 import { panel, viewHead } from "../parts/panel.js";
 
-const PAGE = 100;
+const PAGE_ITEMS = 100;
 
 /** Selections of kinds; each value is a parameter of the API. */
 const CHOICES = [
@@ -29,12 +29,12 @@ export function showEvents({ main, route, signal, setTitle }) {
   const filters = Object.fromEntries(["kinds", "gateway", "device"].map((name) => [name, route.query.get(name)]));
   const after = route.query.get("after");
   const isLive = !after;
-  const events = eventTable({ keep: isLive ? 2 * PAGE : PAGE, isIncluded: (event) => matches(event, filters), isLive, signal });
+  const events = eventTable({ rowsMax: isLive ? 2 * PAGE_ITEMS : PAGE_ITEMS, isIncluded: (event) => matches(event, filters), isLive, signal });
   const pages = pager({ itemsName: "events", after, href: (cursor) => routeTo(["events"], { ...filters, after: cursor }) });
   const box = panel(isLive ? "Newest" : "Earlier", { class: "list-panel", aside: isLive && pauseButton(events) }, events.element, pages.element);
-  const load = async (inner) => {
-    await loadGatewayNames(inner);
-    return get("/events/history", { ...filters, after, limit: PAGE }, inner);
+  const load = async (requestSignal) => {
+    await loadGatewayNames(requestSignal);
+    return get("/events/history", { ...filters, after, limit: PAGE_ITEMS }, requestSignal);
   };
   const show = ({ items, next }) => {
     events.show(items);

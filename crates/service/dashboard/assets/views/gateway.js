@@ -6,10 +6,10 @@ import { loadGatewayNames, watchGateway } from "../core/gateways.js";
 import { poll } from "../core/poll.js";
 import { routeTo } from "../core/router.js";
 import { badge } from "../parts/badge.js";
-import { h, putChanged } from "../parts/dom.js";
+import { h, putIfChanged } from "../parts/dom.js";
 import { eventTable } from "../parts/event-table.js";
 import { facts } from "../parts/facts.js";
-import { count, known, rate, timeNode } from "../parts/format.js";
+import { count, textOrUnknown, rate, timeNode } from "../parts/format.js";
 import { cacheFill, evidenceText, gatewaySource, hasReport, latencyText } from "../parts/gateway-table.js";
 import { panel, viewHead } from "../parts/panel.js";
 import { longText } from "../parts/text.js";
@@ -26,19 +26,19 @@ export function showGateway({ main, route, signal, setTitle }) {
   const verdicts = verdictTable({ withRates: false });
   const verdictPanel = panel("Verdicts since the gateway's start", {}, verdicts.element);
   // Live values and verdicts have the age of the gateway's last report; state and evidence have the age of the response.
-  const source = gatewaySource();
-  for (const box of [numbers, verdictPanel]) box.markWhenStale(source, signal);
+  const reportSource = gatewaySource();
+  for (const box of [numbers, verdictPanel]) box.markWhenStale(reportSource, signal);
   const show = (gateway) => {
     setTitle(gateway.name || `Gateway ${id}`);
-    putChanged(head.firstChild, gateway.name, () => longText(gateway.name || `Gateway ${id}`, 160));
-    putChanged(state.body, { ...gateway, verdicts: null, evidence: null }, () => stateFacts(gateway));
-    putChanged(numbers.body, gateway, () => (hasReport(gateway) ? numberFacts(gateway) : h("p", { class: "empty" }, "The gateway has sent no report.")));
-    putChanged(evidence.body, [gateway.trust, gateway.trust_reason, gateway.evidence], () => evidenceParts(gateway));
+    putIfChanged(head.firstChild, gateway.name, () => longText(gateway.name || `Gateway ${id}`, 160));
+    putIfChanged(state.body, { ...gateway, verdicts: null, evidence: null }, () => stateFacts(gateway));
+    putIfChanged(numbers.body, gateway, () => (hasReport(gateway) ? numberFacts(gateway) : h("p", { class: "empty" }, "The gateway has sent no report.")));
+    putIfChanged(evidence.body, [gateway.trust, gateway.trust_reason, gateway.evidence], () => evidenceParts(gateway));
     verdicts.show(gateway.verdicts);
-    source.received(hasReport(gateway) ? gateway.report_age_s : 0);
+    reportSource.received(hasReport(gateway) ? gateway.report_age_s : 0);
   };
-  const { source: response } = watchGateway({ id, show, fail: state.fail, signal });
-  for (const box of [state, evidence]) box.markWhenStale(response, signal);
+  const { source: responseSource } = watchGateway({ id, show, fail: state.fail, signal });
+  for (const box of [state, evidence]) box.markWhenStale(responseSource, signal);
   main.append(h("p", { class: "crumbs" }, h("a", { href: routeTo(["gateways"]) }, "Gateways")), head,
     h("div", { class: "columns" }, state.element, numbers.element, evidence.element), verdictPanel.element, eventsPanel(id, signal));
 }
@@ -58,27 +58,27 @@ function stateFacts(gateway) {
     ["State", badge(gateway.state)],
     ["Id", count(gateway.id)],
     ["Last seen", timeNode(gateway.seen_at_s)],
-    ["Controller", gateway.controller ?? known("—")],
-    ["Fencing token", known(count(gateway.fencing_token))],
-    ["Data plane", gateway.data_plane ? `${gateway.data_plane} ${gateway.version ?? ""}` : known("—")],
+    ["Controller", gateway.controller ?? textOrUnknown("—")],
+    ["Fencing token", textOrUnknown(count(gateway.fencing_token))],
+    ["Data plane", gateway.data_plane ? `${gateway.data_plane} ${gateway.version ?? ""}` : textOrUnknown("—")],
   ]);
 }
 
 function numberFacts(gateway) {
   return facts([
-    ["Authentications per second", known(rate(gateway.authentications_per_s))],
-    ["Latency p50 / p99", known(latencyText(gateway))],
+    ["Authentications per second", textOrUnknown(rate(gateway.authentications_per_s))],
+    ["Latency p50 / p99", textOrUnknown(latencyText(gateway))],
     ["Cache fill", cacheFill(gateway)],
-    ["Sessions", known(count(gateway.sessions))],
+    ["Sessions", textOrUnknown(count(gateway.sessions))],
   ]);
 }
 
 function eventsPanel(id, signal) {
-  const events = eventTable({ keep: EVENTS_SHOWN, isIncluded: ({ gateway }) => String(gateway) === id, isLive: true, signal });
+  const events = eventTable({ rowsMax: EVENTS_SHOWN, isIncluded: ({ gateway }) => String(gateway) === id, isLive: true, signal });
   const box = panel("Events at this gateway", {}, events.element);
-  const load = async (inner) => {
-    await loadGatewayNames(inner);
-    return get("/events/history", { gateway: id, limit: EVENTS_SHOWN }, inner);
+  const load = async (requestSignal) => {
+    await loadGatewayNames(requestSignal);
+    return get("/events/history", { gateway: id, limit: EVENTS_SHOWN }, requestSignal);
   };
   const { source } = poll({ name: "Events", everyS: 30, load, show: ({ items }) => events.show(items), fail: box.fail, signal });
   box.markWhenStale(source, signal);

@@ -3,7 +3,7 @@
 import { get } from "../core/api.js";
 import { controllerNowS } from "../core/clock.js";
 import { loadGatewayNames, watchGateways } from "../core/gateways.js";
-import { countsSource, GAP_S, latestSamples, latestStatus, live, liveSource, verdictRates, WINDOW_S } from "../core/live.js";
+import { deviceCountsSource, GAP_S, latestSamples, latestStatus, live, liveSource, verdictRates, WINDOW_S } from "../core/live.js";
 import { poll } from "../core/poll.js";
 import { routeTo } from "../core/router.js";
 import { watchRounds } from "../core/rounds.js";
@@ -40,11 +40,11 @@ function tiles(signal) {
     tile("Authentications per second", { testid: "rate", value: (status) => rate(status.authentications_per_s) }),
     tile("Data plane latency p50", { testid: "latency-p50", value: (status) => duration(status.latency_us?.p50) }),
     tile("Data plane latency p99", { testid: "latency-p99", value: (status) => duration(status.latency_us?.p99) }),
-    tile("Authenticated devices", { testid: "authenticated", value: (status) => count(status.devices?.authenticated), of: (status) => count(status.devices?.total) }),
-    tile("Gateways connected", { testid: "gateways-connected", value: (status) => count(status.gateways?.connected), of: (status) => count(status.gateways?.total) }),
+    tile("Authenticated devices", { testid: "authenticated", value: (status) => count(status.devices?.authenticated), total: (status) => count(status.devices?.total) }),
+    tile("Gateways connected", { testid: "gateways-connected", value: (status) => count(status.gateways?.connected), total: (status) => count(status.gateways?.total) }),
   ];
   const box = panel("Now", { class: "tiles-panel" }, h("div", { class: "tiles" }, tileList.map(({ element }) => element)));
-  box.markWhenStale([liveSource, countsSource], signal);
+  box.markWhenStale([liveSource, deviceCountsSource], signal);
   whenStatus((status) => tileList.forEach(({ show }) => show(status)), signal);
   return box.element;
 }
@@ -57,7 +57,7 @@ function graphs(signal) {
     for (const { draw: drawOne } of [rates, latencies]) drawOne(latestSamples(), controllerNowS());
   };
   live.on("status", draw, signal);
-  // Without new values the graph moves nevertheless, and a gap appears at its end.
+  // The graph also moves without new values: a gap then appears at the end of the graph.
   onTick(draw, signal);
   requestAnimationFrame(draw);
   return [["Authentication rate", rates], ["Latency in the data plane", latencies]].map(([title, { element, button, legend }]) => {
@@ -70,7 +70,7 @@ function graphs(signal) {
 function fleetPanel(signal) {
   const { element, show } = fleet();
   const box = panel("Fleet", { testid: "fleet" }, element);
-  box.markWhenStale([liveSource, countsSource], signal);
+  box.markWhenStale([liveSource, deviceCountsSource], signal);
   whenStatus((status) => show(status?.devices ?? null), signal);
   return box.element;
 }
@@ -98,11 +98,11 @@ function gatewaysPanel(signal) {
 }
 
 function eventsPanel(signal) {
-  const events = eventTable({ keep: EVENTS_SHOWN, isIncluded: () => true, isLive: true, signal });
+  const events = eventTable({ rowsMax: EVENTS_SHOWN, isIncluded: () => true, isLive: true, signal });
   const box = panel("Newest events", { aside: viewLink("events", "All events") }, events.element);
-  const load = async (inner) => {
-    await loadGatewayNames(inner);
-    return get("/events/history", { limit: EVENTS_SHOWN }, inner);
+  const load = async (requestSignal) => {
+    await loadGatewayNames(requestSignal);
+    return get("/events/history", { limit: EVENTS_SHOWN }, requestSignal);
   };
   const { source } = poll({ name: "Events", everyS: 30, load, show: ({ items }) => events.show(items), fail: box.fail, signal });
   box.markWhenStale(source, signal);

@@ -14,9 +14,9 @@ import { gatewayLink } from "../parts/links.js";
 import { pager } from "../parts/pager.js";
 import { panel, viewHead } from "../parts/panel.js";
 import { table } from "../parts/table.js";
-import { foreign } from "../parts/text.js";
+import { untrustedText } from "../parts/text.js";
 
-const PAGE = 50;
+const PAGE_ITEMS = 50;
 
 /** @param {import("../app.js").Context} context */
 export function showRounds({ main, route, signal, setTitle }) {
@@ -42,17 +42,17 @@ function listPanel(filters, after, signal) {
   const rows = table({ caption: "Rounds, the newest first", columns: COLUMNS, keyOf: roundKey, empty: "No rounds.", testid: "round-row" });
   const pages = pager({ itemsName: "rounds", after, href: (cursor) => routeTo(["rounds"], { ...filters, after: cursor }) });
   const box = panel("All rounds", {}, rows.element, pages.element);
-  const load = async (inner) => {
-    await loadGatewayNames(inner);
-    return get("/rounds", { ...filters, after, limit: PAGE }, inner);
+  const load = async (requestSignal) => {
+    await loadGatewayNames(requestSignal);
+    return get("/rounds", { ...filters, after, limit: PAGE_ITEMS }, requestSignal);
   };
   const show = ({ items, next }) => {
     rows.show(items);
     pages.show(items.length, next);
   };
-  const polled = poll({ name: "The list of rounds", everyS: 15, load, show, fail: box.fail, signal });
-  box.markWhenStale(polled.source, signal);
-  if (!after) stream.on("round", () => polled.refresh(), signal);
+  const poller = poll({ name: "The list of rounds", everyS: 15, load, show, fail: box.fail, signal });
+  box.markWhenStale(poller.source, signal);
+  if (!after) stream.on("round", () => poller.refresh(), signal);
   return box.element;
 }
 
@@ -61,10 +61,10 @@ const shareText = ({ ok, requested }) => (requested > 0 ? percent(ok / requested
 const COLUMNS = [
   { title: "Round", cell: ({ number, period }) => [count(number), h("span", { class: "muted" }, ` period ${count(period)}`)] },
   { title: "Gateway", renderKey: ({ gateway }) => gatewayName(gateway), cell: ({ gateway }) => gatewayLink(gateway) },
-  { title: "Group", cell: ({ group }) => foreign(group) },
+  { title: "Group", cell: ({ group }) => untrustedText(group) },
   { title: "Ended", cell: (round) => timeNode(round.ended_at_s, { short: true }) },
   { title: "Ok", kind: "number", cell: (round) => `${count(round.ok)} of ${count(round.requested)} (${shareText(round)})` },
   { title: "Late", kind: "number", cell: ({ late }) => count(late) },
   { title: "Missed", kind: "number", cell: ({ missed }) => count(missed) },
-  { title: "Last verdict", kind: "number", cell: (round) => duration(round.last_verdict_ms === null ? null : round.last_verdict_ms * 1000) },
+  { title: "Last proof", kind: "number", cell: (round) => duration(round.last_proof_ms === null ? null : round.last_proof_ms * 1000) },
 ];

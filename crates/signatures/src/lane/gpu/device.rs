@@ -34,7 +34,7 @@ struct KeyedBatch<'a> {
 
 impl<'a> KeyedBatch<'a> {
     /// Takes messages from the front of `remaining` while their keys have numbers; at least one.
-    fn take_from(numbers: &mut KeyNumbers, remaining: &mut &[IndexedMessage<'a>], round: u64) -> Self {
+    fn take_from(numbers: &mut KeyNumbers, remaining: &mut &[IndexedMessage<'a>], batch_number: u64) -> Self {
         let mut batch = Self {
             messages: Vec::with_capacity(remaining.len()),
             key_of: Vec::with_capacity(remaining.len()),
@@ -42,7 +42,7 @@ impl<'a> KeyedBatch<'a> {
         };
         while let Some((message, tail)) = remaining.split_first() {
             let key = message.1.key();
-            let number = match numbers.of(key, round) {
+            let number = match numbers.look_up(key, batch_number) {
                 NumberLookup::Full => break,
                 NumberLookup::Present(number) => number,
                 NumberLookup::Assigned(number) => {
@@ -63,7 +63,8 @@ pub(super) struct GpuVerifier {
     placement: Arc<KeyPlacement>,
     /// The goal by which kernels are chosen.
     pub(super) goal: Goal,
-    round: u64,
+    /// Number of the latest batch that [`KeyNumbers`] counts.
+    batch_number: u64,
     /// One store for each group of keys, created by the group's first message.
     stores: Vec<Option<KeyStore>>,
 }
@@ -75,12 +76,12 @@ impl GpuVerifier {
             stores: placement.groups().iter().map(|_| None).collect(),
             placement,
             goal: Goal::Automatic,
-            round: 0,
+            batch_number: 0,
         }
     }
 
-    /// Closes the device, and returns whether it stopped responding: see [`Gpu::close`]. Keys are dropped afterwards, since releasing their
-    /// memory would wait for a device that does not respond.
+    /// Closes the device, and returns whether the device stopped responding: see [`Gpu::close`]. Keys are dropped
+    /// afterwards, since releasing their memory would wait for a device that does not respond.
     pub(super) fn close(self) -> bool {
         self.gpu.close()
     }
@@ -119,8 +120,8 @@ impl GpuVerifier {
                     Some(store) => store,
                     None => store.insert(KeyStore::new(&mut self.gpu, &placement, group)?),
                 };
-                self.round += 1;
-                let batch = KeyedBatch::take_from(&mut store.numbers, &mut remaining, self.round);
+                self.batch_number += 1;
+                let batch = KeyedBatch::take_from(&mut store.numbers, &mut remaining, self.batch_number);
                 let batch_results = store.verify(&mut self.gpu, &batch, self.goal)?;
                 store_results(&batch.messages, &batch_results, results);
             }
@@ -141,7 +142,7 @@ impl KeyStore {
                 // Making thousands of tables together takes little longer than making one table later, for which a
                 // message would wait.
                 let placed = placement.placed(group);
-                let numbered = placed.iter().map(|key| match numbers.of(key, 0) {
+                let numbered = placed.iter().map(|key| match numbers.look_up(key, 0) {
                     NumberLookup::Assigned(number) => Some((number as usize, key)),
                     NumberLookup::Present(_) | NumberLookup::Full => None,
                 });

@@ -7,8 +7,8 @@ use crate::key::PublicKey;
 
 /// Numbers below a capacity; when all are assigned, the least recently used key is replaced.
 ///
-/// A key is identified by its address, which stays constant while the key is stored here: the same bytes read
-/// twice are two keys, and no comparison is necessary.
+/// A key is identified by its address, which stays constant while the key is stored here. Two keys that were read from
+/// the same bytes therefore count as different keys, but no bytes need to be compared.
 pub(super) struct KeyNumbers {
     capacity: usize,
     number_of: HashMap<usize, u32>,
@@ -17,8 +17,8 @@ pub(super) struct KeyNumbers {
 
 struct KeySlot {
     key: Arc<PublicKey>,
-    /// The round of the last use.
-    last_used_round: u64,
+    /// Number of the latest batch that used the key.
+    last_batch_number: u64,
 }
 
 /// Result of looking up a key's number.
@@ -28,7 +28,7 @@ pub(super) enum NumberLookup {
     Present(u32),
     /// The key gets this number, and must be uploaded there.
     Assigned(u32),
-    /// All numbers are in use in this round.
+    /// The keys of the current batch use all numbers.
     Full,
 }
 
@@ -41,18 +41,18 @@ impl KeyNumbers {
         }
     }
 
-    /// The number of a key, which no other key gets in the same round. Rounds ascend.
-    pub(super) fn of(&mut self, key: &Arc<PublicKey>, round: u64) -> NumberLookup {
+    /// The number of a key. No other key gets this number in the same batch. Batch numbers must ascend.
+    pub(super) fn look_up(&mut self, key: &Arc<PublicKey>, batch_number: u64) -> NumberLookup {
         let address = Arc::as_ptr(key).addr();
         if let Some(number) = self.number_of.get(&address) {
             if let Some(slot) = self.keys.get_mut(*number as usize) {
-                slot.last_used_round = round;
+                slot.last_batch_number = batch_number;
             }
             return NumberLookup::Present(*number);
         }
         let new_slot = KeySlot {
             key: Arc::clone(key),
-            last_used_round: round,
+            last_batch_number: batch_number,
         };
         if self.keys.len() < self.capacity {
             // No device holds 2^32 keys.
@@ -63,8 +63,8 @@ impl KeyNumbers {
         }
         let oldest = (0u32..)
             .zip(&mut self.keys)
-            .min_by_key(|(_, slot)| slot.last_used_round);
-        let Some((number, slot)) = oldest.filter(|(_, slot)| slot.last_used_round < round) else {
+            .min_by_key(|(_, slot)| slot.last_batch_number);
+        let Some((number, slot)) = oldest.filter(|(_, slot)| slot.last_batch_number < batch_number) else {
             return NumberLookup::Full;
         };
         self.number_of.remove(&Arc::as_ptr(&slot.key).addr());
@@ -91,13 +91,13 @@ mod tests {
     fn the_least_recently_used_key_is_replaced() {
         let [a, b, c] = keys();
         let mut numbers = KeyNumbers::new(2);
-        assert_eq!(numbers.of(&a, 1), NumberLookup::Assigned(0));
-        assert_eq!(numbers.of(&b, 1), NumberLookup::Assigned(1));
-        assert_eq!(numbers.of(&c, 1), NumberLookup::Full, "both are in use");
-        assert_eq!(numbers.of(&a, 2), NumberLookup::Present(0));
-        assert_eq!(numbers.of(&c, 3), NumberLookup::Assigned(1));
+        assert_eq!(numbers.look_up(&a, 1), NumberLookup::Assigned(0));
+        assert_eq!(numbers.look_up(&b, 1), NumberLookup::Assigned(1));
+        assert_eq!(numbers.look_up(&c, 1), NumberLookup::Full, "both are in use");
+        assert_eq!(numbers.look_up(&a, 2), NumberLookup::Present(0));
+        assert_eq!(numbers.look_up(&c, 3), NumberLookup::Assigned(1));
         assert_eq!(
-            (numbers.of(&c, 4), numbers.of(&b, 4)),
+            (numbers.look_up(&c, 4), numbers.look_up(&b, 4)),
             (NumberLookup::Present(1), NumberLookup::Assigned(0))
         );
     }
@@ -109,7 +109,7 @@ mod tests {
         for number in 0..8 {
             let key = PrivateKey::generate(Scheme::Ed25519, None).unwrap();
             assert_eq!(
-                numbers.of(&Arc::clone(key.public()), 1),
+                numbers.look_up(&Arc::clone(key.public()), 1),
                 NumberLookup::Assigned(number)
             );
         }

@@ -41,26 +41,29 @@ struct KnownAnswer {
 /// # Errors
 /// The device fails, or returns a wrong result.
 pub(super) fn test_with_known_answers(gpu: Gpu) -> Result<Gpu, GpuUnavailable> {
-    let known = load_known_answers().ok_or(GpuUnavailable::SelfTestFailed)?;
-    let placement = KeyPlacement::new(known.iter().map(|known| known.signed.key()), MEMORY);
+    let known_answers = load_known_answers().ok_or(GpuUnavailable::SelfTestFailed)?;
+    let placement = KeyPlacement::new(known_answers.iter().map(|answer| answer.signed.key()), MEMORY);
     let mut device = GpuVerifier::new(gpu, Arc::new(placement));
-    match verify_known_answers(&mut device, &known) {
+    match verify_known_answers(&mut device, &known_answers) {
         Ok(()) => Ok(device.gpu),
         Err(error) => Err(error.close_gpu(device.gpu)),
     }
 }
 
-fn verify_known_answers(device: &mut GpuVerifier, known: &[KnownAnswer]) -> Result<(), GpuUnavailable> {
+fn verify_known_answers(
+    device: &mut GpuVerifier,
+    known_answers: &[KnownAnswer],
+) -> Result<(), GpuUnavailable> {
     let goals = [Goal::Throughput, Goal::Latency];
-    let length = goals.len() * known.len();
+    let length = goals.len() * known_answers.len();
     let batches = goals
         .iter()
-        .flat_map(|goal| known.iter().map(move |known| (goal, known)));
-    for (number, (goal, known)) in batches.enumerate() {
+        .flat_map(|goal| known_answers.iter().map(move |answer| (goal, answer)));
+    for (number, (goal, answer)) in batches.enumerate() {
         device.goal = *goal;
-        let [odd, even] = &known.forged;
+        let [odd, even] = &answer.forged;
         let messages = (0..length).map(|index| match (index == number, index % 2) {
-            (true, _) => known.signed.clone(),
+            (true, _) => answer.signed.clone(),
             (false, 0) => even.clone(),
             (false, _) => odd.clone(),
         });
@@ -87,7 +90,7 @@ fn load_known_answers() -> Option<Vec<KnownAnswer>> {
     }
     let replays = ReplayMemory::new(Window::DEFAULT, 0, [0; 16]);
     let receiver = Receiver::new(signers, Revocations::default(), Window::DEFAULT, replays);
-    let known = entries.iter().map(|entry| {
+    let known_answers = entries.iter().map(|entry| {
         let signed = hex::decode(&entry.message).ok()?;
         let time = Envelope::parse(&signed).ok()?.stamp.time;
         let forged = |index: usize| {
@@ -100,7 +103,7 @@ fn load_known_answers() -> Option<Vec<KnownAnswer>> {
             signed: receiver.screen(signed, time).ok()?,
         })
     });
-    known.collect()
+    known_answers.collect()
 }
 
 #[cfg(test)]
@@ -117,12 +120,14 @@ mod tests {
 
     #[test]
     fn cpu_lanes_pass_the_known_answer_tests() {
-        let known = load_known_answers().unwrap();
+        let known_answers = load_known_answers().unwrap();
         let device_schemes = Scheme::ALL
             .into_iter()
             .filter(|scheme| *scheme != Scheme::Ed25519);
         for scheme in device_schemes {
-            let scheme_answers = known.iter().filter(|known| known.signed.key().scheme() == scheme);
+            let scheme_answers = known_answers
+                .iter()
+                .filter(|answer| answer.signed.key().scheme() == scheme);
             assert_eq!(scheme_answers.count(), 1, "{scheme}");
         }
         let mut lanes: Vec<Box<dyn Verifier>> = vec![Box::new(SingleLane::default())];
@@ -131,7 +136,7 @@ mod tests {
             for KnownAnswer {
                 signed,
                 forged: [payload, signature],
-            } in &known
+            } in &known_answers
             {
                 let mut results = Vec::new();
                 let messages = [signed, payload, signature].map(Clone::clone);

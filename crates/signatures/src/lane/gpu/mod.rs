@@ -19,7 +19,8 @@ use crate::receive::Checked;
 use crate::scheduler::model::CostModel;
 use crate::scheduler::{Class, LaneKind, LaneSpec, Span};
 
-/// Maximum number of messages in one batch: 300 bytes are uploaded for each, and the results take some milliseconds.
+/// Maximum number of messages in one batch. The lane uploads 300 bytes per message, and a batch takes some
+/// milliseconds.
 const BATCH_MAX: usize = 1 << 16;
 /// Number of messages whose threads fill one block, so that no thread is idle.
 const GRAIN: usize = 128;
@@ -34,20 +35,21 @@ pub type Opener = Box<dyn FnMut() -> Result<Gpu, GpuUnavailable> + Send>;
 /// The first message of a key of RA waits some milliseconds for the hashing of its components, the first message of
 /// ECDSA for the tables of all placed keys.
 ///
-/// Messages that no kernel supports are verified on the CPU in the caller's thread: Ed25519, keys unknown to [`KeyPlacement`], and RA with
-/// layouts that few signers use, whose tables exceed their share of memory, or that have texts of more than 81 bytes. [`GpuLane::spec`]
-/// does not list Ed25519, so that a scheduler never assigns it.
+/// Messages that no kernel supports are verified on the CPU in the caller's thread: Ed25519, keys unknown to
+/// [`KeyPlacement`], and RA with certain layouts. These are layouts that few signers use, layouts with tables that
+/// exceed their share of memory, and layouts with texts of more than 81 bytes. [`GpuLane::spec`] does not list Ed25519,
+/// so that a scheduler never assigns it.
 ///
-/// A device that fails, does not respond within its [timeout](Options::timeout) or returns wrong results is closed, and
-/// the lane is lost without a result. [`GpuLane::reopen`] opens the device again. A device that does not respond is not
-/// used again in this process. The timeout covers the end of kernels and copies; a driver that never returns from
-/// another call, such as an allocation, blocks the thread of the lane.
+/// If a device fails, does not respond within its [timeout](Options::timeout) or returns wrong results, the lane closes
+/// the device and is lost. The batch then has no results. [`GpuLane::reopen`] opens the device again. A device that
+/// does not respond is not used again in this process. The timeout covers only the wait for kernels and copies. If the
+/// driver never returns from another call, such as an allocation, the thread of the lane blocks.
 pub struct GpuLane {
     name: String,
     open: Opener,
     placement: Arc<KeyPlacement>,
     device: Option<GpuVerifier>,
-    /// Reason of the last loss.
+    /// Reason of the latest loss.
     reason: String,
     is_unresponsive: bool,
     fallback: Box<dyn Verifier>,
@@ -80,7 +82,7 @@ impl GpuLane {
     /// # Errors
     /// The device cannot be used.
     pub fn open_with(mut open: Opener, placement: Arc<KeyPlacement>) -> Result<Self, GpuUnavailable> {
-        let gpu = check_known_answers(open()?)?;
+        let gpu = run_self_test(open()?)?;
         let fallback: Box<dyn Verifier> = match BatchLane::widest() {
             Some(batch_lane) => Box::new(batch_lane),
             None => Box::new(SingleLane::default()),
@@ -114,7 +116,7 @@ impl GpuLane {
         let spec = rates.into_iter().fold(spec, |spec, (class, rate)| {
             spec.with_class(class, CostModel::new(overhead, rate))
         });
-        let spec = match self.signs() {
+        let spec = match self.can_sign() {
             false => spec,
             true => spec.with_class(Class::RA_SIGN, CostModel::new(overhead, 0.5e6)),
         };
@@ -153,15 +155,15 @@ impl GpuLane {
     /// The device cannot be used yet, or does not respond.
     pub fn reopen(&mut self) -> Result<(), VerifierLost> {
         if self.is_unresponsive {
-            return Err(self.lost());
+            return Err(self.lost_error());
         }
         if self.device.is_none() {
-            match (self.open)().and_then(check_known_answers) {
+            match (self.open)().and_then(run_self_test) {
                 Ok(gpu) => self.device = Some(GpuVerifier::new(gpu, Arc::clone(&self.placement))),
                 Err(error) => {
                     self.reason = error.to_string();
                     self.is_unresponsive = matches!(error, GpuUnavailable::Unresponsive(_));
-                    return Err(self.lost());
+                    return Err(self.lost_error());
                 }
             }
         }
@@ -174,7 +176,7 @@ impl GpuLane {
         run: impl FnOnce(&mut GpuVerifier) -> Result<T, BatchError>,
     ) -> Result<T, VerifierLost> {
         let Some(device) = &mut self.device else {
-            return Err(self.lost());
+            return Err(self.lost_error());
         };
         run(device).map_err(|error| self.close(&error))
     }
@@ -184,10 +186,10 @@ impl GpuLane {
         self.reason = error.to_string();
         self.is_unresponsive = self.device.take().is_some_and(GpuVerifier::close);
         self.forget_signer();
-        self.lost()
+        self.lost_error()
     }
 
-    fn lost(&self) -> VerifierLost {
+    fn lost_error(&self) -> VerifierLost {
         VerifierLost {
             lane: self.name.clone(),
             reason: self.reason.clone(),
@@ -206,7 +208,7 @@ impl Verifier for GpuLane {
     }
 }
 
-fn check_known_answers(mut gpu: Gpu) -> Result<Gpu, GpuUnavailable> {
+fn run_self_test(mut gpu: Gpu) -> Result<Gpu, GpuUnavailable> {
     match self_test(&mut gpu) {
         Ok(()) => Ok(gpu),
         Err(error) => Err(error.close_gpu(gpu)),

@@ -11,7 +11,7 @@ use crate::key::{Material, PublicKey};
 use crate::ra::RaPublic;
 use crate::scheduler::{Span, Time};
 
-/// Number of layouts whose keys are stored side by side: those of the most signers.
+/// Maximum number of layouts for which keys are stored on devices: the layouts with the most signers.
 const LAYOUTS_MAX: usize = 4;
 /// A signer without a valid message for this time can be replaced.
 const IDLE_MIN: Span = Span::from_millis(10_000);
@@ -41,7 +41,7 @@ impl KeyMemory {
         }
     }
 
-    /// The minimum of each limit.
+    /// The smaller of the two values of each limit.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         Self {
@@ -90,19 +90,20 @@ impl Shape {
     }
 }
 
-/// A receiver's signers, and which of them are placed on its devices; all devices have the same signers. Check
-/// [`KeyPlacement::is_placed`] before submitting a message: messages of signers without a place are for CPU lanes.
-/// Forgeries in the name of a signer without a place therefore use no time of devices.
+/// A receiver's signers, and which of these signers are placed on the receiver's devices. All devices have the same
+/// signers. Check [`KeyPlacement::is_placed`] before submitting a message: messages of signers without a place are for
+/// CPU lanes. Forgeries in the name of a signer without a place therefore use no time of devices.
 ///
 /// All signers are placed if memory suffices. Otherwise a signer without a valid message for ten seconds is replaced by a signer with a
 /// valid message: forgeries never displace a signer.
 pub struct KeyPlacement {
-    /// Index of each signer by the address of its key. Addresses stay constant while the keys are stored here: no comparison is necessary.
-    numbers: HashMap<usize, usize>,
+    /// Index of each signer by the address of its key. Addresses stay constant while the keys are stored here, so no
+    /// keys need to be compared.
+    index_by_address: HashMap<usize, usize>,
     signers: Vec<Signer>,
     groups: Vec<Group>,
     /// Whether all signers are placed, permanently.
-    all_placed: bool,
+    are_all_placed: bool,
 }
 
 struct Signer {
@@ -110,13 +111,14 @@ struct Signer {
     key: Arc<PublicKey>,
     /// `None` for a key that no device supports.
     group: Option<usize>,
-    on_device: AtomicBool,
+    is_on_device: AtomicBool,
     /// Time of the last valid message, ns; 0 without one.
     accepted_at: AtomicU64,
 }
 
 impl Signer {
-    fn idle_at(&self) -> Time {
+    /// Time from which on another signer may replace this signer.
+    fn replaceable_at(&self) -> Time {
         match self.accepted_at.load(Ordering::Relaxed) {
             0 => Time::ZERO,
             accepted_at => Time::from_nanos(accepted_at) + IDLE_MIN,
@@ -139,7 +141,7 @@ struct PlacedSigners {
     /// Indices of the signers.
     signers: Vec<usize>,
     /// No signer can be replaced before this time.
-    idle_at: Time,
+    replaceable_at: Time,
 }
 
 fn address(key: &Arc<PublicKey>) -> usize {
@@ -172,10 +174,10 @@ impl KeyPlacement {
                 .flat_map(|(_, keys)| keys),
         );
         let mut placement = Self {
-            numbers: HashMap::new(),
+            index_by_address: HashMap::new(),
             signers: Vec::new(),
             groups: Vec::new(),
-            all_placed: true,
+            are_all_placed: true,
         };
         for (shape, keys) in plain {
             let capacity = match shape {
@@ -206,91 +208,92 @@ impl KeyPlacement {
 
     fn add(&mut self, shape: Shape, keys: &[&Arc<PublicKey>], capacity: usize) {
         let (group, is_oversubscribed) = (self.groups.len(), keys.len() > capacity);
-        let placed = match is_oversubscribed && capacity > 1 {
+        let placed_count = match is_oversubscribed && capacity > 1 {
             true => capacity - (capacity / 8).max(1),
             false => capacity.min(keys.len()),
         };
         let first = self.signers.len();
         for (number, key) in keys.iter().enumerate() {
-            self.insert(key, Some(group), number < placed);
+            self.insert(key, Some(group), number < placed_count);
         }
         self.groups.push(Group {
             shape,
             capacity: capacity.min(keys.len()),
             is_oversubscribed,
             placed: Mutex::new(PlacedSigners {
-                signers: (first..first + placed).collect(),
-                idle_at: Time::ZERO,
+                signers: (first..first + placed_count).collect(),
+                replaceable_at: Time::ZERO,
             }),
         });
     }
 
-    fn insert(&mut self, key: &Arc<PublicKey>, group: Option<usize>, on_device: bool) {
-        self.all_placed &= on_device;
-        self.numbers.insert(address(key), self.signers.len());
+    fn insert(&mut self, key: &Arc<PublicKey>, group: Option<usize>, is_on_device: bool) {
+        self.are_all_placed &= is_on_device;
+        self.index_by_address.insert(address(key), self.signers.len());
         self.signers.push(Signer {
             key: Arc::clone(key),
             group,
-            on_device: AtomicBool::new(on_device),
+            is_on_device: AtomicBool::new(is_on_device),
             accepted_at: AtomicU64::new(0),
         });
     }
 
     fn signer(&self, key: &Arc<PublicKey>) -> Option<(usize, &Signer)> {
-        let number = *self.numbers.get(&address(key))?;
+        let number = *self.index_by_address.get(&address(key))?;
         Some((number, self.signers.get(number)?))
     }
 
     /// Whether a message of this signer may go to a device; always true for a key that needs no place.
     #[must_use]
     pub fn is_placed(&self, key: &Arc<PublicKey>) -> bool {
-        self.all_placed
+        self.are_all_placed
             || self
                 .signer(key)
-                .is_none_or(|(_, signer)| signer.on_device.load(Ordering::Relaxed))
+                .is_none_or(|(_, signer)| signer.is_on_device.load(Ordering::Relaxed))
     }
 
     /// Records an accepted message of this signer.
     pub fn record_accepted(&self, key: &Arc<PublicKey>, now: Time) {
-        if self.all_placed {
+        if self.are_all_placed {
             return;
         }
         let Some((number, signer)) = self.signer(key) else {
             return;
         };
         signer.accepted_at.store(now.as_nanos(), Ordering::Relaxed);
-        if !signer.on_device.load(Ordering::Relaxed)
+        if !signer.is_on_device.load(Ordering::Relaxed)
             && let Some(group) = signer.group.and_then(|group| self.groups.get(group))
         {
             self.make_room(group, number, now);
         }
     }
 
-    /// Gives the signer the place of the signer with the oldest valid message, if this message is old enough.
+    /// Gives `newcomer` the place of the placed signer that has had no valid message for the longest time, if that time
+    /// is at least [`IDLE_MIN`].
     fn make_room(&self, group: &Group, newcomer: usize, now: Time) {
         let mut placed = group.placed.lock().unwrap_or_else(PoisonError::into_inner);
         let signer = |number: &usize| self.signers.get(*number);
         // Another thread may have changed these values while this thread waited for the lock.
-        if now < placed.idle_at
-            || signer(&newcomer).is_none_or(|signer| signer.on_device.load(Ordering::Relaxed))
+        if now < placed.replaceable_at
+            || signer(&newcomer).is_none_or(|signer| signer.is_on_device.load(Ordering::Relaxed))
         {
             return;
         }
-        let idle_at = |number: &&mut usize| signer(number).map(Signer::idle_at);
+        let replaceable_at = |number: &&mut usize| signer(number).map(Signer::replaceable_at);
         let PlacedSigners {
             signers,
-            idle_at: next,
+            replaceable_at: next,
         } = &mut *placed;
-        let Some(oldest) = signers.iter_mut().min_by_key(idle_at) else {
+        let Some(oldest) = signers.iter_mut().min_by_key(replaceable_at) else {
             return;
         };
         let (Some(oldest_signer), Some(new_signer)) = (signer(oldest), signer(&newcomer)) else {
             return;
         };
-        *next = oldest_signer.idle_at();
+        *next = oldest_signer.replaceable_at();
         if *next <= now {
-            oldest_signer.on_device.store(false, Ordering::Relaxed);
-            new_signer.on_device.store(true, Ordering::Relaxed);
+            oldest_signer.is_on_device.store(false, Ordering::Relaxed);
+            new_signer.is_on_device.store(true, Ordering::Relaxed);
             *oldest = newcomer;
         }
     }
@@ -396,8 +399,8 @@ mod tests {
         let placement = KeyPlacement::new(&keys, MEMORY);
         placement.record_accepted(&keys[0], at(100));
         assert!(keys.iter().all(|key| placement.is_placed(key)));
-        let foreign = self::keys(1, None);
-        placement.record_accepted(&foreign[0], at(100));
+        let unknown_keys = self::keys(1, None);
+        placement.record_accepted(&unknown_keys[0], at(100));
     }
 
     /// A layout that no device supports, or that few signers use, is for CPU lanes.

@@ -7,7 +7,7 @@ use crate::gpu::{BatchError, Goal, Gpu, MaskKey, RaBatch, RaKeys, RaSigner, take
 use crate::key::PrivateKey;
 use crate::lane::VerifierLost;
 use crate::ra::{Digits, Mask, RaPrivate, RaPublic, Table};
-use crate::signer::{NamedSignature, fresh_name};
+use crate::signer::{NamedSignature, new_mask_name};
 
 /// Receives masks: [`Signer::add_masks`](crate::signer::Signer::add_masks), or a mask file.
 pub type MaskDelivery = Box<dyn FnMut(Vec<Mask>) + Send>;
@@ -31,7 +31,7 @@ impl GpuLane {
     /// Messages signed in one batch.
     pub const SIGNED_MAX: usize = 4_096;
 
-    /// Lets the device work for this key too; no effect with a key of a plain scheme.
+    /// Lets the device also make masks and signatures for this key. Has no effect for a key of a plain scheme.
     #[must_use]
     pub fn with_signer(mut self, key: Arc<PrivateKey>, deliver: MaskDelivery) -> Self {
         self.signer = key.ra().is_some().then_some(DeviceSigner {
@@ -43,8 +43,8 @@ impl GpuLane {
         self
     }
 
-    /// Whether the device also signs messages of this signer, which requires that it can verify such messages.
-    pub(super) fn signs(&self) -> bool {
+    /// Whether the device can also sign messages of this signer: the device must be able to verify these messages.
+    pub(super) fn can_sign(&self) -> bool {
         let key = self
             .signer
             .as_ref()
@@ -52,7 +52,8 @@ impl GpuLane {
         key.is_some_and(|key| takes_layout(key.public().layout()))
     }
 
-    /// Makes masks with new random names and delivers all of them, or none after an error. Returns their number.
+    /// Makes masks with new random names, delivers all these masks, and returns their number. After an error, the
+    /// function delivers no mask.
     ///
     /// # Errors
     /// No random bytes, a failed check of a mask, or a lost device: in each case the lane is lost.
@@ -64,7 +65,7 @@ impl GpuLane {
             let Some(key) = device_signer.key.ra() else {
                 return Ok(0);
             };
-            let names: Result<Vec<_>, _> = std::iter::repeat_with(fresh_name).take(count).collect();
+            let names: Result<Vec<_>, _> = std::iter::repeat_with(new_mask_name).take(count).collect();
             let names = names.map_err(|_| NO_RANDOM_BYTES)?;
             let mask_key = match device_signer.mask_key.take() {
                 Some(mask_key) => mask_key,
@@ -120,7 +121,7 @@ impl GpuLane {
         run: impl FnOnce(&mut Gpu, &mut DeviceSigner) -> Result<T, BatchError>,
     ) -> Result<T, VerifierLost> {
         let Some(device) = &mut self.device else {
-            return Err(self.lost());
+            return Err(self.lost_error());
         };
         let result = match &mut self.signer {
             Some(device_signer) => run(&mut device.gpu, device_signer),
@@ -146,7 +147,7 @@ impl DeviceTable {
             signer: gpu.ra_signer_of(table, GpuLane::SIGNED_MAX)?,
             verifier: gpu.ra_verifier_of(key.public())?,
         };
-        let name = fresh_name().map_err(|_| NO_RANDOM_BYTES)?;
+        let name = new_mask_name().map_err(|_| NO_RANDOM_BYTES)?;
         let masks = key.masks(&[name]).map_err(|_| BAD_KEY)?;
         device_table.sign(gpu, key.public(), masks, &[digits])?;
         Ok(device_table)

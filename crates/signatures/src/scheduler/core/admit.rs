@@ -7,9 +7,9 @@ use super::super::time::{Span, Time};
 use super::{Core, Decisions};
 
 impl<J> Core<J> {
-    /// Admits or drops jobs. The checks, in order: whether a lane supports the class; expiry; whether the job is a copy, with the rank of
-    /// its claimed level; the quota, which determines the level; if that changes the level, whether the job is a copy, with its new rank;
-    /// the share of the source and the capacity of the queue.
+    /// Admits or drops jobs. The checks, in order: whether a lane supports the class; expiry; whether the job is a
+    /// copy, with the rank of its claimed level; the quota, which determines the level; if the quota changes the level,
+    /// whether the job is a copy, with its new rank; the share of the source and the capacity of the queue.
     pub(super) fn submit(&mut self, jobs: &mut Vec<Job<J>>, now: Time, decisions: &mut Decisions<J>) {
         self.counters.submitted += jobs.len() as u64;
         let mut admitted = PerClass::<(usize, usize)>::default();
@@ -20,8 +20,8 @@ impl<J> Core<J> {
                 Ok((level, is_unknown)) => {
                     let (immediate, other) = admitted.of_mut(meta.class);
                     *if level.is_immediate() { immediate } else { other } += 1;
-                    let number = self.next_number;
-                    self.next_number += 1;
+                    let number = self.next_sequence;
+                    self.next_sequence += 1;
                     let entry = JobEntry {
                         meta,
                         sequence: number,
@@ -69,16 +69,17 @@ impl<J> Core<J> {
             self.check_copy(meta, Rank::new(level, is_unknown), now)?;
         }
         if let Some(fingerprint) = meta.fingerprint {
-            self.recent
+            self.recent_messages
                 .record_admitted(fingerprint, Rank::new(level, is_unknown), now);
         }
         Ok((level, is_unknown))
     }
 
+    /// Refuses a copy of a message that was admitted with the same or a better rank.
     fn check_copy(&mut self, meta: &Meta, rank: Rank, now: Time) -> Result<(), ShedReason> {
         let is_copy = meta
             .fingerprint
-            .is_some_and(|fingerprint| self.recent.is_copy(fingerprint, rank, now));
+            .is_some_and(|fingerprint| self.recent_messages.is_copy(fingerprint, rank, now));
         if is_copy {
             Err(ShedReason::Duplicate)
         } else {
@@ -86,12 +87,13 @@ impl<J> Core<J> {
         }
     }
 
+    /// Whether any lane supports a class, or for signing with masks: signing without masks.
     fn has_lane(&self, class: Class) -> bool {
-        let plain = self
+        let plain_class = self
             .masks
             .filter(|masks| masks.limits.sign == class)
             .map(|masks| masks.limits.plain);
-        let classes = std::iter::once(class).chain(plain);
+        let classes = std::iter::once(class).chain(plain_class);
         classes
             .into_iter()
             .any(|class| self.lanes.iter().any(|slot| slot.cost_model(class).is_some()))

@@ -2,9 +2,9 @@
 //!
 //! | jobs | go to |
 //! |---|---|
-//! | immediate | a CPU lane, reserved ones first, known senders before unknown ones; an accelerator only while no CPU lane supports the class |
-//! | of lost batches | a CPU lane; a reserved one, then an accelerator, only while no other lane supports the class |
-//! | others | a CPU lane in slices; an accelerator as the policy decides; a reserved lane while neither is available |
+//! | immediate | a CPU lane, reserved lanes first, known senders before unknown senders; an accelerator only while no CPU lane supports the class |
+//! | of lost batches | a CPU lane; a reserved lane while no other CPU lane supports the class; an accelerator while no CPU lane does |
+//! | others | a CPU lane in slices; an accelerator as the policy decides; a reserved lane while no other lane supports the class |
 //!
 //! A slice is a time: a job that takes longer than a slice is processed alone. While normal jobs of both known and unknown senders
 //! wait, known senders get three quarters of a CPU lane's time ([`TimeShares`](super::lanes::TimeShares)).
@@ -55,8 +55,8 @@ impl<J> Core<J> {
         if self.shutdown == ShutdownState::Stopped {
             return;
         }
-        for index in 0..self.order.len() {
-            let Some(&lane) = self.order.get(index) else {
+        for index in 0..self.lane_order.len() {
+            let Some(&lane) = self.lane_order.get(index) else {
                 return;
             };
             let Some(slot) = self.lanes.get_mut(lane.0) else {
@@ -64,16 +64,17 @@ impl<J> Core<J> {
             };
             if let State::Idle { wait } = &mut slot.state {
                 *wait = None;
-                if let Some(start) = self.next_start(lane, now, &mut decisions.dropped) {
-                    decisions.start.push((lane, start));
+                if let Some(task) = self.next_task(lane, now, &mut decisions.dropped) {
+                    decisions.start.push((lane, task));
                 }
             }
         }
     }
 
-    fn next_start(&mut self, lane: LaneId, now: Time, dropped: &mut Vec<Dropped<J>>) -> Option<LaneTask<J>> {
+    /// The next task of an idle lane, if there is one.
+    fn next_task(&mut self, lane: LaneId, now: Time, dropped: &mut Vec<Dropped<J>>) -> Option<LaneTask<J>> {
         let slot = self.lanes.get(lane.0)?;
-        let normal_first = slot.immediate_in_a_row >= self.config.immediate_in_a_row;
+        let takes_normal_first = slot.immediate_in_a_row >= self.config.immediate_in_a_row;
         let normal = match (slot.is_accelerator(), slot.shares.next()) {
             (true, _) => [Some(SenderFilter::Both), None],
             (false, SenderFilter::Unknown) => [Some(SenderFilter::Unknown), Some(SenderFilter::Known)],
@@ -83,14 +84,14 @@ impl<J> Core<J> {
         let [known, unknown] =
             [SenderFilter::Known, SenderFilter::Unknown].map(|senders| Some(JobOrigin::Immediate(senders)));
         let returned = Some(JobOrigin::Returned);
-        let order = if normal_first {
+        let order = if takes_normal_first {
             [returned, first, second, known, unknown]
         } else {
             [known, unknown, returned, first, second]
         };
         for origin in order.into_iter().flatten() {
             if let Some((class, limit)) = self.next_jobs(lane, origin, now)
-                && let Some(batch) = self.batch(lane, origin, class, limit, now, dropped)
+                && let Some(batch) = self.start_batch(lane, origin, class, limit, now, dropped)
             {
                 return Some(LaneTask::Run(batch));
             }
@@ -128,6 +129,7 @@ impl<J> Core<J> {
         Some(class)
     }
 
+    /// The first job of a class from this origin.
     fn head(&self, origin: JobOrigin, class: Class, now: Time) -> Option<NextJob> {
         let first = |number| NextJob {
             level: Priority::IMMEDIATE,
@@ -221,19 +223,22 @@ impl<J> Core<J> {
         heads.sort_unstable_by_key(|(head, class)| (head.is_none(), *head, *class));
         let mut shortest = Wait {
             until: Time::NEVER,
-            more: usize::MAX,
+            additional_jobs: usize::MAX,
         };
         for (head, class) in heads {
             match self.query_policy(lane, class, now) {
                 Some(PolicyDecision::Take(count)) if head.is_some() => return Some((class, count)),
-                Some(PolicyDecision::Wait { until, more }) => {
+                Some(PolicyDecision::Wait {
+                    until,
+                    additional_jobs,
+                }) => {
                     let until = if head.is_some() { until } else { Time::NEVER };
                     shortest = Wait {
                         until: shortest.until.min(until),
-                        more: shortest.more.min(more),
+                        additional_jobs: shortest.additional_jobs.min(additional_jobs),
                     };
                 }
-                Some(PolicyDecision::Take(_)) => shortest.more = 1,
+                Some(PolicyDecision::Take(_)) => shortest.additional_jobs = 1,
                 None => {}
             }
         }
@@ -248,43 +253,48 @@ impl<J> Core<J> {
     /// The policy's decision for a class; `None` if the lane does not support the class, or no job of the class has
     /// arrived yet.
     fn query_policy(&mut self, lane: LaneId, class: Class, now: Time) -> Option<PolicyDecision> {
-        let view = self.view(lane, class, now)?;
+        let input = self.policy_input(lane, class, now)?;
         // If CPU lanes also process jobs of the class, a job may wait longer than the usual maximum: up to twice the
         // accelerator's overhead.
-        let overheads = Span::from_secs_f64(2.0 * view.cost.overhead_s);
+        let overheads = Span::from_secs_f64(2.0 * input.cost.overhead_s);
         let wait_max = self.config.wait_max;
-        let latest = view.oldest
-            + if view.cpu_rate > 0.0 {
+        let latest = input.oldest
+            + if input.cpu_rate > 0.0 {
                 wait_max.max(overheads)
             } else {
                 wait_max
             };
         if self.shutdown != ShutdownState::Running {
-            return Some(PolicyDecision::Take(view.batch_max));
+            return Some(PolicyDecision::Take(input.batch_max));
         }
-        Some(match self.policy.choose(&view) {
+        Some(match self.policy.choose(&input) {
             PolicyDecision::Take(count) => PolicyDecision::Take(count.max(1)),
-            PolicyDecision::Wait { .. } if view.waiting > 0 && latest <= now => {
+            PolicyDecision::Wait { .. } if input.waiting > 0 && latest <= now => {
                 self.counters.waits_timed_out += 1;
-                PolicyDecision::Take(view.batch_max)
+                PolicyDecision::Take(input.batch_max)
             }
-            PolicyDecision::Wait { until, more } => PolicyDecision::Wait {
+            PolicyDecision::Wait {
+                until,
+                additional_jobs,
+            } => PolicyDecision::Wait {
                 until: until.min(latest),
-                more: more.max(1),
+                additional_jobs: additional_jobs.max(1),
             },
         })
     }
 
-    fn view(&self, lane: LaneId, class: Class, now: Time) -> Option<PolicyInput> {
+    /// The input of the policy for a class; `None` if the lane does not support the class, or no job of the class has
+    /// arrived yet.
+    fn policy_input(&self, lane: LaneId, class: Class, now: Time) -> Option<PolicyInput> {
         let slot = self.lanes.get(lane.0)?;
         let capability = self.capability(slot, class)?;
         let arrivals = self.arrivals.of(class).other.per_s(now);
-        let fronts = self
+        let earliest_times = self
             .queue
-            .fronts(class)
+            .earliest_times(class)
             .or((arrivals > 0.0).then_some((now, Time::NEVER)));
-        let (oldest, deadline) = fronts?;
-        let (cpu_rate, load) = self.processors(class, now);
+        let (oldest, deadline) = earliest_times?;
+        let (cpu_rate, load) = self.cpu_rate_and_load(class, now);
         Some(PolicyInput {
             now,
             class,
@@ -301,7 +311,7 @@ impl<J> Core<J> {
 
     /// Jobs of a class that the CPU lanes can process per second, and the fraction of the CPU lanes' time that all
     /// arrivals need.
-    fn processors(&self, class: Class, now: Time) -> (f64, f64) {
+    fn cpu_rate_and_load(&self, class: Class, now: Time) -> (f64, f64) {
         let (mut rate, mut count, mut needed) = (0.0, 0.0, 0.0);
         let mut first: Option<&Slot> = None;
         for (number, slot) in self.lanes.iter().enumerate() {
@@ -328,7 +338,7 @@ impl<J> Core<J> {
     }
 
     /// Moves jobs into a batch of this lane, and marks the lane as running. `None` if all jobs have expired.
-    fn batch(
+    fn start_batch(
         &mut self,
         lane: LaneId,
         origin: JobOrigin,
@@ -381,6 +391,7 @@ impl<J> Core<J> {
         Some(batch)
     }
 
+    /// Counts the masks that a batch uses, or the jobs that are signed without a mask.
     fn account_masks(&mut self, requested: Class, executed: Class, jobs: usize) {
         let Some(masks) = self.masks.as_mut().filter(|masks| masks.limits.sign == requested) else {
             return;

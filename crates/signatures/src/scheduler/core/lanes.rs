@@ -17,7 +17,7 @@ pub(super) struct Slot {
     pub(super) immediate_in_a_row: u32,
     /// Lane time of normal jobs, recorded while both known and unknown senders have waiting jobs.
     pub(super) shares: TimeShares,
-    /// Time before which no refill starts, since the last refill made no masks.
+    /// No refill starts before this time, since the latest refill made no masks.
     pub(super) refill_after: Time,
 }
 
@@ -58,18 +58,33 @@ impl TimeShares {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum State {
     Absent,
-    Idle { wait: Option<Wait> },
-    Running { class: Class, jobs: usize, work: f64 },
-    Refilling { class: Class, count: usize },
-    Lost { probe_at: Time, after: Span },
-    Probing { after: Span },
+    Idle {
+        wait: Option<Wait>,
+    },
+    Running {
+        class: Class,
+        jobs: usize,
+        work: f64,
+    },
+    Refilling {
+        class: Class,
+        count: usize,
+    },
+    /// `delay`: time from the loss, or from the latest failed probe, to the next probe.
+    Lost {
+        probe_at: Time,
+        delay: Span,
+    },
+    Probing {
+        delay: Span,
+    },
 }
 
-/// An idle accelerator waits until a time, or for a number of additional jobs.
+/// What ends the wait of an idle accelerator: a time, or a number of additional jobs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     pub(super) until: Time,
-    pub(super) more: usize,
+    pub(super) additional_jobs: usize,
 }
 
 impl State {
@@ -111,9 +126,9 @@ impl Slot {
         self.estimates.of(class).as_ref().map(Estimate::cost_model)
     }
 
-    fn observe(&mut self, class: Class, work: f64, took: Span) {
+    fn observe(&mut self, class: Class, work: f64, duration: Span) {
         if let Some(estimate) = self.estimates.of_mut(class) {
-            estimate.observe(work, took);
+            estimate.observe(work, duration);
         }
     }
 }
@@ -137,7 +152,7 @@ impl<J> Core<J> {
         lane: LaneId,
         mut batch: Batch<J>,
         outcomes: &[Outcome],
-        took: Span,
+        duration: Span,
         now: Time,
     ) -> Result<(), CoreError> {
         let slot = self.slot(lane)?;
@@ -147,7 +162,7 @@ impl<J> Core<J> {
         check_size(lane, jobs, batch.len())?;
         check_size(lane, jobs, outcomes.len())?;
         slot.state = State::Idle { wait: None };
-        slot.observe(class, work, took);
+        slot.observe(class, work, duration);
         self.in_batches -= jobs;
         for (entry, outcome) in batch.entries.iter().zip(outcomes) {
             match outcome {
@@ -169,12 +184,12 @@ impl<J> Core<J> {
             Outcome::Rejected => self.quotas.record_invalid(&entry.meta, now),
             Outcome::Discarded => {}
         }
-        // For a known sender's message, the record of its admission suffices: only copies of a better rank, such as immediate copies, are
-        // admitted.
+        // For a known sender's message, the record of the admission suffices: only copies of a better rank, such as
+        // immediate copies, are admitted.
         if let Some(fingerprint) = entry.meta.fingerprint
             && entry.is_unknown_sender
         {
-            self.recent.record_verified(fingerprint, now);
+            self.recent_messages.record_verified(fingerprint, now);
         }
     }
 
@@ -185,7 +200,7 @@ impl<J> Core<J> {
         now: Time,
         decisions: &mut Decisions<J>,
     ) -> Result<(), CoreError> {
-        let after = self.config.probe_after;
+        let delay = self.config.probe_after;
         let slot = self.slot(lane)?;
         let (jobs, returned) = match (slot.state, &batch) {
             (State::Running { jobs, .. }, Some(batch)) => (jobs, batch.len()),
@@ -195,8 +210,8 @@ impl<J> Core<J> {
         check_size(lane, jobs, returned)?;
         let previous = slot.state;
         slot.state = State::Lost {
-            probe_at: now + after,
-            after,
+            probe_at: now + delay,
+            delay,
         };
         self.counters.lanes_lost += 1;
         if let (State::Refilling { count, .. }, Some(masks)) = (previous, &mut self.masks) {
@@ -216,7 +231,7 @@ impl<J> Core<J> {
         &mut self,
         lane: LaneId,
         made: usize,
-        took: Span,
+        duration: Span,
         now: Time,
     ) -> Result<(), CoreError> {
         let pause = self.config.probe_after;
@@ -225,7 +240,7 @@ impl<J> Core<J> {
             return Err(unexpected(lane, "the end of a refill", slot.state));
         };
         slot.state = State::Idle { wait: None };
-        slot.observe(class, made as f64, took);
+        slot.observe(class, made as f64, duration);
         if made == 0 {
             slot.refill_after = now + pause;
         }
@@ -239,29 +254,29 @@ impl<J> Core<J> {
     pub(super) fn probed(&mut self, lane: LaneId, alive: bool, now: Time) -> Result<(), CoreError> {
         let after_max = self.config.probe_after_max;
         let slot = self.slot(lane)?;
-        let State::Probing { after } = slot.state else {
+        let State::Probing { delay } = slot.state else {
             return Err(unexpected(lane, "a probe's end", slot.state));
         };
         slot.state = if alive {
             State::Idle { wait: None }
         } else {
-            let after = after.times(2).min(after_max);
+            let delay = delay.times(2).min(after_max);
             State::Lost {
-                probe_at: now + after,
-                after,
+                probe_at: now + delay,
+                delay,
             }
         };
         Ok(())
     }
 
-    /// Starts due probes of lost lanes.
+    /// Starts the probes of lost lanes whose time has come.
     pub(super) fn probe_lost(&mut self, now: Time, decisions: &mut Decisions<J>) {
         for (number, slot) in self.lanes.iter_mut().enumerate() {
-            if let State::Lost { probe_at, after } = slot.state
+            if let State::Lost { probe_at, delay } = slot.state
                 && probe_at <= now
                 && self.shutdown == ShutdownState::Running
             {
-                slot.state = State::Probing { after };
+                slot.state = State::Probing { delay };
                 self.counters.probes += 1;
                 decisions.start.push((LaneId(number), LaneTask::Probe));
             }

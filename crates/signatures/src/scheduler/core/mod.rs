@@ -53,13 +53,13 @@ pub enum Event<'a, J> {
         /// The outcome of each job, in order.
         outcomes: &'a [Outcome],
         /// Time that the lane worked.
-        took: Span,
+        duration: Span,
     },
     /// A lane failed. Its batch was not completed.
     LaneLost {
         /// The lane.
         lane: LaneId,
-        /// All jobs of its batch, if it had one.
+        /// All jobs of the lane's batch, if the lane had a batch.
         batch: Option<Batch<J>>,
     },
     /// A lane has made masks.
@@ -69,7 +69,7 @@ pub enum Event<'a, J> {
         /// Number of masks.
         made: usize,
         /// Time that the lane worked.
-        took: Span,
+        duration: Span,
     },
     /// A lost lane was probed.
     Probed {
@@ -159,17 +159,17 @@ pub struct Core<J> {
     policy: Box<dyn Policy>,
     queue: Queue<J>,
     quotas: Quotas,
-    recent: RecentMessages,
+    recent_messages: RecentMessages,
     masks: Option<MaskStock>,
     lanes: Vec<Slot>,
     /// Lanes in the order of assignment: reserved lanes, CPU lanes, accelerators.
-    order: Vec<LaneId>,
+    lane_order: Vec<LaneId>,
     arrivals: PerClass<ArrivalRates>,
     counters: Counters,
-    next_number: u64,
+    next_sequence: u64,
     in_batches: usize,
     shutdown: ShutdownState,
-    /// Jobs of the current event that were not admitted.
+    /// Jobs of the current event that were not admitted, with the reasons.
     rejected_on_arrival: Vec<Dropped<J>>,
     spare_batches: Vec<Batch<J>>,
 }
@@ -195,20 +195,20 @@ impl<J> Core<J> {
     /// A scheduler with these lanes, none of which is ready yet.
     pub fn new(config: Config, lanes: Vec<LaneSpec>, policy: Box<dyn Policy>) -> Self {
         let lanes: Vec<_> = lanes.into_iter().map(Slot::new).collect();
-        let mut order: Vec<_> = (0..lanes.len()).map(LaneId).collect();
-        order.sort_by_key(|id| lanes.get(id.0).map(|slot| slot.spec.kind as u8));
+        let mut lane_order: Vec<_> = (0..lanes.len()).map(LaneId).collect();
+        lane_order.sort_by_key(|id| lanes.get(id.0).map(|slot| slot.spec.kind as u8));
         Self {
             config,
             policy,
             queue: Queue::new(config.queue),
             quotas: Quotas::new(config.quotas),
-            recent: RecentMessages::new(config.recent_messages_min, config.recent_lifetime_min),
+            recent_messages: RecentMessages::new(config.recent_messages_min, config.recent_lifetime_min),
             masks: config.masks.map(MaskStock::new),
             lanes,
-            order,
+            lane_order,
             arrivals: PerClass::default(),
             counters: Counters::default(),
-            next_number: 1,
+            next_sequence: 1,
             in_batches: 0,
             shutdown: ShutdownState::Running,
             rejected_on_arrival: Vec::new(),
@@ -246,10 +246,10 @@ impl<J> Core<J> {
                 lane,
                 batch,
                 outcomes,
-                took,
-            } => self.batch_done(lane, batch, outcomes, took, now),
+                duration,
+            } => self.batch_done(lane, batch, outcomes, duration, now),
             Event::LaneLost { lane, batch } => self.lane_lost(lane, batch, now, decisions),
-            Event::RefillDone { lane, made, took } => self.refill_done(lane, made, took, now),
+            Event::RefillDone { lane, made, duration } => self.refill_done(lane, made, duration, now),
             Event::Probed { lane, alive } => self.probed(lane, alive, now),
         };
         if result.is_ok() {
@@ -269,21 +269,21 @@ impl<J> Core<J> {
         for Dropped { job, reason } in dropped {
             self.counters.shed.count(*reason);
             if let Some(fingerprint) = job.meta.fingerprint {
-                self.recent.forget(fingerprint);
+                self.recent_messages.forget(fingerprint);
             }
         }
     }
 
-    /// The time for the next [`Event::Timer`]; [`Time::NEVER`] if none is needed. Every event may change it.
+    /// The time for the next [`Event::Timer`]; [`Time::NEVER`] if no timer is needed. Every event may change this time.
     pub fn next_timer(&self) -> Time {
         if self.shutdown == ShutdownState::Stopped {
             return Time::NEVER;
         }
-        let refilling =
+        let is_refill_needed =
             self.masks.as_ref().is_some_and(MaskStock::is_short) && self.shutdown == ShutdownState::Running;
         let lane_timers = self.lanes.iter().map(|slot| match slot.state {
             State::Idle { wait } => {
-                let refill = if refilling && slot.spec.refills {
+                let refill = if is_refill_needed && slot.spec.refills {
                     slot.refill_after
                 } else {
                     Time::NEVER
@@ -306,7 +306,7 @@ impl<J> Core<J> {
     pub fn wake_conditions(&self) -> WakeConditions {
         let idle_lanes = |kind| {
             let slots = self
-                .order
+                .lane_order
                 .iter()
                 .filter_map(move |lane| Some((*lane, self.lanes.get(lane.0)?)));
             slots
@@ -321,19 +321,24 @@ impl<J> Core<J> {
                 .iter()
                 .any(|slot| slot.spec.kind == kind && slot.is_usable())
         };
-        let processors = is_usable(LaneKind::Cpu) || is_usable(LaneKind::Reserved);
+        let has_cpu_lane = is_usable(LaneKind::Cpu) || is_usable(LaneKind::Reserved);
         let first = |kind| idle_lanes(kind).next().map(|(lane, _)| lane);
         let accelerators = idle_lanes(LaneKind::Accelerator).map(|(lane, wait)| {
             // For a class without arrivals so far, an accelerator receives jobs when a CPU lane has completed its slice.
-            (lane, wait.filter(|_| processors).map_or(1, |wait| wait.more))
+            (
+                lane,
+                wait.filter(|_| has_cpu_lane)
+                    .map_or(1, |wait| wait.additional_jobs),
+            )
         });
         let immediate = first(LaneKind::Reserved).or_else(|| first(LaneKind::Cpu));
         let reserved = first(LaneKind::Reserved)
             .filter(|_| !is_usable(LaneKind::Cpu) && !is_usable(LaneKind::Accelerator));
         let other = first(LaneKind::Cpu).or(reserved).map(|lane| (lane, 1));
         WakeConditions {
-            immediate: immediate.or_else(|| first(LaneKind::Accelerator).filter(|_| !processors)),
-            other: other.or_else(|| accelerators.min_by_key(|(lane, more)| (*more, *lane))),
+            immediate: immediate.or_else(|| first(LaneKind::Accelerator).filter(|_| !has_cpu_lane)),
+            other: other
+                .or_else(|| accelerators.min_by_key(|(lane, additional_jobs)| (*additional_jobs, *lane))),
         }
     }
 
@@ -367,7 +372,7 @@ impl<J> Core<J> {
         if let Some(slot) = self.lanes.get_mut(lane.0) {
             slot.state = State::Lost {
                 probe_at: Time::NEVER,
-                after: Span::ZERO,
+                delay: Span::ZERO,
             };
         }
     }
@@ -379,7 +384,7 @@ impl<J> Core<J> {
         self.counters.unfinished += (jobs.len() - count_before) as u64;
     }
 
-    /// Waiting immediate and other jobs.
+    /// Numbers of waiting immediate jobs and of other waiting jobs.
     pub fn waiting(&self) -> (usize, usize) {
         (self.queue.immediate(), self.queue.other())
     }

@@ -25,8 +25,8 @@ pub trait Lane<J>: Send {
     /// The lane is lost. A panic and a wrong number of outcomes count as a loss, too.
     fn run(&mut self, class: Class, jobs: &mut [J], outcomes: &mut Vec<Outcome>) -> Result<(), LaneLost>;
 
-    /// Makes up to `count` masks, adds them to the signer's pool, and returns their number. After 0 the next
-    /// refill is delayed.
+    /// Makes up to `count` masks, adds these masks to the signer's pool, and returns their number. If the number is 0,
+    /// the scheduler delays the next refill.
     ///
     /// # Errors
     /// The lane is lost.
@@ -74,7 +74,7 @@ pub fn measure<J>(
 /// available.
 ///
 /// The lane does the work first and then waits for the remaining time, so it is never faster than the inner
-/// lane. The CPU is free while it waits, as with a real accelerator.
+/// lane. The CPU is free while the lane waits, as with a real accelerator.
 pub struct ThrottledLane<L, W = fn(Duration)> {
     inner: L,
     cost_models: PerClass<Option<CostModel>>,

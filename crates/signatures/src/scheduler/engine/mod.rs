@@ -1,13 +1,15 @@
 //! The scheduler's [`Core`] with threads: one for each lane, and producers that submit from their own threads.
 //!
 //! The scheduler has no thread of its own. A lane that has completed its batch takes the core's lock, reports, takes in the queued
-//! submissions, and leaves with its next batch. The holder of the lock also puts the batches of other idle lanes into their slots and
-//! unparks those lanes. A producer pushes into the submission queue without a lock, and unparks an idle lane if its wake condition is met.
-//! A producer takes the lock only if the queue is full; then the shedding order decides which jobs are dropped, not the order of arrival.
+//! submissions, and leaves with its next batch. The holder of the lock also stores the tasks of other idle lanes and
+//! unparks those lanes. A producer pushes into the submission queue without a lock, and unparks an idle lane if the
+//! lane's wake condition is met. A producer takes the lock only if the queue is full; then the shedding order decides
+//! which jobs are dropped, not the order of arrival.
 //!
-//! An idle lane parks until it is woken or the core's timer is due. Locks: the core's lock; the lock that closes submission, taken before
-//! the core's lock and only waited for at shutdown; each lane's statistics, taken alone. No lock is held while a lane works on a batch or
-//! during calls of the sink.
+//! An idle lane parks until another thread wakes the lane or the core's timer is due. There are three kinds of locks:
+//! the core's lock, the lock that closes submission, and one lock for the statistics of each lane. The lock that closes
+//! submission is taken before the core's lock, and a thread waits for this lock only at shutdown. A lock for statistics
+//! is taken alone. No lock is held while a lane works on a batch or during calls of the sink.
 
 mod lane;
 mod shared;
@@ -148,12 +150,13 @@ impl<J: Send + 'static> Engine<J> {
         }
     }
 
-    /// The current time on the clock of arrivals, deadlines and expiries.
+    /// The current time on the engine's clock, on which arrivals, deadlines and expiries are also given.
     pub fn now(&self) -> Time {
         self.shared.now()
     }
 
-    /// Waiting immediate and other jobs, read without a lock; exact while no job moves.
+    /// Numbers of waiting immediate jobs and of other waiting jobs, read without a lock. The numbers are exact while no
+    /// job moves.
     pub fn waiting(&self) -> (usize, usize) {
         self.shared.waiting()
     }
@@ -210,7 +213,11 @@ impl<J: Send + 'static> Engine<J> {
 
 impl<J> Engine<J> {
     fn stop(&mut self, mode: ShutdownMode) {
-        *self.shared.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+        *self
+            .shared
+            .submission_closed
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = true;
         let mut state = self.shared.lock();
         match mode {
             ShutdownMode::CompleteJobs => state.core.drain(),
@@ -244,7 +251,7 @@ impl<J> Submitter<J> {
         self.shared.now()
     }
 
-    /// An instant on the engine's clock.
+    /// Converts an instant to the engine's clock.
     pub fn at(&self, instant: Instant) -> Time {
         self.shared.at(instant)
     }
@@ -252,7 +259,7 @@ impl<J> Submitter<J> {
     /// Whether the core was overloaded by unknown senders at its last update ([`Core::is_overloaded`]), or many jobs are queued that the core
     /// has not seen; read without a lock.
     pub fn is_overloaded(&self) -> bool {
-        self.shared.overloaded.load(Ordering::Relaxed) || self.shared.submissions.is_overloaded()
+        self.shared.is_overloaded.load(Ordering::Relaxed) || self.shared.submissions.is_overloaded()
     }
 
     /// Submits all jobs of a list, and empties the list. Most efficient with all datagrams of one receive call.
@@ -260,14 +267,18 @@ impl<J> Submitter<J> {
     /// # Errors
     /// The engine has been shut down; the list is unchanged.
     pub fn submit(&self, jobs: &mut Vec<Job<J>>) -> Result<(), EngineClosed> {
-        let closed = self.shared.closed.read().unwrap_or_else(PoisonError::into_inner);
-        if *closed {
+        let submission_closed = self
+            .shared
+            .submission_closed
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *submission_closed {
             return Err(EngineClosed);
         }
         if jobs.is_empty() {
             return Ok(());
         }
-        let mut submission = std::mem::replace(jobs, self.shared.submissions.spare());
+        let mut submission = std::mem::replace(jobs, self.shared.submissions.take_spare_list());
         while let Err(rejected) = self.shared.submissions.push(submission) {
             submission = rejected;
             self.shared.drain_for_producer();

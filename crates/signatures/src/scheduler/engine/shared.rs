@@ -25,13 +25,13 @@ pub trait Sink<J>: Send + Sync {
     fn dropped(&self, dropped: &mut Vec<Dropped<J>>);
 }
 
-/// Results of a batch: entries of one job have the same index in each list.
+/// Results of a batch: in each list, a job has the same index.
 #[derive(Debug)]
 pub struct BatchResult<'a, J> {
     /// The lane.
     pub lane: LaneId,
     /// Time at which the batch ended.
-    pub at: Time,
+    pub ended_at: Time,
     /// The scheduler's entries of the jobs.
     pub entries: &'a [JobEntry],
     /// The payloads of the jobs.
@@ -45,7 +45,7 @@ pub(super) struct Shared<J> {
     pub(super) submissions: SubmissionQueue<J>,
     /// Whether submission is closed. A producer holds the read lock while it submits, so after a write no producer is
     /// still submitting. A thread that takes both locks takes this lock before `state`.
-    pub(super) closed: RwLock<bool>,
+    pub(super) submission_closed: RwLock<bool>,
     pub(super) sink: Arc<dyn Sink<J>>,
     pub(super) stats: Vec<Mutex<LaneStats>>,
     pub(super) sink_panics: AtomicU64,
@@ -53,18 +53,18 @@ pub(super) struct Shared<J> {
     /// Immediate and other jobs that waited in [`Core`] when the lock was last released.
     waiting: (AtomicUsize, AtomicUsize),
     /// Whether [`Core`] was overloaded when the lock was last released.
-    pub(super) overloaded: AtomicBool,
+    pub(super) is_overloaded: AtomicBool,
     epoch: Instant,
 }
 
 pub(super) struct State<J> {
     pub(super) core: Core<J>,
     /// Tasks that lanes have not picked up yet.
-    slots: Vec<Option<LaneTask<J>>>,
+    pending_tasks: Vec<Option<LaneTask<J>>>,
     /// Parked lanes, and their wake-up times.
     parked: Vec<Option<Time>>,
     decisions: Decisions<J>,
-    /// Empty except during a call.
+    /// A list for reuse, empty except during [`Shared::drain_submissions`].
     arrivals: Vec<Job<J>>,
     /// Events that [`Core`] rejected: errors of this engine.
     pub(super) errors: u64,
@@ -75,7 +75,7 @@ impl<J> Shared<J> {
         let lanes = stats.len();
         let state = State {
             core,
-            slots: (0..lanes).map(|_| None).collect(),
+            pending_tasks: (0..lanes).map(|_| None).collect(),
             parked: vec![None; lanes],
             decisions: Decisions::default(),
             arrivals: Vec::new(),
@@ -84,13 +84,13 @@ impl<J> Shared<J> {
         Self {
             state: Mutex::new(state),
             submissions: SubmissionQueue::new(),
-            closed: RwLock::new(false),
+            submission_closed: RwLock::new(false),
             sink,
             stats: stats.into_iter().map(Mutex::new).collect(),
             sink_panics: AtomicU64::new(0),
             threads: (0..lanes).map(|_| OnceLock::new()).collect(),
             waiting: Default::default(),
-            overloaded: AtomicBool::new(false),
+            is_overloaded: AtomicBool::new(false),
             epoch: Instant::now(),
         }
     }
@@ -168,9 +168,9 @@ impl<J> Shared<J> {
         if state.core.next_timer() <= self.now() {
             self.handle_event(state, Event::Timer);
         }
-        for (lane, start) in state.decisions.start.drain(..) {
-            if let Some(slot) = state.slots.get_mut(lane.0) {
-                *slot = Some(start);
+        for (lane, task) in state.decisions.start.drain(..) {
+            if let Some(pending_task) = state.pending_tasks.get_mut(lane.0) {
+                *pending_task = Some(task);
             }
             if own_lane != Some(lane) {
                 self.unpark(lane);
@@ -185,7 +185,7 @@ impl<J> Shared<J> {
         let (immediate, other) = state.core.waiting();
         self.waiting.0.store(immediate, Ordering::Relaxed);
         self.waiting.1.store(other, Ordering::Relaxed);
-        self.overloaded
+        self.is_overloaded
             .store(state.core.is_overloaded(), Ordering::Relaxed);
         let timer = state.core.next_timer();
         let parked = || {
@@ -214,8 +214,8 @@ impl<J> Shared<J> {
         }
     }
 
-    /// Passes the queued submissions to [`Core`], from a thread that is not a lane's: for example a producer's if the
-    /// queue is full.
+    /// Passes the queued submissions to [`Core`]. Called from threads other than the lanes' threads, for example from a
+    /// producer's thread if the queue is full.
     pub(super) fn drain_for_producer(&self) {
         loop {
             let mut state = self.lock();
@@ -234,7 +234,7 @@ impl<J> Shared<J> {
     }
 
     /// Reports an event of a lane to [`Core`], and waits for the lane's next task. `None` if the lane is dismissed.
-    /// Takes queued submissions in first, so that the next batch is chosen among all jobs.
+    /// First takes in the queued submissions, so that the next batch is chosen among all jobs.
     pub(super) fn next_task(&self, lane: LaneId, report: Event<'_, J>) -> Option<LaneTask<J>> {
         let mut state = self.lock();
         self.drain_submissions(&mut state);
@@ -248,9 +248,9 @@ impl<J> Shared<J> {
                 state = self.lock();
                 continue;
             }
-            if let Some(start) = state.slots.get_mut(lane.0).and_then(Option::take) {
+            if let Some(task) = state.pending_tasks.get_mut(lane.0).and_then(Option::take) {
                 self.publish_and_unlock(state);
-                return Some(start);
+                return Some(task);
             }
             if state.core.can_dismiss_idle() {
                 state.core.dismiss(lane);

@@ -31,7 +31,7 @@ pub struct LaneUsage {
     pub busy: Span,
     /// Masks made.
     pub masks: u64,
-    /// Reason of the last loss, if there was one.
+    /// Reason of the latest loss, if there was a loss.
     pub last_loss: Option<String>,
 }
 
@@ -52,10 +52,10 @@ impl LaneStats {
         })
     }
 
-    pub(super) fn record(&mut self, entries: &[JobEntry], took: Span, now: Time) {
+    pub(super) fn record(&mut self, entries: &[JobEntry], duration: Span, now: Time) {
         self.usage.batches += 1;
         self.usage.jobs += entries.len() as u64;
-        self.usage.busy += took;
+        self.usage.busy += duration;
         for entry in entries {
             self.latency_histograms.record(
                 entry.level,
@@ -73,7 +73,7 @@ pub struct Snapshot {
     pub policy: &'static str,
     /// Counters of the scheduler.
     pub counters: Counters,
-    /// Waiting immediate and other jobs.
+    /// Numbers of waiting immediate jobs and of other waiting jobs.
     pub waiting: (usize, usize),
     /// Jobs in batches.
     pub in_batches: usize,

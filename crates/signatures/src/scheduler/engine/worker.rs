@@ -23,8 +23,8 @@ impl<J> Worker<J> {
     /// Processes tasks until the shutdown.
     pub(super) fn work(mut self) {
         let mut next = self.shared.next_task(self.id, Event::LaneIdle(self.id));
-        while let Some(start) = next {
-            next = match start {
+        while let Some(task) = next {
+            next = match task {
                 LaneTask::Run(batch) => self.run(batch),
                 LaneTask::Refill(count) => self.refill(count),
                 LaneTask::Probe => self.probe(),
@@ -37,7 +37,7 @@ impl<J> Worker<J> {
         let begin = Instant::now();
         let (lane, outcomes) = (&mut self.lane, &mut self.outcomes);
         let result = catch_panic(|| lane.run(batch.class, &mut batch.payloads, outcomes));
-        let took: Span = begin.elapsed().into();
+        let duration: Span = begin.elapsed().into();
         let result = result.and_then(|()| match self.outcomes.len() {
             count if count == batch.len() => Ok(()),
             count => Err(LaneLost(format!("{count} outcomes for {} jobs", batch.len()))),
@@ -52,19 +52,19 @@ impl<J> Worker<J> {
                 },
             );
         }
-        let at = self.shared.now();
+        let ended_at = self.shared.now();
         if let Some(stats) = self.shared.stats.get(self.id.0) {
             stats
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .record(&batch.entries, took, at);
+                .record(&batch.entries, duration, ended_at);
         }
         let Batch {
             entries, payloads, ..
         } = &mut batch;
         let result = BatchResult {
             lane: self.id,
-            at,
+            ended_at,
             entries,
             payloads,
             outcomes: &mut self.outcomes,
@@ -77,7 +77,7 @@ impl<J> Worker<J> {
                 batch,
                 outcomes: &self.outcomes,
                 // Including the calls of the sink, during which the lane cannot start another batch.
-                took: begin.elapsed().into(),
+                duration: begin.elapsed().into(),
             },
         )
     }
@@ -87,10 +87,10 @@ impl<J> Worker<J> {
         let lane = self.id;
         match catch_panic(|| self.lane.refill(count)) {
             Ok(made) => {
-                let took = begin.elapsed().into();
+                let duration = begin.elapsed().into();
                 self.update_usage(|usage| usage.masks += made as u64);
                 self.shared
-                    .next_task(lane, Event::RefillDone { lane, made, took })
+                    .next_task(lane, Event::RefillDone { lane, made, duration })
             }
             Err(reason) => {
                 self.record_loss(reason);
@@ -118,7 +118,7 @@ impl<J> Worker<J> {
     }
 }
 
-/// Converts a panic of a lane to a loss of the lane: the jobs still exist.
+/// Converts a panic of a lane to a loss of the lane. The jobs still exist and can be repeated.
 fn catch_panic<T>(call: impl FnOnce() -> Result<T, LaneLost>) -> Result<T, LaneLost> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = panic

@@ -2,27 +2,27 @@ use super::super::model::CostModel;
 use super::super::time::{Span, Time};
 use super::{Policy, PolicyDecision, PolicyInput, wait_for};
 
-/// Determines batches and the share of the CPU lanes from the cost models of the lanes, which every batch
-/// corrects. The policy has four rules; the simulator's tests compare it with the other policies:
+/// Determines batches and the share of the CPU lanes from the cost models of the lanes, which every batch corrects. The
+/// simulator's tests compare this policy with the other policies. The policy has four rules:
 ///
 /// * *Begin*: the accelerator begins when more jobs wait than the CPU lanes can process within the overhead,
-///   since it then finishes the last job sooner. If more jobs arrive than the CPU lanes can process, the queue
-///   grows in any case, and a longer wait would only delay jobs. The accelerator then begins with the jobs that
-///   accumulate during an overhead.
+///   since the accelerator then finishes the last job sooner. If more jobs arrive than the CPU lanes can process,
+///   the queue grows in any case, and a longer wait would only delay jobs. The accelerator then begins with the jobs
+///   that accumulate during an overhead.
 /// * *Split*: accelerator and CPU lanes share the jobs so that they finish at the same time. The rate of the
 ///   CPU lanes counts without the part that new arrivals need ([`split`]). If a split is hardly faster than a batch of all
 ///   jobs, the accelerator takes all jobs, since remaining jobs delay later jobs. But while the CPU lanes can
 ///   process all arriving jobs, a batch takes no longer than the CPU lanes would need for all waiting jobs.
 /// * *Take a part of a long queue*: the prediction of the arrivals is inaccurate, and the next batch can
-///   correct an error. The part is large enough that the overhead is at most a fifth of the batch's time, or
-///   less if the load requires it.
+///   correct an error. The part is large enough that the overhead is at most a fifth of the batch's time. Under
+///   load, the overhead must be an even smaller fraction.
 /// * *Without CPU lanes*: a batch begins when enough jobs wait, when a job has waited for the maximum time, or when a
 ///   deadline requires it.
 #[derive(Clone, Copy, Debug)]
 pub struct Adaptive {
     /// Without CPU lanes: maximum time that a job waits for other jobs.
     pub age_max: Span,
-    /// Maximum time of a batch, unless a single job takes longer: more urgent arrivals wait for the batch.
+    /// Maximum time of a batch, since more urgent arrivals wait for the batch. A single job may take longer.
     pub batch_span_max: Span,
 }
 
@@ -35,9 +35,9 @@ impl Default for Adaptive {
     }
 }
 
-/// Minimum time of a batch, in overheads: the overhead is then a fifth of the time.
+/// Minimum time of a batch, as a multiple of the overhead: the overhead is then a fifth of the time.
 const OVERHEADS_MIN: f64 = 5.0;
-/// Upper limit of the minimum time of a batch, in overheads, under load.
+/// Upper limit of the minimum time of a batch under load, as a multiple of the overhead.
 const OVERHEADS_MAX: f64 = 40.0;
 /// The fraction of the accelerator's share of a long queue for one batch.
 const BATCH_FRACTION: f64 = 0.2;
@@ -47,9 +47,9 @@ const MARGIN: f64 = 0.125;
 /// jobs.
 const SPLIT_GAIN_MIN: f64 = 0.125;
 
-/// The accelerator's share of n waiting jobs with which the accelerator and CPU lanes with `cpu_rate` finish at
-/// the same time: the n_a that minimizes max(t_a(n_a), (n - n_a) / cpu_rate). Negative if the CPU lanes finish within
-/// the overhead.
+/// The accelerator's share of n = `jobs` waiting jobs with which the accelerator and CPU lanes with `cpu_rate` finish
+/// at the same time: the n_a that minimizes max(t_a(n_a), (n - n_a) / cpu_rate). Negative if the CPU lanes finish
+/// within the overhead.
 pub fn split(jobs: f64, accelerator: CostModel, cpu_rate: f64) -> f64 {
     (jobs - cpu_rate * accelerator.overhead_s) / (1.0 + cpu_rate * accelerator.per_job_s)
 }
@@ -59,79 +59,80 @@ impl Policy for Adaptive {
         "adaptive"
     }
 
-    fn choose(&mut self, view: &PolicyInput) -> PolicyDecision {
-        let longest = self.longest(view);
-        if view.cpu_rate <= 0.0 {
-            return self.without_processors(view, longest);
+    fn choose(&mut self, input: &PolicyInput) -> PolicyDecision {
+        let longest_batch = self.longest_batch(input);
+        if input.cpu_rate <= 0.0 {
+            return self.choose_without_cpu_lanes(input, longest_batch);
         }
-        let excess = view.arrivals - view.cpu_rate;
-        let begin_at = view.cost.overhead_s
+        let excess = input.arrivals - input.cpu_rate;
+        let begin_at = input.cost.overhead_s
             * if excess > 0.0 {
-                excess.min(view.cpu_rate)
+                excess.min(input.cpu_rate)
             } else {
-                view.cpu_rate
+                input.cpu_rate
             };
-        if view.waiting as f64 <= begin_at {
-            return wait_for(begin_at as usize + 1, view, Time::NEVER);
+        if input.waiting as f64 <= begin_at {
+            return wait_for(begin_at as usize + 1, input, Time::NEVER);
         }
-        PolicyDecision::Take((with_processors(view).max(1.0) as usize).min(longest))
+        PolicyDecision::Take((share_with_cpu_lanes(input).max(1.0) as usize).min(longest_batch))
     }
 }
 
-/// The batch size for efficiency. If the jobs that CPU lanes leave need a fraction u of the accelerator's time,
-/// overheads may take the fraction 1 - u; batches aim at half of it.
-fn efficient(view: &PolicyInput) -> f64 {
-    let needed = (view.arrivals - view.cpu_rate).max(0.0) * view.cost.per_job_s;
+/// The smallest batch size that is efficient. If the jobs that CPU lanes leave need a fraction u of the accelerator's time,
+/// overheads may take the fraction 1 - u. The batch size is chosen so that overheads take half of that fraction.
+fn efficient_batch(input: &PolicyInput) -> f64 {
+    let needed = (input.arrivals - input.cpu_rate).max(0.0) * input.cost.per_job_s;
     let overheads = 2.0 / (1.0 - needed).max(f64::EPSILON);
-    (overheads.clamp(OVERHEADS_MIN, OVERHEADS_MAX) - 1.0) * view.cost.overhead_s / view.cost.per_job_s
+    (overheads.clamp(OVERHEADS_MIN, OVERHEADS_MAX) - 1.0) * input.cost.overhead_s / input.cost.per_job_s
 }
 
 /// The accelerator's share of the waiting jobs if there are CPU lanes.
-fn with_processors(view: &PolicyInput) -> f64 {
-    let waiting = view.waiting as f64;
-    let mut share = split(waiting, view.cost, view.cpu_spare);
-    let saved_s = (waiting - share) * view.cost.per_job_s;
-    if saved_s < SPLIT_GAIN_MIN * view.cost.seconds(waiting) {
+fn share_with_cpu_lanes(input: &PolicyInput) -> f64 {
+    let waiting = input.waiting as f64;
+    let mut share = split(waiting, input.cost, input.cpu_spare);
+    let saved_s = (waiting - share) * input.cost.per_job_s;
+    if saved_s < SPLIT_GAIN_MIN * input.cost.seconds(waiting) {
         share = waiting;
     }
-    if view.arrivals < view.cpu_rate {
-        let without_s = (waiting / view.cpu_rate).max(view.cost.overhead_s * (1.0 + SPLIT_GAIN_MIN));
-        share = share.min((without_s - view.cost.overhead_s) / view.cost.per_job_s);
+    if input.arrivals < input.cpu_rate {
+        let without_s = (waiting / input.cpu_rate).max(input.cost.overhead_s * (1.0 + SPLIT_GAIN_MIN));
+        share = share.min((without_s - input.cost.overhead_s) / input.cost.per_job_s);
     }
-    let efficient = efficient(view);
-    if share <= efficient {
+    let efficient_batch = efficient_batch(input);
+    if share <= efficient_batch {
         share
     } else {
-        (share * BATCH_FRACTION).max(efficient)
+        (share * BATCH_FRACTION).max(efficient_batch)
     }
 }
 
 impl Adaptive {
     /// Maximum batch size: within the maximum time, and before the deadline of the next job, unless that
     /// would make batches so small that every job becomes late.
-    fn longest(&self, view: &PolicyInput) -> usize {
+    fn longest_batch(&self, input: &PolicyInput) -> usize {
         let slack =
-            Span::from_secs_f64(view.deadline.saturating_since(view.now).as_secs_f64() * (1.0 - MARGIN));
-        let in_time = view.cost.jobs_within(slack);
-        let overheads = view.cost.overhead_s / view.cost.per_job_s;
+            Span::from_secs_f64(input.deadline.saturating_since(input.now).as_secs_f64() * (1.0 - MARGIN));
+        let in_time = input.cost.jobs_within(slack);
+        let overheads = input.cost.overhead_s / input.cost.per_job_s;
         let in_time = in_time.max(((OVERHEADS_MIN - 1.0) * overheads) as usize);
-        view.cost
+        input
+            .cost
             .jobs_within(self.batch_span_max)
             .min(in_time)
-            .clamp(1, view.batch_max.max(1))
+            .clamp(1, input.batch_max.max(1))
     }
 
-    fn without_processors(&self, view: &PolicyInput, longest: usize) -> PolicyDecision {
-        let preferred = (efficient(view) as usize).clamp(1, longest);
-        let slack = view
+    fn choose_without_cpu_lanes(&self, input: &PolicyInput, longest_batch: usize) -> PolicyDecision {
+        let preferred = (efficient_batch(input) as usize).clamp(1, longest_batch);
+        let slack = input
             .deadline
-            .saturating_since(view.now)
-            .saturating_sub(view.cost.time(view.waiting));
-        let until = (view.oldest + self.age_max).min(view.now + slack);
-        if view.waiting >= preferred || until <= view.now {
-            PolicyDecision::Take(longest)
+            .saturating_since(input.now)
+            .saturating_sub(input.cost.time(input.waiting));
+        let until = (input.oldest + self.age_max).min(input.now + slack);
+        if input.waiting >= preferred || until <= input.now {
+            PolicyDecision::Take(longest_batch)
         } else {
-            wait_for(preferred, view, until)
+            wait_for(preferred, input, until)
         }
     }
 }
@@ -141,7 +142,7 @@ mod tests {
     use super::super::super::class::Class;
     use super::*;
 
-    fn view(waiting: usize, arrivals: f64) -> PolicyInput {
+    fn input(waiting: usize, arrivals: f64) -> PolicyInput {
         PolicyInput {
             now: Time::ZERO + Span::from_millis(100),
             class: Class::P256_VERIFY,
@@ -160,8 +161,8 @@ mod tests {
         Time::ZERO + Span::from_millis(ms)
     }
 
-    fn choose(view: &PolicyInput) -> PolicyDecision {
-        Adaptive::default().choose(view)
+    fn choose(input: &PolicyInput) -> PolicyDecision {
+        Adaptive::default().choose(input)
     }
 
     #[test]
@@ -179,29 +180,29 @@ mod tests {
     #[test]
     fn a_batch_begins_when_cpu_lanes_would_finish_later() {
         assert_eq!(
-            choose(&view(100, 10e3)),
+            choose(&input(100, 10e3)),
             PolicyDecision::Wait {
                 until: Time::NEVER,
-                more: 1
+                additional_jobs: 1
             }
         );
         assert_eq!(
-            choose(&view(20, 10e3)),
+            choose(&input(20, 10e3)),
             PolicyDecision::Wait {
                 until: Time::NEVER,
-                more: 81
+                additional_jobs: 81
             }
         );
-        assert!(matches!(choose(&view(101, 10e3)), PolicyDecision::Take(_)));
+        assert!(matches!(choose(&input(101, 10e3)), PolicyDecision::Take(_)));
         assert!(
-            matches!(choose(&view(21, 120e3)), PolicyDecision::Take(21)),
+            matches!(choose(&input(21, 120e3)), PolicyDecision::Take(21)),
             "more jobs arrive than the CPU lanes can do"
         );
         assert_eq!(
-            choose(&view(20, 120e3)),
+            choose(&input(20, 120e3)),
             PolicyDecision::Wait {
                 until: Time::NEVER,
-                more: 1
+                additional_jobs: 1
             }
         );
     }
@@ -209,32 +210,32 @@ mod tests {
     #[test]
     fn cpu_lanes_keep_the_jobs_that_they_have_time_for() {
         // Without arrivals, 1,900 jobs: 1,500 take 4 ms, in which the CPU lanes do 400.
-        assert_eq!(choose(&view(1_900, 0.0)), PolicyDecision::Take(1_500));
+        assert_eq!(choose(&input(1_900, 0.0)), PolicyDecision::Take(1_500));
         assert_eq!(
-            choose(&view(1_900, 100e3)),
+            choose(&input(1_900, 100e3)),
             PolicyDecision::Take(1_900),
             "no time is left"
         );
         // 12,000: a fifth of the share of 9,916, but 2,000 at least.
-        assert_eq!(choose(&view(12_000, 0.0)), PolicyDecision::Take(2_000));
+        assert_eq!(choose(&input(12_000, 0.0)), PolicyDecision::Take(2_000));
     }
 
     #[test]
     fn no_batch_is_too_long() {
         let take = |change: fn(&mut PolicyInput)| {
-            let mut view = view(60_000, 0.0);
-            change(&mut view);
-            choose(&view)
+            let mut input = input(60_000, 0.0);
+            change(&mut input);
+            choose(&input)
         };
         assert_eq!(take(|_| ()), PolicyDecision::Take(9_500), "20 ms");
-        assert_eq!(take(|view| view.batch_max = 300), PolicyDecision::Take(300));
+        assert_eq!(take(|input| input.batch_max = 300), PolicyDecision::Take(300));
         assert_eq!(
-            take(|view| view.deadline = in_ms(108)),
+            take(|input| input.deadline = in_ms(108)),
             PolicyDecision::Take(3_000),
             "no job is late"
         );
         assert_eq!(
-            take(|view| view.deadline = in_ms(102)),
+            take(|input| input.deadline = in_ms(102)),
             PolicyDecision::Take(2_000),
             "or few jobs are late"
         );
@@ -245,13 +246,13 @@ mod tests {
         let alone = PolicyInput {
             cpu_rate: 0.0,
             cpu_spare: 0.0,
-            ..view(10, 10e3)
+            ..input(10, 10e3)
         };
         assert_eq!(
             choose(&alone),
             PolicyDecision::Wait {
                 until: in_ms(101),
-                more: 1_990
+                additional_jobs: 1_990
             }
         );
         assert_eq!(
@@ -274,7 +275,7 @@ mod tests {
             choose(&PolicyInput { deadline, ..alone }),
             PolicyDecision::Wait {
                 until: Time::from_nanos(until),
-                more: 1_990
+                additional_jobs: 1_990
             }
         );
         assert_eq!(

@@ -24,13 +24,13 @@ impl Policy for DelayBounded {
         "delay bounded"
     }
 
-    fn choose(&mut self, view: &PolicyInput) -> PolicyDecision {
-        let preferred = self.preferred.min(view.batch_max);
-        let until = view.oldest + self.delay_max;
-        if view.waiting >= preferred || until <= view.now {
+    fn choose(&mut self, input: &PolicyInput) -> PolicyDecision {
+        let preferred = self.preferred.min(input.batch_max);
+        let until = input.oldest + self.delay_max;
+        if input.waiting >= preferred || until <= input.now {
             PolicyDecision::Take(preferred)
         } else {
-            wait_for(preferred, view, until)
+            wait_for(preferred, input, until)
         }
     }
 }

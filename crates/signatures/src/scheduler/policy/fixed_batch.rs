@@ -19,12 +19,12 @@ impl Policy for FixedBatch {
         "fixed batch"
     }
 
-    fn choose(&mut self, view: &PolicyInput) -> PolicyDecision {
-        let size = self.size.min(view.batch_max);
-        if view.waiting >= size {
+    fn choose(&mut self, input: &PolicyInput) -> PolicyDecision {
+        let size = self.size.min(input.batch_max);
+        if input.waiting >= size {
             PolicyDecision::Take(size)
         } else {
-            wait_for(size, view, Time::NEVER)
+            wait_for(size, input, Time::NEVER)
         }
     }
 }

@@ -21,12 +21,12 @@ impl Policy for FixedTau {
         "fixed tau"
     }
 
-    fn choose(&mut self, view: &PolicyInput) -> PolicyDecision {
-        let tau = *self.tau.of(view.class);
-        if view.waiting > tau {
-            PolicyDecision::Take(view.waiting)
+    fn choose(&mut self, input: &PolicyInput) -> PolicyDecision {
+        let tau = *self.tau.of(input.class);
+        if input.waiting > tau {
+            PolicyDecision::Take(input.waiting)
         } else {
-            wait_for(tau.saturating_add(1), view, Time::NEVER)
+            wait_for(tau.saturating_add(1), input, Time::NEVER)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Policies: when an accelerator starts a batch, and of how many jobs.
+//! Policies decide when an accelerator starts a batch, and how many jobs the batch has.
 //!
 //! CPU lanes need no policy: an idle CPU lane takes a slice of the next jobs. Therefore no policy leaves work undone
 //! while a CPU lane is idle, and policies differ only in the jobs that they leave to the CPU lanes. The scheduler
@@ -53,12 +53,12 @@ pub enum PolicyDecision {
     /// many jobs as possible.
     Take(usize),
     /// Wait. The scheduler queries the policy again after this number of arrivals, at the given time at the latest, and
-    /// whenever it makes another decision.
+    /// whenever the scheduler makes another decision.
     Wait {
         /// Latest time; with [`Time::NEVER`] only the scheduler's limit applies.
         until: Time,
         /// Number of further jobs of the class; at least 1.
-        more: usize,
+        additional_jobs: usize,
     },
 }
 
@@ -68,13 +68,13 @@ pub trait Policy: Send {
     fn name(&self) -> &'static str;
 
     /// Decides about the waiting jobs.
-    fn choose(&mut self, view: &PolicyInput) -> PolicyDecision;
+    fn choose(&mut self, input: &PolicyInput) -> PolicyDecision;
 }
 
 /// Waits for this number of jobs.
-fn wait_for(jobs: usize, view: &PolicyInput, until: Time) -> PolicyDecision {
+fn wait_for(jobs: usize, input: &PolicyInput, until: Time) -> PolicyDecision {
     PolicyDecision::Wait {
         until,
-        more: jobs.saturating_sub(view.waiting).max(1),
+        additional_jobs: jobs.saturating_sub(input.waiting).max(1),
     }
 }

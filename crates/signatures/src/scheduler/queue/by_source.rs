@@ -29,8 +29,8 @@ struct SourceJobs {
     position: Links,
 }
 
-/// `by_count[n]` lists the sources with n jobs of the rank, the latest change last. `top` is the greatest n of any
-/// source.
+/// `by_count[n]` lists the sources with n jobs of the rank, in the order of the latest change of the count. `top` is
+/// the greatest n of any source.
 #[derive(Default)]
 struct CountOrder {
     by_count: Vec<List>,
@@ -92,9 +92,9 @@ impl JobsBySource {
         }
     }
 
-    /// The newest job of the source with the most jobs of a rank; among equal sources, of the source whose count
-    /// changed last.
-    pub(super) fn newest_of_most(&self, rank: Rank) -> Option<u32> {
+    /// The newest job of the source with the most jobs of a rank; among sources with equally many jobs, of the source
+    /// whose count changed most recently.
+    pub(super) fn newest_job_of_largest_source(&self, rank: Rank) -> Option<u32> {
         let order = self.orders.of(rank);
         let entry = self.entries.get(order.by_count.get(order.top)?.last()?)?;
         entry.by_rank.of(rank).jobs.last()

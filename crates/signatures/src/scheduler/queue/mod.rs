@@ -2,9 +2,10 @@
 //!
 //! # Order
 //! A job queues in the FIFO of its class and level. Levels 1 to 7 age: a job that has waited k times
-//! [`QueueLimits::age_step`] counts as k levels more urgent, but never as immediate. The next job of a class is the
-//! front that counts as most urgent; among equal fronts, the job that arrived first. After 6 steps only jobs that
-//! arrived earlier precede a job of level 7, and the capacity bounds their number: no job starves without being shed.
+//! [`QueueLimits::age_step`] counts as k levels more urgent, but never as immediate. The first job of a FIFO is its
+//! front. The next job of a class is the front that counts as most urgent; among equally urgent fronts, the job that
+//! arrived first. After 6 steps only jobs that arrived earlier precede a job of level 7, and the capacity bounds the
+//! number of these jobs. Every job is therefore processed or shed after a bounded number of other jobs.
 //!
 //! Jobs of unknown senders ([`JobEntry::is_unknown_sender`]) have FIFOs of their own, selected by [`SenderFilter`].
 //!
@@ -13,15 +14,16 @@
 //! queue then exceeds its capacity, jobs are shed in this order:
 //! 1. all expired jobs;
 //! 2. jobs of unknown senders ([`JobEntry::is_unknown_sender`]) at any level except immediate: the newest job of the
-//!    source with the most such jobs; among equal sources, of the source whose count changed last;
-//! 3. jobs of known senders at the least urgent level (as submitted, not as aged), selected by source like those of unknown senders;
+//!    source with the most such jobs; among equal sources, of the source whose count changed most recently;
+//! 3. jobs of known senders at the least urgent level (as admitted, not as aged), selected by source like jobs of
+//!    unknown senders;
 //! 4. immediate jobs, first of unknown senders, selected in the same manner.
 //!
 //! The shed job may be the new job itself. Forgeries from invented sources that are not immediate therefore drop no job
-//! of known senders; quotas bound the immediate forgeries. An immediate job is only shed if the queue contains only
-//! immediate jobs. Jobs of lost batches are at the front of their class: the immediate ones precede other immediate
-//! jobs, the others precede other jobs that are not immediate. Jobs of lost batches are never shed for capacity: the
-//! queue may exceed its capacity by the number of these jobs.
+//! of known senders; quotas bound the immediate forgeries. An immediate job is shed only if the queue contains only
+//! immediate jobs. Jobs of lost batches are at the front of their class. Immediate jobs of lost batches precede all
+//! other immediate jobs; the other jobs of lost batches precede all other jobs that are not immediate. Jobs of lost
+//! batches are never shed for capacity: the queue may exceed its capacity by the number of these jobs.
 
 mod arena;
 mod by_source;
@@ -153,7 +155,8 @@ pub struct Queue<J> {
     returned: PerClass<ReturnedJobs<J>>,
     immediate: usize,
     other: usize,
-    /// Waiting jobs except immediate ones and those of lost batches: of known senders and of unknown senders.
+    /// Numbers of waiting jobs of known senders and of unknown senders, without immediate jobs and jobs of lost
+    /// batches.
     normal_counts: [usize; 2],
     /// Lane time of the waiting jobs of unknown senders.
     unknown_cost: Span,
@@ -202,7 +205,7 @@ impl<J> Queue<J> {
         self.other
     }
 
-    /// Waiting jobs of a class, without immediate jobs and those of lost batches.
+    /// Number of waiting jobs of a class, without immediate jobs and jobs of lost batches.
     pub fn waiting(&self, class: Class) -> usize {
         let levels = self.fifos.of(class).iter().skip(1);
         levels
@@ -220,7 +223,7 @@ impl<J> Queue<J> {
         if is_unknown { unknown } else { known }
     }
 
-    /// The lane time of the waiting jobs of unknown senders, except those of lost batches.
+    /// The lane time of the waiting jobs of unknown senders, without jobs of lost batches.
     pub fn unknown_cost(&self) -> Span {
         self.unknown_cost
     }
@@ -311,7 +314,7 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Drops expired jobs. [`Queue::take`] and [`Queue::next_job`] ignore expiries, so call this first.
+    /// Drops expired jobs. [`Queue::take`] and [`Queue::next_job`] ignore expiries, so call `purge` first.
     pub fn purge(&mut self, now: Time, shed: &mut Vec<Dropped<J>>) {
         while let Some((number, id)) = self.expiries.pop(now) {
             if waits(&self.nodes, number, id)
@@ -328,7 +331,7 @@ impl<J> Queue<J> {
     }
 
     fn shed_next(&mut self, shed: &mut Vec<Dropped<J>>) -> bool {
-        let victim = Rank::all().find_map(|rank| self.by_source.newest_of_most(rank));
+        let victim = Rank::all().find_map(|rank| self.by_source.newest_job_of_largest_source(rank));
         let Some((entry, payload)) = victim.and_then(|id| self.remove(id)) else {
             return false;
         };
@@ -337,7 +340,7 @@ impl<J> Queue<J> {
     }
 
     /// The level of a job with aging.
-    fn aged(&self, level: Priority, arrived: Time, now: Time) -> Priority {
+    fn aged_level(&self, level: Priority, arrived: Time, now: Time) -> Priority {
         let (waited, step) = (now.saturating_since(arrived), self.limits.age_step);
         if waited < step || step == Span::ZERO || level <= Priority::URGENT {
             return level;
@@ -352,10 +355,16 @@ impl<J> Queue<J> {
         Some(&self.nodes.get(id)?.entry)
     }
 
-    fn front_head(&self, class: Class, level: Priority, fifo: SenderFilter, now: Time) -> Option<NextJob> {
+    fn next_job_of_fifo(
+        &self,
+        class: Class,
+        level: Priority,
+        fifo: SenderFilter,
+        now: Time,
+    ) -> Option<NextJob> {
         let entry = self.front(class, level, fifo)?;
         Some(NextJob {
-            level: self.aged(level, entry.meta.arrived, now),
+            level: self.aged_level(level, entry.meta.arrived, now),
             number: entry.sequence,
         })
     }
@@ -370,7 +379,9 @@ impl<J> Queue<J> {
         let fifos = senders
             .fifos()
             .flat_map(|fifo| Priority::all().skip(1).map(move |level| (level, fifo)));
-        fifos.filter_map(move |(level, fifo)| Some((self.front_head(class, level, fifo, now)?, level, fifo)))
+        fifos.filter_map(move |(level, fifo)| {
+            Some((self.next_job_of_fifo(class, level, fifo, now)?, level, fifo))
+        })
     }
 
     /// The next job of a class.
@@ -379,19 +390,19 @@ impl<J> Queue<J> {
     }
 
     /// The earliest arrival and the earliest deadline among the fronts of a class's FIFOs. The arrival is the earliest
-    /// of all jobs of the class. The deadline is also the earliest if jobs of a level have the same time to their
-    /// deadlines.
-    pub fn fronts(&self, class: Class) -> Option<(Time, Time)> {
-        let fronts = SenderFilter::Both.fifos().flat_map(|fifo| {
+    /// arrival of all jobs of the class. The deadline is the earliest deadline of all jobs of the class if all jobs of
+    /// a level have the same time from arrival to deadline.
+    pub fn earliest_times(&self, class: Class) -> Option<(Time, Time)> {
+        let first_entries = SenderFilter::Both.fifos().flat_map(|fifo| {
             Priority::all()
                 .skip(1)
                 .filter_map(move |level| self.front(class, level, fifo))
         });
-        let times = fronts.map(|entry| (entry.meta.arrived, entry.meta.deadline));
+        let times = first_entries.map(|entry| (entry.meta.arrived, entry.meta.deadline));
         times.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)))
     }
 
-    /// Moves jobs of a class, except immediate jobs, into a batch up to its limit; the most urgent job first.
+    /// Moves jobs of a class, except immediate jobs, into a batch up to the limit; the most urgent job first.
     pub fn take(
         &mut self,
         class: Class,
@@ -408,7 +419,7 @@ impl<J> Queue<J> {
             };
             // Drains a FIFO until the front of another FIFO is next.
             let second = heads.get(1).map(|(head, ..)| *head);
-            while let Some(head) = self.front_head(class, level, fifo, now)
+            while let Some(head) = self.next_job_of_fifo(class, level, fifo, now)
                 && second.is_none_or(|second| head < second)
             {
                 if !self.take_front(class, level, fifo, limit, batch) {
@@ -448,8 +459,8 @@ impl<J> Queue<J> {
             .map(|entry| entry.sequence)
     }
 
-    /// Moves immediate jobs of a class into a batch up to its limit: those of unknown senders, or those of lost batches and then those of
-    /// known senders.
+    /// Moves immediate jobs of a class into a batch, up to the limit of the batch. For unknown senders, moves their
+    /// jobs. For known senders, moves jobs of lost batches first, then the jobs of known senders.
     pub fn take_immediate(
         &mut self,
         class: Class,
@@ -465,7 +476,8 @@ impl<J> Queue<J> {
         while self.take_front(class, Priority::IMMEDIATE, senders, limit, batch) {}
     }
 
-    /// Returns the jobs of a lost batch to the front, in their order. Drops jobs that were in too many lost batches.
+    /// Puts the jobs of a lost batch back to the front of the queue, in the order of the batch. Drops jobs that were in
+    /// too many lost batches.
     pub fn put_back(&mut self, batch: &mut Batch<J>, shed: &mut Vec<Dropped<J>>) {
         let jobs = batch.entries.drain(..).zip(batch.payloads.drain(..));
         for (mut entry, payload) in jobs.rev() {
@@ -494,7 +506,7 @@ impl<J> Queue<J> {
             .map(|(entry, _)| entry.sequence)
     }
 
-    /// Moves jobs of lost batches of a class into a batch up to its limit.
+    /// Moves jobs of lost batches of a class into a batch up to the limit.
     pub fn take_returned(
         &mut self,
         class: Class,

@@ -50,8 +50,9 @@ struct ReferenceQueue {
     clock: u64,
 }
 
-/// Immediate jobs precede those of known senders, and these precede those of unknown senders. Among jobs of known
-/// senders the level decides, among immediate jobs whether the sender is known.
+/// The rank of a job: immediate jobs precede the other jobs of known senders, which precede the other jobs of unknown
+/// senders. Among immediate jobs, known senders precede unknown senders. Among the other jobs of known senders, the
+/// level decides.
 fn rank(entry: &JobEntry) -> (u8, u8) {
     match (entry.level.number(), entry.is_unknown_sender) {
         (0, is_unknown) => (0, u8::from(is_unknown)),
@@ -147,7 +148,7 @@ impl ReferenceQueue {
                 .iter()
                 .filter(|entry| entry.meta.class == class && matches_filter(entry, filter));
             // Only the first job of each level, of known and of unknown senders, can be next.
-            let fronts = own_entries
+            let first_entries = own_entries
                 .filter(|entry| !entry.level.is_immediate())
                 .filter(|entry| {
                     !model.waiting.iter().any(|earlier| {
@@ -156,7 +157,7 @@ impl ReferenceQueue {
                             && earlier.sequence < entry.sequence
                     })
                 });
-            fronts
+            first_entries
                 .min_by_key(|entry| (model.effective_level(entry, now), entry.sequence))
                 .copied()
         };

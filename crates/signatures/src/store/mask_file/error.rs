@@ -105,7 +105,7 @@ pub enum MaskFileError {
     /// The system returned no random bytes.
     #[error("getting random bytes failed: {0}")]
     Entropy(getrandom::Error),
-    /// The number of masks is not that of a block, or a mask has another size.
+    /// The number of masks is not [`BLOCK_MASKS`], or a mask has another modulus size than the file.
     #[error("appending masks failed: a block has {BLOCK_MASKS} masks of one modulus")]
     InvalidBlock,
 }

@@ -85,16 +85,22 @@ fn check_header(
     machine: &MachineId,
     identity: &[u8; FILE_IDENTITY_BYTES],
 ) -> Result<bool, MaskFileError> {
-    let foreign = || MaskFileError::NotAMaskFile {
+    let not_a_mask_file = || MaskFileError::NotAMaskFile {
         path: path.to_owned(),
     };
-    let (head, rest) = header.split_first_chunk::<8>().ok_or_else(foreign)?;
-    let (file_signer, rest) = rest.split_first_chunk::<KEY_ID_BYTES>().ok_or_else(foreign)?;
-    let (_, rest) = rest.split_first_chunk::<FILE_ID_BYTES>().ok_or_else(foreign)?;
-    let (file_machine, stored_identity) = rest.split_first_chunk::<MACHINE_BYTES>().ok_or_else(foreign)?;
+    let (head, rest) = header.split_first_chunk::<8>().ok_or_else(not_a_mask_file)?;
+    let (file_signer, rest) = rest
+        .split_first_chunk::<KEY_ID_BYTES>()
+        .ok_or_else(not_a_mask_file)?;
+    let (_, rest) = rest
+        .split_first_chunk::<FILE_ID_BYTES>()
+        .ok_or_else(not_a_mask_file)?;
+    let (file_machine, stored_identity) = rest
+        .split_first_chunk::<MACHINE_BYTES>()
+        .ok_or_else(not_a_mask_file)?;
     let [magic @ .., version, file_scheme, has_counter, _] = *head;
     if magic != *MAGIC {
-        return Err(foreign());
+        return Err(not_a_mask_file());
     }
     if version != VERSION {
         return Err(MaskFileError::UnsupportedVersion {
@@ -135,11 +141,12 @@ pub(super) fn write_slot(
     } else {
         odd
     };
-    file.write_all_at(&slot(header, counts), offset)
+    file.write_all_at(&encode_slot(header, counts), offset)
         .map_err(in_file(path))
 }
 
-fn slot(header: &[u8; HEADER_BYTES], counts: Counts) -> [u8; SLOT_BYTES] {
+/// Encodes the counts, with a hash that binds the counts to the header.
+fn encode_slot(header: &[u8; HEADER_BYTES], counts: Counts) -> [u8; SLOT_BYTES] {
     let numbers = [counts.generation, counts.reserved, counts.written].map(u64::to_le_bytes);
     let check = Sha256::new()
         .chain_update(header)
@@ -152,6 +159,8 @@ fn slot(header: &[u8; HEADER_BYTES], counts: Counts) -> [u8; SLOT_BYTES] {
     slot
 }
 
+/// The counts of the newer valid slot. Each invalid slot adds one reserved block, since the slot may come from a torn
+/// reservation.
 fn read_counts(path: &Path, file: &File, header: &[u8; HEADER_BYTES]) -> Result<Counts, MaskFileError> {
     let mut newest: Option<Counts> = None;
     let mut invalid_slots = 0;
@@ -169,7 +178,7 @@ fn read_counts(path: &Path, file: &File, header: &[u8; HEADER_BYTES]) -> Result<
             reserved,
             written,
         };
-        if slot(header, counts) != bytes || reserved > written {
+        if encode_slot(header, counts) != bytes || reserved > written {
             invalid_slots += 1;
         } else if newest.is_none_or(|newest| generation > newest.generation) {
             newest = Some(counts);

@@ -1,8 +1,8 @@
 //! The identity of a mask file's inode, and a counter of reserved blocks in an extended attribute.
 //!
-//! The count is part of the attribute's *name*, `user.linewarden.masks.COUNT`; the value binds the count to the file. Content that is
-//! written back leaves the attribute unchanged, and a copy with attributes (`cp -a`) over the file adds the earlier attribute: the greatest
-//! count is valid.
+//! The count is part of the attribute's *name*, `user.linewarden.masks.COUNT`; the value binds the count to the file.
+//! Writing earlier content back leaves the attribute unchanged. Copying a backup over the file with `cp -a`, which also
+//! copies attributes, adds the attribute with the earlier count. The greatest count is therefore valid.
 
 use std::fs::File;
 use std::io;
@@ -17,8 +17,9 @@ const PREFIX: &str = "user.linewarden.masks.";
 const CHECK_BYTES: usize = 16;
 /// The kernel's limit for all attribute names together (xattr(7)).
 const NAMES_BYTES_MAX: usize = 1 << 16;
-/// Types of file systems whose f_fsid outlives the mount (statfs(2)): ext2 to ext4 derive it from the file system's UUID, btrfs from the
-/// UUID and the subvolume, which a snapshot does not share. XFS and others derive it from the device number, which may change at a boot.
+/// Types of file systems whose f_fsid outlives the mount (statfs(2)): ext2 to ext4 derive f_fsid from the file system's
+/// UUID. Btrfs derives f_fsid from the UUID and the subvolume, so a snapshot has a different value. XFS and others
+/// derive f_fsid from the device number, which may change at a boot.
 const EXT: i64 = 0xef53;
 const BTRFS: i64 = 0x9123_683e;
 
@@ -55,22 +56,27 @@ pub(super) enum InodeCount {
     Value(u64),
     /// There is no count.
     Absent,
-    /// The file has a count that [`set_count`] did not set for it.
+    /// The file has a count that [`set_count`] did not set for this file.
     Invalid,
 }
 
 /// Sets a count, which is durable after a sync of the file; `false` if the file system supports no user attributes.
 pub(super) fn set_count(file: &File, header: &[u8], count: u64) -> io::Result<bool> {
-    match rustix::fs::fsetxattr(file, name(count), &check(header, count), XattrFlags::empty()) {
+    match rustix::fs::fsetxattr(
+        file,
+        attribute_name(count),
+        &check_value(header, count),
+        XattrFlags::empty(),
+    ) {
         Ok(()) => Ok(true),
         Err(Errno::OPNOTSUPP) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Removes a count that a greater one has replaced. A count that remains is harmless.
+/// Removes a count that a greater count has replaced. Ignores errors: a lower count that remains is harmless.
 pub(super) fn remove_count(file: &File, count: u64) {
-    let _ = rustix::fs::fremovexattr(file, name(count));
+    let _ = rustix::fs::fremovexattr(file, attribute_name(count));
 }
 
 /// The greatest count. Lower counts, which a crash or a copy can leave, are removed.
@@ -102,15 +108,15 @@ fn counts(file: &File, header: &[u8]) -> io::Result<Option<Vec<u64>>> {
             continue;
         };
         let count = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-        let Some(count) = count.filter(|count| name(*count).as_bytes() == attribute) else {
+        let Some(count) = count.filter(|count| attribute_name(*count).as_bytes() == attribute) else {
             return Ok(None);
         };
         let mut value = [0; CHECK_BYTES];
-        let length = match rustix::fs::fgetxattr(file, name(count), value.as_mut_slice()) {
+        let length = match rustix::fs::fgetxattr(file, attribute_name(count), value.as_mut_slice()) {
             Err(Errno::RANGE) => return Ok(None),
             result => result?,
         };
-        if length != CHECK_BYTES || value != check(header, count) {
+        if length != CHECK_BYTES || value != check_value(header, count) {
             return Ok(None);
         }
         counts.push(count);
@@ -118,19 +124,19 @@ fn counts(file: &File, header: &[u8]) -> io::Result<Option<Vec<u64>>> {
     Ok(Some(counts))
 }
 
-fn name(count: u64) -> String {
+fn attribute_name(count: u64) -> String {
     format!("{PREFIX}{count}")
 }
 
-fn check(header: &[u8], count: u64) -> [u8; CHECK_BYTES] {
+fn check_value(header: &[u8], count: u64) -> [u8; CHECK_BYTES] {
     let hash = Sha256::new()
         .chain_update(b"linewarden masks reserved 1\0")
         .chain_update(header)
         .chain_update(count.to_le_bytes())
         .finalize();
-    let mut check = [0; CHECK_BYTES];
-    for (byte, hash_byte) in check.iter_mut().zip(hash) {
+    let mut check_value = [0; CHECK_BYTES];
+    for (byte, hash_byte) in check_value.iter_mut().zip(hash) {
         *byte = hash_byte;
     }
-    check
+    check_value
 }

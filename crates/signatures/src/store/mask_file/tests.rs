@@ -57,7 +57,7 @@ impl TestFile {
         std::fs::write(self.path(), bytes).unwrap();
     }
 
-    /// Sets the inode's counter to this count alone, or removes the counter.
+    /// Removes all counters of the inode, then sets the counter to this count, if any.
     fn set_inode_count(&self, count: Option<u64>) {
         let file = File::open(self.path()).unwrap();
         for earlier in 0..20 {
@@ -141,7 +141,7 @@ fn blocks_reserved_before_a_crash_are_not_reused() {
     );
 }
 
-/// An invalid slot is a reservation in progress, or was damaged later: the block is lost.
+/// An invalid slot comes from a torn reservation or from later damage. In both cases the block is lost.
 #[test]
 fn a_torn_reservation_costs_a_block() {
     if without_attributes() {
@@ -209,7 +209,7 @@ fn copies_and_other_machines_signers_or_keys_are_refused() {
         open(&copy, SCHEME, KEY, &test_file.machine, &test_file.sealing_key),
         Err(MaskFileError::Copied { .. })
     ));
-    // In place of the first file, the copy may get the same inode number.
+    // A copy at the original path is refused too.
     let path = test_file.path();
     let original = test_file.directory.path().join("original");
     std::fs::rename(&path, &original).unwrap();
@@ -295,7 +295,8 @@ fn one_process_at_a_time_and_owner_only() {
     ));
 }
 
-/// Every byte of header, counts and block: a change is refused, or does not affect the masks.
+/// Changes each byte of the header and the slots, and every 997th byte of the block: a change is refused, or does not
+/// affect the masks.
 #[test]
 fn no_changed_byte_makes_an_invalid_mask() {
     if without_attributes() {
@@ -303,7 +304,8 @@ fn no_changed_byte_makes_an_invalid_mask() {
     }
     let test_file = TestFile::with_blocks(1);
     let original = test_file.read();
-    // Keeps the original inode and its counter; otherwise the content would be refused as written back.
+    // Writes into the original inode and resets the counter of the inode to 0. Otherwise the only block would be
+    // skipped as lost, and its masks would not be checked.
     let restore = |bytes: &[u8]| {
         test_file.write_back(&original);
         test_file.set_inode_count(Some(0));
@@ -366,7 +368,8 @@ fn restored_content_is_refused() {
         cp(&test_file.path(), &backup);
         let mut file = test_file.open().unwrap();
         file.take_block().unwrap().unwrap();
-        // A rollback by one block looks like a crash before the update of the counts: the block is lost.
+        // Content that is one block old looks like the content after a crash that followed the update of the inode's
+        // counter: the block is lost.
         drop(file);
         cp(&backup, &test_file.path());
         assert_eq!(test_file.blocks().unwrap(), [1, 2, 3], "{options:?}");
@@ -387,9 +390,9 @@ fn restored_content_is_refused() {
     }
 }
 
-/// What an attacker with write access can and cannot do.
+/// An attacker with write access gets used masks again only by setting back both the content and the attribute.
 #[test]
-fn a_removed_replaced_or_reset_attribute_is_refused() {
+fn a_removed_or_replaced_attribute_is_refused_and_a_reset_attribute_has_no_effect() {
     if without_attributes() {
         return;
     }
@@ -426,7 +429,7 @@ fn a_removed_replaced_or_reset_attribute_is_refused() {
         );
         rustix::fs::fremovexattr(&file, &name).unwrap();
     }
-    // A counter that is set back alone is behind the content, which is then valid.
+    // If only the attribute is set back, the greater counter in the content is valid.
     for count in 0..3 {
         test_file.write_back(&current);
         test_file.set_inode_count(Some(count));
@@ -448,7 +451,7 @@ fn a_crash_between_the_counters_costs_at_most_a_block() {
     if without_attributes() {
         return;
     }
-    for (attribute, slot) in [(false, false), (true, false), (false, true), (true, true)] {
+    for (attribute_updated, slot_updated) in [(false, false), (true, false), (false, true), (true, true)] {
         let test_file = TestFile::with_blocks(5);
         let mut taken = 0;
         // Several crashes at the same step: each is repaired before the next.
@@ -456,10 +459,10 @@ fn a_crash_between_the_counters_costs_at_most_a_block() {
             let file = test_file.open().unwrap();
             let next = file.counts.reserved;
             assert_eq!(next, taken);
-            if attribute {
+            if attribute_updated {
                 assert!(set_count(&file.file, &file.header, next + 1).unwrap());
             }
-            if slot {
+            if slot_updated {
                 let counts = Counts {
                     generation: file.counts.generation + 1,
                     reserved: next + 1,
@@ -467,11 +470,15 @@ fn a_crash_between_the_counters_costs_at_most_a_block() {
                 };
                 write_slot(&file.path, &file.file, &file.header, counts).unwrap();
             }
-            taken += u64::from(attribute || slot);
+            taken += u64::from(attribute_updated || slot_updated);
             drop(file);
         }
         let remaining: Vec<u8> = (taken as u8..5).collect();
-        assert_eq!(test_file.blocks().unwrap(), remaining, "{attribute} {slot}");
+        assert_eq!(
+            test_file.blocks().unwrap(),
+            remaining,
+            "{attribute_updated} {slot_updated}"
+        );
         assert_eq!(test_file.open().unwrap().remaining(), 0);
     }
 }

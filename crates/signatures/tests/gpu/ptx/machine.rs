@@ -1,12 +1,13 @@
 //! An interpreter that executes PTX as a warp: 32 lanes, each with its own next instruction after divergent branches.
-//! The lanes with the lowest next instruction continue first, so that lanes reconverge; an exchange without all lanes
-//! fails the test.
+//! The lanes with the lowest next instruction continue first, so that lanes reconverge. An instruction that exchanges
+//! values between lanes fails the test if it is executed without all lanes.
 
 use super::program::{
     BLOCK, CARRY, CarryOperation, Instruction, Location, Operand, Program, ShuffleMode, Space, THREAD,
 };
 
 const LANES: usize = 32;
+/// Mask of the low 32 bits.
 const LOW: u64 = 0xffff_ffff;
 
 type Lanes = [u64; LANES];
@@ -21,7 +22,7 @@ pub unsafe fn run(program: &Program, threads: usize, block_threads: usize, argum
     let mut shared = Vec::new();
     for first in (0..threads).step_by(LANES) {
         if first % block_threads == 0 {
-            // Shared memory has arbitrary content of earlier kernels.
+            // On a device, shared memory has arbitrary content, which earlier kernels left.
             shared = vec![0xa5; program.shared_bytes];
         }
         let mut warp = Warp::new(program, arguments, &mut shared);
@@ -38,7 +39,7 @@ struct Warp<'a> {
     registers: Vec<Lanes>,
     /// Next instruction of each lane; past the end for lanes that have returned.
     next: [usize; LANES],
-    /// The active lanes.
+    /// Whether each lane executes the current instruction.
     active: [bool; LANES],
     all_active: bool,
 }
@@ -110,17 +111,17 @@ impl<'a> Warp<'a> {
         }
     }
 
-    /// Executes one instruction for the active lanes; for a branch, returns the next instruction of each lane.
+    /// Executes one instruction for the active lanes. For a branch or return, returns the next instruction of each lane.
     fn step(&mut self, index: usize) -> Option<[usize; LANES]> {
         let program = self.program;
         match &program.instructions[index] {
             Instruction::Chain {
-                sum,
+                operation,
                 has_carry_in,
                 has_carry_out,
                 to,
                 from,
-            } => self.chain(*sum, *has_carry_in, *has_carry_out, *to, *from),
+            } => self.chain(*operation, *has_carry_in, *has_carry_out, *to, *from),
             Instruction::Value { function, to, from } => {
                 let [a, b, c] = from.map(|operand| self.get(operand));
                 self.set(
@@ -162,8 +163,9 @@ impl<'a> Warp<'a> {
             } => {
                 self.assert_all_active(index);
                 let [value, by, bounds] = [value, by, bounds].map(|operand| self.get(*operand));
-                let from: [(usize, bool); LANES] =
-                    std::array::from_fn(|lane| source(*mode, lane, by[lane] as usize, bounds[lane] as usize));
+                let from: [(usize, bool); LANES] = std::array::from_fn(|lane| {
+                    shuffle_source(*mode, lane, by[lane] as usize, bounds[lane] as usize)
+                });
                 self.set(*to, from.map(|(lane, _)| value[lane]));
                 self.set(*is_inside, from.map(|(_, is_inside)| u64::from(is_inside)));
             }
@@ -190,14 +192,14 @@ impl<'a> Warp<'a> {
     fn assert_all_active(&self, index: usize) {
         assert!(
             self.active == [true; LANES],
-            "exchange at {index} without all lanes: {:?}",
+            "instruction {index} requires all lanes; active lanes: {:?}",
             self.active
         );
     }
 
     fn chain(
         &mut self,
-        sum: CarryOperation,
+        operation: CarryOperation,
         has_carry_in: bool,
         has_carry_out: bool,
         to: usize,
@@ -210,14 +212,14 @@ impl<'a> Warp<'a> {
             [0; LANES]
         };
         // A borrow makes the difference negative: bit 32 is then the borrow.
-        let mut wide = match sum {
+        let mut wide = match operation {
             CarryOperation::Add => map_lanes([a, b, c], |[a, b, _]| a + b),
             CarryOperation::Subtract => map_lanes([a, b, c], |[a, b, _]| a.wrapping_sub(b)),
             CarryOperation::MultiplyLow => map_lanes([a, b, c], |[a, b, c]| ((a * b) & LOW) + c),
             CarryOperation::MultiplyHigh => map_lanes([a, b, c], |[a, b, c]| ((a * b) >> 32) + c),
         };
         for (wide, carry) in wide.iter_mut().zip(carry) {
-            *wide = if sum == CarryOperation::Subtract {
+            *wide = if operation == CarryOperation::Subtract {
                 wide.wrapping_sub(carry)
             } else {
                 *wide + carry
@@ -294,8 +296,8 @@ fn address(location: &Location, word: usize, base: u64) -> usize {
     address
 }
 
-/// The lane that a shuffle reads, and whether it is within the segment: PTX ISA, `shfl.sync`.
-fn source(mode: ShuffleMode, lane: usize, by: usize, bounds: usize) -> (usize, bool) {
+/// The lane from which `lane` reads in a shuffle, and whether the read lane is within the segment: PTX ISA, `shfl.sync`.
+fn shuffle_source(mode: ShuffleMode, lane: usize, by: usize, bounds: usize) -> (usize, bool) {
     let (by, clamp, segment) = (by & 31, bounds & 31, (bounds >> 8) & 31);
     let last = (lane & segment) | (clamp & !segment);
     let (from, is_inside) = match mode {

@@ -1,6 +1,6 @@
-//! PTX of arithmetic, hashing and P-256, compiled by NVRTC and interpreted: the same cases as on a device. Carries in
-//! the condition code, shuffles, votes and divergent branches behave as on a device, where the host compiler has loops
-//! and 64-bit sums; only the last step, from PTX to machine code, needs a device.
+//! Runs the test cases of arithmetic, hashing and P-256 with PTX that NVRTC compiles and an interpreter executes. Carries
+//! in the condition code, shuffles, votes and divergent branches behave as on a device; code for the CPU has loops and
+//! 64-bit sums instead. Only the translation from PTX to machine code is not tested without a device.
 mod machine;
 mod program;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 /// A kernel.
 pub struct Program {
     pub instructions: Vec<Instruction>,
-    /// Registers of a lane, including predicates and the carry.
+    /// Number of registers of a lane, including predicates and the carry.
     pub registers: usize,
     pub shared_bytes: usize,
     pub argument_bytes: usize,
@@ -15,6 +15,7 @@ pub struct Program {
 
 /// The register of the condition code.
 pub const CARRY: usize = 0;
+/// The registers of the thread number in the block and of the block number: `%tid.x` and `%ctaid.x`.
 pub const THREAD: usize = 1;
 pub const BLOCK: usize = 2;
 
@@ -66,9 +67,9 @@ pub enum Instruction {
         to: usize,
         from: [Operand; 3],
     },
-    /// 32-bit sums with carry in, carry out, or both.
+    /// 32-bit operation with carry in, carry out, or both.
     Chain {
-        sum: CarryOperation,
+        operation: CarryOperation,
         has_carry_in: bool,
         has_carry_out: bool,
         to: usize,
@@ -82,9 +83,10 @@ pub enum Instruction {
         location: Location,
         from: Vec<Operand>,
     },
-    /// A branch of all lanes, or of the lanes whose predicate has this value.
+    /// A branch of all lanes, or of the lanes for which `condition` holds.
     Branch {
         target: usize,
+        /// Predicate register, and its required value.
         condition: Option<(usize, bool)>,
     },
     Return,
@@ -92,8 +94,10 @@ pub enum Instruction {
     Shuffle {
         mode: ShuffleMode,
         to: usize,
+        /// Predicate register that receives whether the read lane is within the segment.
         is_inside: usize,
         value: Operand,
+        /// Lane offset, mask or lane number, depending on the mode.
         by: Operand,
         bounds: Operand,
     },
@@ -108,7 +112,7 @@ pub enum Instruction {
     },
 }
 
-/// All kernels of a module.
+/// Parses a module, and returns all its kernels by name.
 pub fn read(ptx: &str) -> HashMap<String, Program> {
     let lines: Vec<&str> = ptx
         .lines()
@@ -339,14 +343,14 @@ impl<'a> Reader<'a> {
                 value: self.operand(argument(2)),
             },
             [operation, middle @ .., "u32"] if is_chain(operation, middle) => {
-                let sum = match (*operation, middle) {
+                let carry_operation = match (*operation, middle) {
                     ("add" | "addc", _) => CarryOperation::Add,
                     ("sub" | "subc", _) => CarryOperation::Subtract,
                     (_, ["lo", ..]) => CarryOperation::MultiplyLow,
                     _ => CarryOperation::MultiplyHigh,
                 };
                 Instruction::Chain {
-                    sum,
+                    operation: carry_operation,
                     has_carry_in: operation.ends_with('c'),
                     has_carry_out: middle.contains(&"cc"),
                     to: self.register(argument(0)),
@@ -384,6 +388,7 @@ const fn signed(word: u64) -> i64 {
 }
 
 const HALF: u64 = 0xffff;
+/// Mask of the low 32 bits.
 const LOW: u64 = 0xffff_ffff;
 
 /// The function of a value operation, by the parts of its name.

@@ -8,9 +8,10 @@ use rand_chacha::ChaCha20Rng;
 
 use super::numbers::{from_limbs, modulus, negative_inverse, number_near, to_limbs};
 
-/// More than one block of each kernel, and not a multiple of a warp.
+/// Number of rows: more than one block of each kernel processes, and not a multiple of a warp.
 const ROWS: usize = 203;
 
+/// Operands of an operation: each row has a, b, a modulus and `-n^-1 mod 2^32`.
 struct Rows {
     limbs: usize,
     a: Vec<u32>,
@@ -55,7 +56,7 @@ impl Rows {
     }
 }
 
-/// The result of an operation on a, b and n; if `reduced` is false, any congruent number modulo n with as many limbs.
+/// Computes the result of an operation on a, b and n, reduced modulo n.
 type Expected = fn(&BigUint, &BigUint, &BigUint, limbs: usize) -> BigUint;
 
 /// `value / 2^bits mod n`.
@@ -64,6 +65,8 @@ fn divided(value: BigUint, bits: usize, n: &BigUint) -> BigUint {
     value * power.modinv(n).unwrap() % n
 }
 
+/// An operation, whether its result must be below n, and its result modulo n. If the flag is false, a device can return
+/// any congruent number of `limbs` limbs.
 const OPERATIONS: [(ProbeOperation, bool, Expected); 6] = [
     (ProbeOperation::Multiply, false, |a, b, n, limbs| {
         divided(a * b, 32 * limbs, n)
@@ -96,7 +99,7 @@ pub fn multipliers(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     ];
     for (kernel, limbs) in divisions {
         let rows = Rows::new(rng, limbs);
-        for (operation, reduced, expected) in OPERATIONS {
+        for (operation, is_reduced, expected) in OPERATIONS {
             let results = gpu.probe(kernel, operation, &rows.operands()).unwrap();
             for (row, ([a, b, n], result)) in rows
                 .values()
@@ -107,7 +110,7 @@ pub fn multipliers(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 let description =
                     || format!("{name} {operation:?} row {row}: a={a:x} b={b:x} n={n:x} gave {result:x}");
                 assert_eq!(&result % &n, expected(&a, &b, &n, limbs), "{}", description());
-                let stays_below = reduced || operation == ProbeOperation::Subtract && a < n;
+                let stays_below = is_reduced || operation == ProbeOperation::Subtract && a < n;
                 assert!(!stays_below || result < n, "{}", description());
             }
         }

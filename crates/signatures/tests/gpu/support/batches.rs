@@ -1,4 +1,4 @@
-//! Dividing batches into slices, and combining the results.
+//! Tests that devices divide batches into slices and combine the results correctly, and refuse malformed batches.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -32,8 +32,8 @@ pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             );
         }
     }
-    // Items are sorted by key, and results are returned in the original order. An item's signature is bound to its
-    // index.
+    // A device sorts items by key, and returns results in the original order. Valid and invalid items alternate at
+    // random, so a wrong order is detected.
     let count = 150;
     let key_of: Vec<u32> = (0..count).map(|_| rng.random_range(0..3)).collect();
     let (signatures, digests, expected) = signed_items(rng, &test_keys, &key_of);
@@ -48,12 +48,14 @@ pub fn lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// Tests batch lengths with P-256, whose kernels have other numbers of items per block: only an item's own signature is
-/// valid.
+/// Tests batch lengths with P-256, whose kernels have other numbers of items per block. A signature is valid only if the
+/// item's key has made it.
 pub fn p256_lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
-    let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
+    let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
     let random = SystemRandom::new();
-    let pairs: Vec<EcdsaKeyPair> = (0..3).map(|_| EcdsaKeyPair::generate(signing).unwrap()).collect();
+    let pairs: Vec<EcdsaKeyPair> = (0..3)
+        .map(|_| EcdsaKeyPair::generate(algorithm).unwrap())
+        .collect();
     let points: Vec<PublicPoint> = pairs
         .iter()
         .map(|pair| PublicPoint::from_sec1(pair.public_key().as_ref()).unwrap())
@@ -93,7 +95,8 @@ pub fn p256_lengths(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// One message and signature for each key; an item is valid if both belong to its own key.
+/// Items with the signature of a random key on one message; an item is valid if this key is the item's key. Returns
+/// signatures, digests and validity.
 fn signed_items(
     rng: &mut ChaCha20Rng,
     test_keys: &[super::keys::Key],

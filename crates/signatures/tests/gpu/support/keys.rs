@@ -1,4 +1,4 @@
-//! RSA keys with factors of long runs of ones or zeros, and one with random factors.
+//! RSA keys whose prime factors have long runs of ones or zeros; one key also has a random factor.
 
 use linewarden_arithmetic::rsa::Size;
 use linewarden_signatures::gpu::RsaSecret;
@@ -96,8 +96,9 @@ fn tagged(tag: u8, content: &[u8]) -> Vec<u8> {
     [head.as_slice(), content].concat()
 }
 
-/// For each size: factors 2^k - c, whose product begins with as many ones; 3/4 2^k + c, whose product has long runs
-/// of zeros, with the smaller factor first; 2^k - 2^(k/2) - c and a random factor.
+/// Three keys with factors of k bits. The factors of the first key are 2^k - c, so that n begins with a long run of ones.
+/// The factors of the second key are 3/4 2^k + c, so that n has long runs of zeros; the smaller factor is p. The factors
+/// of the third key are 2^k - 2^(k/2) - c and a random prime.
 pub fn keys(size: Size) -> [Key; 3] {
     let (k, ones, zeros, middle, random) = match size {
         Size::Bits2048 => (1024usize, [105u32, 179], [1037u32, 1697], 2657u32, RANDOM_1024),

@@ -17,7 +17,13 @@ pub fn number(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
         4 => {
             let (first, last) = (rng.random_range(0..limbs), rng.random_range(0..limbs));
             (0..limbs)
-                .map(|at| if (first..=last).contains(&at) { u32::MAX } else { 0 })
+                .map(|limb| {
+                    if (first..=last).contains(&limb) {
+                        u32::MAX
+                    } else {
+                        0
+                    }
+                })
                 .collect()
         }
         _ => {
@@ -56,7 +62,7 @@ pub fn modulus(rng: &mut ChaCha20Rng, limbs: usize) -> Vec<u32> {
     n
 }
 
-/// A number of as many limbs, sometimes the modulus or a neighbor of it.
+/// A number of `limbs` limbs, sometimes n, n - 1 or n + 1.
 pub fn number_near(rng: &mut ChaCha20Rng, n: &BigUint, limbs: usize) -> Vec<u32> {
     let near = match rng.random_range(0..8) {
         0 => n - 1u8,

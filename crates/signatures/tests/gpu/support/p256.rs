@@ -47,7 +47,7 @@ impl BatchBuilder {
         self.expected.push(expected);
     }
 
-    /// Adds a signature with these numbers; the expected result is computed with affine big numbers.
+    /// Adds a signature with these numbers. Returns its expected validity, computed with affine big numbers.
     fn push_numbers(
         &mut self,
         curve: &Curve,
@@ -116,8 +116,10 @@ fn scalar(rng: &mut ChaCha20Rng, curve: &Curve) -> BigUint {
 /// AWS-LC confirms.
 pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let random = SystemRandom::new();
-    let signing = &ECDSA_P256_SHA256_FIXED_SIGNING;
-    let pairs: Vec<EcdsaKeyPair> = (0..5).map(|_| EcdsaKeyPair::generate(signing).unwrap()).collect();
+    let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+    let pairs: Vec<EcdsaKeyPair> = (0..5)
+        .map(|_| EcdsaKeyPair::generate(algorithm).unwrap())
+        .collect();
     let mut batch = BatchBuilder::default();
     for turn in 0..40 {
         let pair = &pairs[turn % pairs.len()];
@@ -135,8 +137,8 @@ pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     batch.check(gpu);
 }
 
-/// Keys that are small multiples of the base point, or the opposite points, with scalars that make sums meet: equal
-/// points, opposite points, infinity as an intermediate result and as the sum.
+/// Keys that are small multiples of the base point, or the opposite points. The scalars make summands equal or opposite
+/// points, or make infinity an intermediate result or the sum.
 pub fn meeting_points(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let curve = Curve::new();
     let mut batch = BatchBuilder::default();
@@ -164,7 +166,7 @@ pub fn meeting_points(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                     (small(g_factor), multiple_of_g.clone()),
                     (&curve.n - g_factor, curve.negate(&multiple_of_g)),
                 ] {
-                    // r and s of the sum, if it has an x; else any r.
+                    // r is the x coordinate of the sum modulo n; if the sum is infinity, r is arbitrary.
                     let sum = curve.add(&multiple_of_g, &multiple_of_key);
                     let expected = sum.is_some();
                     let r = sum.map_or_else(|| scalar(rng, &curve), |(x, _)| x % &curve.n);
@@ -190,8 +192,8 @@ pub fn meeting_points(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     batch.check(gpu);
 }
 
-/// Points whose x is not below the order: r is x minus the order, and a verifier must try both. The key is computed
-/// from the signature.
+/// Points whose x is not below the order n: r is x - n, and a verifier must compare x with both r and r + n. The key is
+/// computed from the signature.
 pub fn x_above_the_order(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let curve = Curve::new();
     let mut batch = BatchBuilder::default();

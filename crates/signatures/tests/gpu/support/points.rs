@@ -62,14 +62,14 @@ impl Curve {
         point.clone().map(|(x, y)| (x, &self.p - y))
     }
 
-    /// A point with this x, if there is one: p is 3 modulo 4, so that a root of a square is one of its powers.
+    /// A point with this x, if there is one. Because p is 3 modulo 4, y is the power (p + 1) / 4 of y squared.
     pub fn with_x(&self, x: &BigUint) -> Option<Point> {
         let square = (x.modpow(&3u8.into(), &self.p) + &self.b + &self.p * 3u8 - x * 3u8) % &self.p;
         let y = square.modpow(&((&self.p + 1u8) >> 2), &self.p);
         (&y * &y % &self.p == square).then(|| Some((x.clone(), y)))
     }
 
-    /// FIPS 186-4, 6.4.2.
+    /// Whether a signature is valid by FIPS 186-4, 6.4.2.
     pub fn verifies(&self, key: &Point, digest: &BigUint, r: &BigUint, s: &BigUint) -> bool {
         let is_in_range = |number: &BigUint| *number > BigUint::ZERO && number < &self.n;
         if !is_in_range(r) || !is_in_range(s) {

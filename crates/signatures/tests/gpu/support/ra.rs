@@ -12,8 +12,7 @@ use super::rsa::{GOALS, SIZES, full_domain_hash};
 
 const DOMAINS: [u32; 4] = [3, 1, 5, 2];
 
-/// The hashed bytes before r: a separator and P, each preceded by its length, and then the length of r, as the
-/// protocol defines.
+/// The bytes that the protocol hashes before r: the purpose byte 2, the length of P, P, and the length of r.
 fn prefix(key: usize) -> Vec<u8> {
     [
         &[2][..],
@@ -24,6 +23,7 @@ fn prefix(key: usize) -> Vec<u8> {
     .concat()
 }
 
+/// Appends the bytes that the protocol hashes for a value at a position of the layout.
 fn component(key: usize, position: usize, value: u32, out: &mut Vec<u8>) {
     out.extend([&[1][..], &32u32.to_be_bytes(), &[key as u8; 32]].concat());
     out.extend((position as u32).to_be_bytes());
@@ -81,16 +81,16 @@ fn signer(gpu: &mut Gpu, key: &Key, index: usize, masks: usize) -> RaSigner {
     .unwrap()
 }
 
-/// A device's signature is the private operation of the product, and the device verifies its own signatures, with
-/// several keys in one batch.
+/// Tests that a device's signature is the private operation on the product, and that the device accepts its own
+/// signatures, with several keys in one batch.
 pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
         let (test_keys, length) = (keys(size), size.bytes());
         let (mut key_of, mut all_digits, mut all_seeds, mut numbers) = (vec![], vec![], vec![], vec![]);
         for (index, key) in test_keys.iter().enumerate() {
             let mut signer = signer(gpu, key, index, 6);
-            let fresh = seeds(rng, 6);
-            gpu.fill_masks(&mut signer, &fresh).unwrap();
+            let new_seeds = seeds(rng, 6);
+            gpu.fill_masks(&mut signer, &new_seeds).unwrap();
             for goal in GOALS {
                 let digits = digits(rng, 2);
                 let signed = gpu.sign_ra(&mut signer, &digits, goal).unwrap();
@@ -108,7 +108,7 @@ pub fn signatures(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 all_seeds.extend(signed.seeds);
                 numbers.extend(signed.numbers);
             }
-            assert_eq!(all_seeds[all_seeds.len() - 6..], fresh);
+            assert_eq!(all_seeds[all_seeds.len() - 6..], new_seeds);
         }
         let store = verifier(gpu, size, &test_keys);
         // Not in the order of keys: first and last, second and second-last, and so on.
@@ -149,7 +149,7 @@ struct Item {
     expected: bool,
 }
 
-/// The product for rows of a key's table at any positions.
+/// The product of the hash of r and of the given rows of a key's table, whatever their positions are.
 fn product_of_rows(key: &Key, index: usize, seed: &[u8], rows: &[usize]) -> BigUint {
     let components: Vec<(usize, u32)> = DOMAINS
         .iter()
@@ -164,7 +164,7 @@ fn product_of_rows(key: &Key, index: usize, seed: &[u8], rows: &[usize]) -> BigU
     })
 }
 
-/// A change of each input of a signature; numbers at and beyond the ends of their ranges; digits outside their
+/// Tests signatures with one changed input, numbers at and beyond the ends of their ranges, and digits outside their
 /// domains.
 pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
@@ -218,7 +218,7 @@ pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 .filter(|number| number.bits() as usize <= 8 * length)
                 .map(|number| item(&number)),
         );
-        // A signature of the rows that such digits would reach, in the following domains.
+        // Digits outside their domains, signed with the rows of the following domains that these digits would select.
         for (digits, rows) in [
             ([3, 0, 3, 1], [3, 3, 7, 10]),
             ([2, 1, 3, 1], [2, 4, 7, 10]),
@@ -264,16 +264,16 @@ pub fn refused(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// Masks are used in the order in which they were made, and never twice, even beyond the end of the ring.
+/// Masks are used in the order in which they were made, and never twice, even after the ring has wrapped around.
 pub fn masks(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     let key = &keys(Size::Bits2048)[2];
     let mut signer = signer(gpu, key, 0, 5);
     let (mut filled, mut used) = (Vec::new(), Vec::new());
     assert_eq!((signer.masks(), signer.room()), (0, 5));
     for (fill, sign) in [(5, 3), (3, 4), (2, 0), (2, 5), (1, 1), (5, 2)] {
-        let fresh = seeds(rng, fill);
-        gpu.fill_masks(&mut signer, &fresh).unwrap();
-        filled.extend(fresh);
+        let new_seeds = seeds(rng, fill);
+        gpu.fill_masks(&mut signer, &new_seeds).unwrap();
+        filled.extend(new_seeds);
         assert_eq!(signer.masks(), filled.len() - used.len());
         assert_eq!(signer.room(), 5 - signer.masks());
         let digits = digits(rng, sign);
@@ -284,8 +284,8 @@ pub fn masks(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             .zip(signed.numbers.chunks(256))
             .zip(digits.chunks(4))
         {
-            let raised = BigUint::from_bytes_be(number).modpow(&key.e, &key.n);
-            assert_eq!(raised, product(key, 0, seed, digits));
+            let power = BigUint::from_bytes_be(number).modpow(&key.e, &key.n);
+            assert_eq!(power, product(key, 0, seed, digits));
         }
         used.extend(signed.seeds);
     }
@@ -303,7 +303,7 @@ pub fn masks(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     );
     let result = gpu.sign_ra(&mut signer, &[3, 0, 0, 0], Goal::Automatic);
     assert!(matches!(result, Err(BatchError::Malformed(_))), "{result:?}");
-    assert_eq!(signer.masks(), remaining, "neither consumes a mask");
+    assert_eq!(signer.masks(), remaining, "a refused request consumes no mask");
     let free_slots = signer.room();
     let too_many = seeds(rng, free_slots + 1);
     assert!(matches!(

@@ -26,7 +26,7 @@ fn mgf1(seed: &[u8], length: usize) -> Vec<u8> {
     blocks.take(length).collect()
 }
 
-/// H(x) modulo n.
+/// The hash H of RA for this message, modulo n.
 pub fn full_domain_hash(message: &[u8], n: &BigUint) -> BigUint {
     let length = n.bits().div_ceil(8) as usize + 16;
     BigUint::from_bytes_be(&mgf1(message, length)) % n
@@ -40,7 +40,7 @@ pub fn put_all(gpu: &mut Gpu, size: Size, test_keys: &[Key]) -> RsaKeys {
     store
 }
 
-/// Tests all lengths from 0 to 128, so that counter and padding start at every position of a block.
+/// Tests messages of 0 to 128 bytes, so that counter and padding start at every position of a hash block.
 pub fn full_domain_hashes(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
         let test_keys = keys(size);
@@ -72,7 +72,7 @@ pub fn full_domain_hashes(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// EMSA-PSS-ENCODE of RFC 8017, 9.1.1, with parts that a test may change.
+/// EMSA-PSS-ENCODE of RFC 8017, 9.1.1, with parts that a test can change.
 struct Encoded {
     salt: Vec<u8>,
     /// Bytes before the salt.
@@ -159,7 +159,7 @@ impl BatchBuilder {
         self.expected.push(expected);
     }
 
-    /// Checks that both kernels and AWS-LC agree with the expectation.
+    /// Checks that AWS-LC, and the device for each goal, return the expected results.
     fn check(&self, gpu: &mut Gpu, test_keys: &[Key]) {
         let size = test_keys[0].size;
         for ((key, message), (signature, expected)) in self
@@ -206,7 +206,7 @@ pub fn pss_valid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
                 &to_bytes(&computed_signature, size.bytes()),
                 true,
             );
-            // AWS-LC refuses factors as close as those of the first two keys.
+            // AWS-LC refuses the first two keys, because their prime factors are too close to each other.
             if let Ok(pair) = RsaKeyPair::from_der(&key.der()) {
                 let mut signature = vec![0; size.bytes()];
                 pair.sign(&RSA_PSS_SHA256, &SystemRandom::new(), &message, &mut signature)
@@ -247,7 +247,7 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         ] {
             push(&(&valid ^ (BigUint::from(1u8) << bit)), false);
         }
-        // Not below n, although congruent modulo n if the number still fits.
+        // 0, 1 and n - 1 equal their own e-th powers; n is not below n; the last number has the opposite power.
         for number in [
             BigUint::ZERO,
             BigUint::from(1u8),
@@ -257,6 +257,7 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
         ] {
             push(&number, false);
         }
+        // Congruent to the valid number modulo n, but not below n; omitted if it does not fit.
         let above = &valid + &key.n;
         if above.bits() as usize <= 8 * length {
             push(&above, false);
@@ -265,7 +266,7 @@ pub fn pss_invalid(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
             let mut encoded = Encoded::new(rng, size);
             change(&mut encoded);
             let number = BigUint::from_bytes_be(&encoded.bytes(&digest));
-            // A number above n cannot be signed; this happens once in 2^1000 with these keys.
+            // A number above n cannot be signed; with these keys, the probability of such a number is about 2^-1000.
             push(&key.private(&(number % &key.n)), false);
         };
         add_invalid(&|encoded| encoded.trailer = 0xbd);
@@ -368,7 +369,7 @@ pub fn private_operations(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     }
 }
 
-/// A wrong number of a key emulates a fault in one half of the computation.
+/// A changed dp, dq or qinv emulates a fault in the computation.
 pub fn inconsistent_secrets(gpu: &mut Gpu, rng: &mut ChaCha20Rng) {
     for size in SIZES {
         let test_keys = keys(size);

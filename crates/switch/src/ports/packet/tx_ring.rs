@@ -47,7 +47,7 @@ pub(super) enum PushResult {
 impl TxRing {
     /// Creates and maps a ring for frames of at most `frame_bytes` bytes.
     pub(super) fn map(fd: &OwnedFd, frame_bytes: usize) -> io::Result<Self> {
-        // Maximum of `hdr_len`.
+        // `hdr_len` has 16 bits.
         let frame_bytes = frame_bytes.min(u16::MAX.into());
         let slot_bytes = (DATA_OFFSET + VNET_BYTES + frame_bytes).next_power_of_two();
         let block_bytes = BLOCK_BYTES.max(slot_bytes);

@@ -123,11 +123,11 @@ impl<R: Read> CaptureReader<R> {
     /// # Errors
     /// The file ends inside of a header or packet.
     pub(super) fn end(&self) -> Result<(), PcapError> {
-        let available_bytes = self.rest().len();
+        let available_bytes = self.unparsed().len();
         let (element, expected_bytes) = match (self.format, available_bytes) {
             (None, _) => ("the file header", FILE_HEADER_BYTES),
             (Some(_), 0) => return Ok(()),
-            (Some(format), _) => match self.rest().first_chunk::<PACKET_HEADER_BYTES>() {
+            (Some(format), _) => match self.unparsed().first_chunk::<PACKET_HEADER_BYTES>() {
                 None => ("a packet header", PACKET_HEADER_BYTES),
                 Some(header) => ("a packet and its header", {
                     PACKET_HEADER_BYTES + captured_bytes(format, header) as usize
@@ -149,7 +149,7 @@ impl<R: Read> CaptureReader<R> {
         &self.source
     }
 
-    fn rest(&self) -> &[u8] {
+    fn unparsed(&self) -> &[u8] {
         self.bytes.get(self.parsed..).unwrap_or_default()
     }
 
@@ -187,7 +187,7 @@ impl<R: Read> CaptureReader<R> {
 
     fn parse_file_header(&mut self) -> Result<(), PcapError> {
         let Some([m0, m1, m2, m3, v0, v1, _, _, .., l0, l1, l2, l3]) =
-            self.rest().first_chunk::<FILE_HEADER_BYTES>().copied()
+            self.unparsed().first_chunk::<FILE_HEADER_BYTES>().copied()
         else {
             return Ok(());
         };
@@ -224,7 +224,7 @@ impl<R: Read> CaptureReader<R> {
 
     /// Parses a packet; `None` if the packet is not complete yet.
     fn parse_packet(&mut self, format: Format) -> Result<Option<Packet>, PcapError> {
-        let Some(header) = self.rest().first_chunk::<PACKET_HEADER_BYTES>() else {
+        let Some(header) = self.unparsed().first_chunk::<PACKET_HEADER_BYTES>() else {
             return Ok(None);
         };
         let [s0, s1, s2, s3, f0, f1, f2, f3, .., o0, o1, o2, o3] = *header;
@@ -237,7 +237,7 @@ impl<R: Read> CaptureReader<R> {
             return Err(self.malformed(8, FormatError::Incomplete { captured, original }));
         }
         let end = PACKET_HEADER_BYTES + captured as usize;
-        let Some(frame) = self.rest().get(PACKET_HEADER_BYTES..end) else {
+        let Some(frame) = self.unparsed().get(PACKET_HEADER_BYTES..end) else {
             return Ok(None);
         };
         let fraction = u64::from(format.number([f0, f1, f2, f3])) * u64::from(format.fraction_ns);

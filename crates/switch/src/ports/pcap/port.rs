@@ -33,11 +33,11 @@ pub fn open(directory: &Path, specs: &[PortSpec], start: Instant) -> Result<Vec<
     specs
         .iter()
         .enumerate()
-        .map(|(number, spec)| {
+        .map(|(input_index, spec)| {
             let receiver = PcapReceiver {
-                file: lock(&replay).clone_file(number)?,
+                file: lock(&replay).clone_file(input_index)?,
                 replay: replay.clone(),
-                number,
+                input_index,
                 start,
                 counters: RxCounters::default(),
             };
@@ -128,18 +128,18 @@ fn lock(replay: &Mutex<Replay>) -> MutexGuard<'_, Replay> {
 }
 
 impl Replay {
-    fn clone_file(&self, number: usize) -> Result<Option<File>, PcapError> {
+    fn clone_file(&self, input_index: usize) -> Result<Option<File>, PcapError> {
         let clone = |input: &Input| {
             let file = input.reader.source().try_clone();
             file.map_err(io_error(&input.path, "open"))
         };
-        self.inputs.get(number).map(clone).transpose()
+        self.inputs.get(input_index).map(clone).transpose()
     }
 
     /// Takes the next packet of an input if it is the earliest of all inputs. At equal times the lowest input number is first,
     /// as in simple_switch.
-    fn take(&mut self, number: usize) -> Result<Option<Packet>, PcapError> {
-        let Some(input) = self.inputs.get_mut(number) else {
+    fn take(&mut self, input_index: usize) -> Result<Option<Packet>, PcapError> {
+        let Some(input) = self.inputs.get_mut(input_index) else {
             return Ok(None);
         };
         input.fill();
@@ -149,21 +149,24 @@ impl Replay {
         let Some(time) = input.next.as_ref().map(|packet| packet.time) else {
             return Ok(None);
         };
-        for (other_number, other_input) in self.inputs.iter_mut().enumerate() {
+        for (other_index, other_input) in self.inputs.iter_mut().enumerate() {
             other_input.fill();
-            let is_earlier = |packet: &Packet| (packet.time, other_number) < (time, number);
+            let is_earlier = |packet: &Packet| (packet.time, other_index) < (time, input_index);
             if other_input.next.as_ref().is_some_and(is_earlier) {
                 return Ok(None);
             }
         }
-        Ok(self.inputs.get_mut(number).and_then(|input| input.next.take()))
+        Ok(self
+            .inputs
+            .get_mut(input_index)
+            .and_then(|input| input.next.take()))
     }
 }
 
 #[derive(Debug)]
 struct PcapReceiver {
     replay: Arc<Mutex<Replay>>,
-    number: usize,
+    input_index: usize,
     /// Duplicate of the input's descriptor, for polling.
     file: Option<File>,
     start: Instant,
@@ -177,7 +180,7 @@ impl Receive for PcapReceiver {
         }
         let mut replay = lock(&self.replay);
         for count in 0..limit {
-            let Some(packet) = replay.take(self.number)? else {
+            let Some(packet) = replay.take(self.input_index)? else {
                 return Ok(count);
             };
             self.counters.frames += 1;
@@ -191,7 +194,7 @@ impl Receive for PcapReceiver {
         if Instant::now() < self.start {
             return Readiness::At(self.start);
         }
-        match lock(&self.replay).inputs.get(self.number) {
+        match lock(&self.replay).inputs.get(self.input_index) {
             Some(input) if input.next.is_some() || input.error.is_some() => Readiness::Now,
             Some(input) if !input.ended && !input.is_pipe => Readiness::Now,
             Some(input) if !input.ended => self
@@ -210,7 +213,7 @@ impl Receive for PcapReceiver {
 impl Drop for PcapReceiver {
     /// Discards the pending packets of a removed port, so they do not block other ports.
     fn drop(&mut self) {
-        if let Some(input) = lock(&self.replay).inputs.get_mut(self.number) {
+        if let Some(input) = lock(&self.replay).inputs.get_mut(self.input_index) {
             input.ended = true;
             input.next = None;
         }

@@ -184,7 +184,7 @@ fn prepare(
         sender: Box::new(XdpSender {
             tx,
             completion,
-            free: (rx_frames..rx_frames + TX_FRAMES).map(chunk).collect(),
+            free_chunks: (rx_frames..rx_frames + TX_FRAMES).map(chunk).collect(),
             frame_bytes: info.mtu + LINK_BYTES_MAX,
             shared,
             counters: TxCounters::default(),
@@ -314,8 +314,8 @@ impl SharedSocket {
 struct XdpSender {
     tx: Ring<libc::xdp_desc>,
     completion: Ring<u64>,
-    /// Free chunks.
-    free: Vec<u64>,
+    /// Addresses of the free chunks.
+    free_chunks: Vec<u64>,
     frame_bytes: usize,
     shared: Arc<SharedSocket>,
     counters: TxCounters,
@@ -332,12 +332,12 @@ impl XdpSender {
             counters.frames += 1;
             counters.bytes += u64::from(descriptor.len);
         });
-        let free_before = self.free.len();
+        let free_before = self.free_chunks.len();
         while let Some(address) = self.completion.pop() {
-            self.free.push(address);
+            self.free_chunks.push(address);
         }
         self.completion.release();
-        let progress = accepted > 0 || self.free.len() > free_before;
+        let progress = accepted > 0 || self.free_chunks.len() > free_before;
         self.down &= !progress;
         progress
     }
@@ -378,7 +378,7 @@ impl Transmit for XdpSender {
             return Ok(());
         }
         let address = loop {
-            if let Some(address) = self.free.pop() {
+            if let Some(address) = self.free_chunks.pop() {
                 break address;
             }
             self.tx.publish();
@@ -401,7 +401,7 @@ impl Transmit for XdpSender {
         };
         // The ring has an entry for each chunk, so the push succeeds.
         if !is_written || !self.tx.push(descriptor) {
-            self.free.push(address);
+            self.free_chunks.push(address);
             self.counters.dropped_full += 1;
         } else if self.tx.unconsumed().is_multiple_of(BATCH_FRAMES) {
             self.flush()?;

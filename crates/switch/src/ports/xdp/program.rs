@@ -45,7 +45,7 @@ fn redirect(map: &OwnedFd) -> [Instruction; 6] {
     ]
 }
 
-/// Used members of `union bpf_attr` for `BPF_MAP_CREATE`; the kernel treats the rest as zero.
+/// Used members of `union bpf_attr` for `BPF_MAP_CREATE`; the kernel treats the other members as zero.
 #[repr(C)]
 struct CreateMap {
     map_type: u32,
@@ -88,7 +88,7 @@ struct CreateLink {
 /// # Safety
 /// `T` is the attribute of the command, and its pointers are valid.
 unsafe fn bpf<T>(command: libc::c_int, attribute: &T) -> io::Result<libc::c_int> {
-    // SAFETY: the attribute lives through the call and its size is passed; the caller guarantees the rest.
+    // SAFETY: the attribute lives through the call and its size is passed; the caller guarantees the other requirements.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,

@@ -182,7 +182,8 @@ impl Umem {
         }
     }
 
-    /// Passes the frame of a descriptor to `take`, which may modify it; an empty slice if the descriptor is out of range.
+    /// Passes the frame of a descriptor to `take`; an empty slice if the descriptor is out of range. `take` may modify the
+    /// frame.
     ///
     /// # Safety
     /// The switch has received the chunk through the receive ring and has not returned it to the kernel, and no other

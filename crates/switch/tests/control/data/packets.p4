@@ -1,5 +1,5 @@
-// Communication between controllers and packets: packet-in, packet-out, digests, clones, multicast copies, and registers
-// of more than 64 bits.
+// Program for tests of packets between controllers and the switch, digests, clones, multicast copies, and registers of
+// more than 64 bits.
 //
 // p4c-bm2-ss --arch v1model --p4runtime-files packets.p4info.txtpb -o packets.json packets.p4
 // The source locations (source_info) are removed from packets.json.

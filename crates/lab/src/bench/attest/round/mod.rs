@@ -7,8 +7,8 @@
 //! ```
 //! The time of a round is taken from its record: from the node's decision to open the round until the data plane accepts the last
 //! PROOF. This includes listing the provers, tagging and sending all requests, repeating lost requests, and verifying all PROOFs;
-//! it also includes the provers' work, which uses the same CPUs at the same time. A round counts only if every prover sent a valid
-//! PROOF. The keys of the period exist beforehand on both sides, as in production.
+//! it also includes the provers' work, which uses the same CPUs at the same time. A round counts only if every prover
+//! sent a valid PROOF. The keys of the period exist beforehand on both sides, as in production.
 
 mod simulation;
 
@@ -51,7 +51,7 @@ use crate::topology::{Lab, Topology};
 const TARGET_S: f64 = 1.0;
 /// Sockets that the provers share, each with a thread and an address.
 const SOCKETS: u32 = 2;
-/// Maximum number of rounds, of which the fastest counts.
+/// Maximum number of rounds; the fastest round is the result.
 const ROUNDS_MAX: u32 = 10;
 /// Timeout for loading the provers and for a round.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(300);
@@ -101,8 +101,8 @@ pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<
     let name = |row: &str| format!("round.{row}{suffix}");
     let is_full_size = size.round_provers == Size::FULL.round_provers;
     let target = (is_full_size && suffix.is_empty()).then_some(TARGET_S);
-    let seconds = f64::from(best.record.last_verdict_ms) / 1e3;
-    let arrived = measured.counted.get(Verdict::ProofOk) + measured.counted.get(Verdict::DropProved);
+    let seconds = f64::from(best.record.last_proof_ms) / 1e3;
+    let arrived = measured.counters.get(Verdict::ProofOk) + measured.counters.get(Verdict::DropProved);
     let lost = sent.saturating_sub(arrived) as f64;
     rows.extend([
         Row::lower(name("seconds"), seconds, "s", target),
@@ -126,13 +126,18 @@ struct Round {
     requests: u64,
 }
 
+/// The result of all rounds.
 struct RoundsResult {
+    /// The fastest complete round.
     best: Round,
+    /// Number of complete rounds.
     complete: u32,
+    /// Time of the slowest complete round.
     slowest_s: f64,
-    /// Number of all rounds, including the first one, in which both sides derive their keys.
+    /// Number of all rounds, including the first round, in which both sides derive their keys.
     rounds: u32,
-    counted: Counters,
+    /// Verdicts of all rounds.
+    counters: Counters,
 }
 
 fn measure(
@@ -168,12 +173,12 @@ fn measure(
             complete.push(round);
         }
     }
-    let counted = gateway.counters().map_err(invalid_measurement)?;
+    let counters = gateway.counters().map_err(invalid_measurement)?;
     let count = complete.len() as u32;
-    let slowest_ms = complete.iter().map(|round| round.record.last_verdict_ms).max();
+    let slowest_ms = complete.iter().map(|round| round.record.last_proof_ms).max();
     let best = complete
         .into_iter()
-        .min_by_key(|round| round.record.last_verdict_ms);
+        .min_by_key(|round| round.record.last_proof_ms);
     let no_complete_round =
         || invalid_measurement(format!("no round was complete; the last round: {last_record:?}"));
     gateway.stop().map_err(invalid_measurement)?;
@@ -182,7 +187,7 @@ fn measure(
         complete: count,
         slowest_s: f64::from(slowest_ms.unwrap_or(0)) / 1e3,
         rounds: runs + 1,
-        counted,
+        counters,
     })
 }
 

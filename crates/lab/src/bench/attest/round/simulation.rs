@@ -194,6 +194,7 @@ pub(super) struct SimulatedProvers {
     socket: Box<dyn Socket>,
     provers: HashMap<DeviceId, Prover>,
     h: ConfigurationHash,
+    /// Start of the current key period.
     start: Option<PeriodStart>,
     lanes: Backend,
 }

@@ -26,7 +26,7 @@ pub(super) struct Inner {
     pub(super) now: Timestamps,
     misses: Vec<Miss>,
     pub(super) replies: Vec<Datagram>,
-    /// Devices of which a message took the slow path.
+    /// Devices with a message that took the slow path or was dropped before the slow path.
     pub(super) slow_path_devices: Vec<u64>,
 }
 

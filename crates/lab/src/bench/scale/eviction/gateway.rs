@@ -59,7 +59,7 @@ impl<'r> Gateway<'r> {
         };
         let settings = Settings {
             eviction,
-            // No device is revoked, and a poll costs more than a handshake.
+            // No device is revoked, so the gateway polls rarely: a poll costs more than a handshake.
             feed_poll_ms: 60_000,
             ..Settings::for_data_plane(&config)
         };
@@ -135,11 +135,11 @@ impl<'r> Gateway<'r> {
             let delivered = self.deliver();
             let clock = clock(self.now_ms);
             let rng = &mut self.rng;
-            let due_requests = self.node.tick(clock, &mut || Some(rng.random()));
-            if due_requests.is_empty() && !delivered && self.data_plane.inner().replies.is_empty() {
+            let requests = self.node.tick(clock, &mut || Some(rng.random()));
+            if requests.is_empty() && !delivered && self.data_plane.inner().replies.is_empty() {
                 return Ok(());
             }
-            for request in due_requests {
+            for request in requests {
                 let response = self.respond(request)?;
                 self.node.handle_response(response, clock);
             }

@@ -1,8 +1,9 @@
 //! The eviction policies of the gateway when its memory is full.
 //!
 //! For each policy and trace an empty gateway starts with a registry in a file: the gateway process, the store and the
-//! verifier of the `host` data plane, a controller, and LAP/1 devices (`gateway`). Only the network between them and the
-//! clock are simulated. A hit is an authentication that the fast path handled alone, by its verdicts.
+//! verifier of the `host` data plane, a controller, and LAP/1 devices (`gateway`). Only the clock and
+//! the network between devices and gateway are simulated. A hit is an authentication that, by its verdicts, the fast path
+//! handled alone.
 
 mod data_plane;
 mod gateway;
@@ -27,7 +28,7 @@ const WARM_UP_DIVISOR: usize = 5;
 /// Measures the hit rate of every policy on every trace, and the ratio of the gateway's default policy to LRU.
 ///
 /// # Errors
-/// An error of the registry, or a device that was not served.
+/// An error of the registry or the gateway.
 pub fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -87,7 +88,8 @@ pub(super) fn trace_names() -> [&'static str; 4] {
 struct AccessCounts {
     accesses: u64,
     hits: u64,
-    /// Accesses without a session: the handshake failed, or the device started another handshake before its end.
+    /// Accesses without a session: the handshake failed, or the device started another handshake before the end of
+    /// this handshake.
     failed: u64,
 }
 
@@ -105,10 +107,10 @@ fn replay_trace(
     progress: &mut dyn FnMut(u64),
 ) -> Result<AccessCounts, BenchError> {
     const PROGRESS_INTERVAL: usize = 1000;
-    let warm = accesses.len() / WARM_UP_DIVISOR;
+    let warm_up_len = accesses.len() / WARM_UP_DIVISOR;
     let mut before = AccessCounts::default();
     for (position, device) in accesses.iter().enumerate() {
-        if position == warm {
+        if position == warm_up_len {
             before = gateway.counts;
         }
         if position % PROGRESS_INTERVAL == 0 {

@@ -12,7 +12,7 @@ use crate::fleet::FleetSpec;
 /// lease.
 ///
 /// # Errors
-/// A device that was not served.
+/// A device was not served.
 pub(super) fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let spec = FleetSpec {
         mac_bound: false,

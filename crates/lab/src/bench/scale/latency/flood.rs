@@ -39,7 +39,7 @@ enum FloodKind {
     Responses,
     /// REQUESTs for random device ids.
     UnknownIds,
-    /// REQUESTs for enrolled devices that are absent: the slow path must send a request to the controller for each.
+    /// REQUESTs for enrolled devices that are not in the data plane: the slow path must query the controller for each device.
     AbsentIds,
 }
 
@@ -55,7 +55,8 @@ impl FloodKind {
         }
     }
 
-    /// Target share of successes. The last kind has no target: legitimate and forged newcomers are indistinguishable (ADR 16).
+    /// Target share of successes. [`Self::AbsentIds`] has no target: the gateway cannot distinguish REQUESTs of new
+    /// devices from forged REQUESTs (ADR 16).
     fn target(self) -> Option<f64> {
         (self != Self::AbsentIds).then_some(1.0)
     }
@@ -167,7 +168,7 @@ struct DeviceRanges {
 struct Flood {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
-    began: Instant,
+    start: Instant,
     thread: std::thread::JoinHandle<Result<Result<(), BenchError>, crate::netns::NetNsError>>,
 }
 
@@ -196,7 +197,7 @@ impl Flood {
         Ok(Self {
             stop,
             sent,
-            began: Instant::now(),
+            start: Instant::now(),
             thread,
         })
     }
@@ -204,7 +205,7 @@ impl Flood {
     /// Stops the flood and returns its rate, frames/s.
     fn finish(self) -> Result<f64, BenchError> {
         let sent = self.sent.load(Ordering::Relaxed);
-        let per_s = sent as f64 / self.began.elapsed().as_secs_f64();
+        let per_s = sent as f64 / self.start.elapsed().as_secs_f64();
         self.stop.store(true, Ordering::Relaxed);
         self.thread
             .join()

@@ -14,7 +14,7 @@ use crate::fleet::{Fleet, FleetSpec, PufKind};
 const TARGET_RATIO: f64 = 1.5;
 /// Concurrent handshakes.
 const WINDOW: usize = 4;
-/// Number of runs. The median ratio counts, because other work of the machine affects a p99 more than refills do.
+/// Number of runs. The result is the median ratio, because other work of the machine affects a p99 more than refills do.
 const RUNS: u32 = 5;
 
 /// Measures two fleets alternately at one gateway. For the fleet in pool mode, marks move after about every second
@@ -26,7 +26,7 @@ pub(super) fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     let devices = size.refill_devices;
     let pool = FleetSpec {
         mac_bound: false,
-        // One row for the slow path and one per round; more rows than the first lease has.
+        // One row for the slow path and one for each round; together, these are more rows than the first lease has.
         rows: RUNS * size.refill_rounds + 20,
         ..FleetSpec::new(devices, 12)
     };
@@ -46,8 +46,8 @@ pub(super) fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
     for _ in 0..RUNS {
         runs.push(run(&setup, &mut fleets, size.refill_rounds)?);
     }
-    let refilled = setup.gateway.status().rows_installed - rows_before;
-    if refilled == 0 {
+    let refilled_rows = setup.gateway.status().rows_installed - rows_before;
+    if refilled_rows == 0 {
         return Err(invalid_measurement("no row was leased during the runs"));
     }
     let ratio = |[baseline_ms, refill_ms]: &[f64; 2]| refill_ms / baseline_ms;
@@ -64,7 +64,7 @@ pub(super) fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
             "ratio",
             Some(TARGET_RATIO),
         ),
-        Row::fact("refill.rows", refilled as f64, "rows"),
+        Row::fact("refill.rows", refilled_rows as f64, "rows"),
     ]);
     Ok(())
 }

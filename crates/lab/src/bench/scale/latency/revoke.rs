@@ -50,14 +50,14 @@ pub(super) fn rows(size: &Size, progress: Progress<'_>, rows: &mut Vec<Row>) -> 
         progress("revoking", Some((device.into(), count.into())));
         traffic.send_from(device)?;
         std::thread::sleep(Duration::from_micros(rng.random_range(0..50_000)));
-        let began_ns = real_ns();
+        let start_ns = real_ns();
         setup
             .runtime
             .block_on(setup.registry.revoke(device_id(device), "bench", 0))?;
         let committed_ns = real_ns();
         let last_ns = traffic.wait_until_blocked(device, committed_ns)?;
-        blocked_ms.push(last_ns.saturating_sub(began_ns) as f64 / 1e6);
-        command_ms.push((committed_ns - began_ns) as f64 / 1e6);
+        blocked_ms.push(last_ns.saturating_sub(start_ns) as f64 / 1e6);
+        command_ms.push((committed_ns - start_ns) as f64 / 1e6);
     }
     traffic.finish()?;
     rows.extend([
@@ -84,29 +84,31 @@ struct Shared {
     stop: AtomicBool,
     /// The device that is revoked next.
     device: AtomicU32,
-    /// Arrival of each device's last datagram, real-time clock, ns; 0: none.
+    /// Arrival of each device's latest datagram, real-time clock, ns; 0: none.
     last_ns: Vec<AtomicU64>,
 }
 
 type Thread = std::thread::JoinHandle<Result<Result<(), BenchError>, NetNsError>>;
 
+/// Datagrams of the device that is revoked next and of other devices.
 struct Traffic {
     shared: Arc<Shared>,
-    others: std::ops::Range<u32>,
+    other_devices: std::ops::Range<u32>,
     threads: [Thread; 2],
 }
 
 impl Traffic {
     fn start(setup: &GatewaySetup, count: u32) -> Result<Self, BenchError> {
-        let others = count..count + OTHER_DEVICES;
+        let other_devices = count..count + OTHER_DEVICES;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             device: AtomicU32::new(0),
-            last_ns: (0..others.end).map(|_| AtomicU64::new(0)).collect(),
+            last_ns: (0..other_devices.end).map(|_| AtomicU64::new(0)).collect(),
         });
         let socket = PacketSocket::open(&setup.lab.devices, &setup.lab.devices_end, &Options::default())
             .map_err(invalid_measurement)?;
-        let (sender_state, service_state, range) = (Arc::clone(&shared), Arc::clone(&shared), others.clone());
+        let (sender_state, service_state, range) =
+            (Arc::clone(&shared), Arc::clone(&shared), other_devices.clone());
         let service = setup
             .lab
             .service
@@ -117,7 +119,7 @@ impl Traffic {
             .spawn("traffic", move || send(&socket, &sender_state, range))?;
         Ok(Self {
             shared,
-            others,
+            other_devices,
             threads: [service, sender],
         })
     }
@@ -132,7 +134,7 @@ impl Traffic {
         )
     }
 
-    /// Waits until no more datagrams of the device arrive; returns the arrival time of the last one.
+    /// Waits until no more datagrams of the device arrive; returns the arrival time of the last datagram.
     fn wait_until_blocked(&self, device: u32, committed_ns: u64) -> Result<u64, BenchError> {
         self.wait(
             committed_ns,
@@ -143,7 +145,11 @@ impl Traffic {
             },
         )?;
         // Datagrams of other devices show that the gate, not the network, blocked the device.
-        let others_ns = self.others.clone().map(|other| self.last_arrival_ns(other)).max();
+        let others_ns = self
+            .other_devices
+            .clone()
+            .map(|other| self.last_arrival_ns(other))
+            .max();
         match others_ns.unwrap_or(0) > committed_ns + BLOCKED_AFTER_NS / 2 {
             true => Ok(self.last_arrival_ns(device)),
             false => Err(invalid_measurement("the gate no longer forwards any device")),
@@ -178,13 +184,17 @@ impl Traffic {
 }
 
 /// Sends datagrams of the device that is revoked next and of the other devices in turn.
-fn send(socket: &PacketSocket, shared: &Shared, others: std::ops::Range<u32>) -> Result<(), BenchError> {
+fn send(
+    socket: &PacketSocket,
+    shared: &Shared,
+    other_devices: std::ops::Range<u32>,
+) -> Result<(), BenchError> {
     let to = Endpoint {
         mac: GATEWAY.mac.0,
         ..SERVICE.endpoint(Family::V4, PORT)
     };
     let mut batch = TxBatch::new(2);
-    for other in others.cycle() {
+    for other in other_devices.cycle() {
         if shared.stop.load(Ordering::Relaxed) {
             break;
         }

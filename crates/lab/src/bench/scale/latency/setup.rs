@@ -38,12 +38,13 @@ pub(super) struct GatewaySetup {
     _directory: TempDir,
 }
 
-/// Rows that the data plane holds for a device in addition to the current one; this value and the low watermarks are the
+/// Rows that the data plane holds for a device in addition to the current row; this value and the low watermarks are the
 /// defaults.
 const RING: u32 = 15;
 
 impl GatewaySetup {
-    /// Enrolls these fleets and starts a gateway without their devices; returns the members in the order of their indices.
+    /// Enrolls these fleets and starts a gateway without their devices; returns each fleet's members in the order of
+    /// their indices.
     pub(super) fn start<const N: usize>(
         specs: [&FleetSpec; N],
         gate: Gate,

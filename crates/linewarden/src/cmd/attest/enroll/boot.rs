@@ -1,4 +1,6 @@
-//! Decides whether a device may have a key for its present boot: enrollment must not turn a modified boot into an accepted one.
+//! Decides whether a device may have a key for its present boot.
+//!
+//! An enrollment must not turn a modified boot into an accepted boot.
 
 use linewarden_cli::failure::Failure;
 use std::path::{Path, PathBuf};
@@ -52,11 +54,13 @@ pub enum AcceptedBy {
     FirstEnrollment,
 }
 
-/// The boots in which a key is to work, including the present one.
+/// The boots in which the new key works, including the present boot.
 #[derive(Debug)]
 pub struct AcceptedBoot {
+    /// PCR values of each boot in which the key works; the present boot comes first.
     pub states: Vec<PcrValues>,
-    pub by: AcceptedBy,
+    /// Why the present boot is accepted.
+    pub accepted_by: AcceptedBy,
 }
 
 /// A known boot.
@@ -69,15 +73,16 @@ struct Boot {
 /// The registry's knowledge of the boots of a device.
 pub struct KnownBoots {
     group: String,
-    /// The boots of the group: its reference value and its roll-out, overlaid by the device's PCRs that an earlier
+    /// The boots of the group's reference value and roll-out, overlaid by the device's PCRs that an earlier
     /// enrollment accepted. Only boots with PCRs are included.
-    boots: Vec<Boot>,
-    /// The boots of the group, overlaid by all entries of the device's overlay: after the enrollment, the device must prove one of these.
-    expected: Vec<Boot>,
+    accepted_boots: Vec<Boot>,
+    /// The boots of the group's reference value and roll-out, overlaid by all entries of the device's overlay.
+    /// After the enrollment, the device must prove one of these boots.
+    expected_boots: Vec<Boot>,
     overlay: Option<Overlay>,
-    /// Binding of the key that is to be replaced.
+    /// Binding of the key that the enrollment replaces.
     present_binding: Option<Binding>,
-    /// Whether the record of the key that is to be replaced is unreadable, so that its boots are unknown.
+    /// Whether the record of the replaced key is unreadable. The boots in which the replaced key works are then unknown.
     is_damaged: bool,
     is_quarantined: bool,
     /// TCG event logs that the device has sent before.
@@ -98,14 +103,14 @@ impl KnownBoots {
             prover => (prover?, false),
         };
         let overlay = Overlay::read(args, prover.as_ref())?;
-        let accepted = overlay.as_ref().map(Overlay::accepted).transpose()?;
+        let accepted_entries = overlay.as_ref().map(Overlay::accepted_entries).transpose()?;
         let binding = prover.and_then(|prover| prover.binding);
         Ok(Self {
-            boots: group_boots(&group, accepted.as_ref(), now_s)?,
-            expected: group_boots(&group, overlay.as_ref().map(Overlay::entries), now_s)?,
+            accepted_boots: group_boots(&group, accepted_entries.as_ref(), now_s)?,
+            expected_boots: group_boots(&group, overlay.as_ref().map(Overlay::entries), now_s)?,
             overlay,
             group: group.name.to_string(),
-            // The registry authenticates the record: an unreadable record was stored by another version.
+            // The registry authenticates the record, so an unreadable record was stored by another version of this program.
             is_damaged: is_damaged
                 || binding
                     .as_deref()
@@ -121,47 +126,49 @@ impl KnownBoots {
         self.overlay.as_ref()
     }
 
-    /// Checks whether the device may have a key for its present boot. `path` is the identity file, `now` are the PCRs of the present boot, and
-    /// `log` is the replayed TCG event log, if the device sent one.
+    /// Checks whether the device may have a key for its present boot.
+    ///
+    /// `path` is the identity file, and `present` contains the PCRs of the present boot. `log` is the replayed TCG event
+    /// log, if the device sent a log.
     ///
     /// # Errors
-    /// The boot is unknown and not accepted by --state, or PCRs of the overlay are of another boot (exit code 4). A file of `--state` has
-    /// another selection of PCRs or another bank (exit code 2).
+    /// The boot is unknown and not accepted by `--state`, or PCRs of the overlay are of another boot (exit code 4). A file
+    /// of `--state` has another selection of PCRs or another bank (exit code 2).
     pub fn check_boot(
         &self,
         states: &[StateArg],
         device: DeviceId,
-        (path, now, log): (&Path, &PcrValues, Option<&ReplayedLog>),
+        (path, present, log): (&Path, &PcrValues, Option<&ReplayedLog>),
     ) -> Result<AcceptedBoot, Failure> {
-        let boots_from_state = boots_from_files(states, now)?;
+        let boots_from_state = boots_from_files(states, present)?;
         let is_accepted_by_operator = states.iter().any(|state| matches!(state, StateArg::Current));
-        let known = || self.boots.iter().chain(&boots_from_state);
-        let by = match known().find(|boot| boot.pcrs == *now) {
+        let known_boots = || self.accepted_boots.iter().chain(&boots_from_state);
+        let accepted_by = match known_boots().find(|boot| boot.pcrs == *present) {
             Some(boot) => AcceptedBy::Reference(boot.name.clone()),
             None if is_accepted_by_operator => AcceptedBy::Operator,
-            None if !self.boots.is_empty() => {
-                return Err(self.refusal(known().collect(), device, path, now, log));
+            None if !self.accepted_boots.is_empty() => {
+                return Err(self.refusal(known_boots().collect(), device, path, present, log));
             }
-            None => self.without_reference(device, path, now, log)?,
+            None => self.without_reference(device, path, present, log)?,
         };
         if let Some(overlay) = &self.overlay {
-            overlay.check(std::iter::once(now).chain(boots_from_state.iter().map(|boot| &boot.pcrs)))?;
+            overlay.check(std::iter::once(present).chain(boots_from_state.iter().map(|boot| &boot.pcrs)))?;
         }
-        let accepted = self.expected.iter().chain(&boots_from_state);
-        let accepted = accepted.filter(|boot| has_same_selection(&boot.pcrs, now));
-        let states = std::iter::once(now.clone()).chain(accepted.map(|boot| boot.pcrs.clone()));
+        let key_boots = self.expected_boots.iter().chain(&boots_from_state);
+        let key_boots = key_boots.filter(|boot| has_same_selection(&boot.pcrs, present));
+        let states = std::iter::once(present.clone()).chain(key_boots.map(|boot| boot.pcrs.clone()));
         Ok(AcceptedBoot {
             states: states.collect(),
-            by,
+            accepted_by,
         })
     }
 
-    /// Returns the reason why the boot is accepted if the group has no reference value of PCRs.
+    /// Decides whether the boot is accepted if the group has no reference value of PCRs; returns the reason.
     fn without_reference(
         &self,
         device: DeviceId,
         path: &Path,
-        now: &PcrValues,
+        present: &PcrValues,
         log: Option<&ReplayedLog>,
     ) -> Result<AcceptedBy, Failure> {
         let unknown = |cause: &str| {
@@ -173,13 +180,13 @@ impl KnownBoots {
             ))
         };
         match &self.present_binding {
-            Some(earlier) if earlier.policy.accepts(now) => Ok(AcceptedBy::EarlierKey),
+            Some(earlier) if earlier.policy.accepts(present) => Ok(AcceptedBy::EarlierKey),
             Some(earlier) => {
                 let boot = Boot {
                     name: "the boot of its present key".to_owned(),
                     pcrs: earlier.pcrs.0.clone(),
                 };
-                Err(self.refusal(vec![&boot], device, path, now, log))
+                Err(self.refusal(vec![&boot], device, path, present, log))
             }
             None if self.is_damaged => Err(unknown("the record of its present key is unreadable")),
             None if self.is_quarantined => Err(unknown("the device is in quarantine")),
@@ -187,36 +194,39 @@ impl KnownBoots {
         }
     }
 
-    /// Returns the failure: the PCRs that differ from each boot; for the most similar boot, also the values and the first different events.
+    /// Returns the failure for a boot that is not accepted.
+    ///
+    /// The failure names the PCRs that differ from each of `boots`. For the most similar boot, the failure also describes
+    /// the changed values and the first different events.
     fn refusal(
         &self,
         boots: Vec<&Boot>,
         device: DeviceId,
         path: &Path,
-        now: &PcrValues,
+        present: &PcrValues,
         log: Option<&ReplayedLog>,
     ) -> Failure {
-        let differs: Vec<String> = boots
+        let differences: Vec<String> = boots
             .iter()
-            .map(|boot| format!("{} in {}", boot.name, differing(&boot.pcrs, now)))
+            .map(|boot| format!("{} in {}", boot.name, difference_text(&boot.pcrs, present)))
             .collect();
         let failure = Failure::unsafe_(format!(
             "{}: boot of device {device} not accepted: the boot differs from {}; start the device in an accepted boot, or accept the present \
              boot with `--state {CURRENT}`",
             path.display(),
-            differs.join(", and from ")
+            differences.join(", and from ")
         ));
-        let nearest = boots.into_iter().min_by_key(|boot| {
-            let is_other_selection = !has_same_selection(&boot.pcrs, now);
-            (is_other_selection, differing_pcrs(&boot.pcrs, now).len())
+        let most_similar = boots.into_iter().min_by_key(|boot| {
+            let is_other_selection = !has_same_selection(&boot.pcrs, present);
+            (is_other_selection, differing_pcrs(&boot.pcrs, present).len())
         });
-        let failure = match nearest {
-            Some(boot) if has_same_selection(&boot.pcrs, now) => {
-                failure.with_more(self.changes(boot, now, log))
+        let failure = match most_similar {
+            Some(boot) if has_same_selection(&boot.pcrs, present) => {
+                failure.with_further_messages(self.changes(boot, present, log))
             }
             _ => failure,
         };
-        failure.with_more(
+        failure.with_further_messages(
             self.overlay
                 .as_ref()
                 .and_then(Overlay::notice)
@@ -225,10 +235,10 @@ impl KnownBoots {
         )
     }
 
-    /// Returns a text for each PCR that differs from `boot`.
-    fn changes(&self, boot: &Boot, now: &PcrValues, log: Option<&ReplayedLog>) -> Vec<String> {
+    /// Returns a text for each PCR that differs from `boot`, and a note if events cannot be compared.
+    fn changes(&self, boot: &Boot, present: &PcrValues, log: Option<&ReplayedLog>) -> Vec<String> {
         let configuration = |pcrs: &PcrValues| Configuration::new(pcrs.clone(), Default::default());
-        let (Ok(old), Ok(new)) = (configuration(&boot.pcrs), configuration(now)) else {
+        let (Ok(old), Ok(new)) = (configuration(&boot.pcrs), configuration(present)) else {
             return Vec::new();
         };
         let difference = Difference::between(&old, &new);
@@ -236,7 +246,7 @@ impl KnownBoots {
             let log = EventLog::parse(log).ok()?;
             verify_replay(&log, &boot.pcrs).ok()
         });
-        let (difference, unknown) = match (&log_before, log) {
+        let (difference, boot_without_log) = match (&log_before, log) {
             (Some(before), Some(log)) => (difference.with_events(before, log), None),
             (None, _) => (difference, Some("accepted boot")),
             (_, None) => (difference, Some("present boot")),
@@ -245,8 +255,9 @@ impl KnownBoots {
             .pcrs
             .iter()
             .map(|change| change.to_string().trim_end().to_owned());
-        let unknown = unknown.map(|boot| format!("events not compared: no TCG event log of the {boot}"));
-        changes.chain(unknown).collect()
+        let note =
+            boot_without_log.map(|boot| format!("events not compared: no TCG event log of the {boot}"));
+        changes.chain(note).collect()
     }
 }
 
@@ -254,7 +265,8 @@ fn decode_binding(binding: &[u8]) -> Option<Binding> {
     serde_json::from_slice(binding).ok()
 }
 
-/// The boots of a group, overlaid by the device's entries. An expired roll-out accepts nothing.
+/// The boots of the group's reference value and roll-out, overlaid by `overlay`. An expired roll-out and configurations
+/// without PCRs are omitted.
 fn group_boots(group: &Group, overlay: Option<&Configuration>, now_s: u64) -> Result<Vec<Boot>, Failure> {
     let reference = group
         .reference
@@ -288,20 +300,20 @@ fn group_boots(group: &Group, overlay: Option<&Configuration>, now_s: u64) -> Re
     Ok(boots)
 }
 
-/// The boots that the operator names by files.
-fn boots_from_files(states: &[StateArg], now: &PcrValues) -> Result<Vec<Boot>, Failure> {
+/// Reads the boots from the files of `--state`.
+fn boots_from_files(states: &[StateArg], present: &PcrValues) -> Result<Vec<Boot>, Failure> {
     let mut boots = Vec::new();
     for state in states {
         let StateArg::File(path) = state else { continue };
         let pcrs = reference::read(path)?.pcrs().clone();
-        if !has_same_selection(&pcrs, now) {
+        if !has_same_selection(&pcrs, present) {
             return Err(Failure::input(format!(
                 "{}: has PCRs {} of bank {}, but the key has PCRs {} of bank {}: measure with the same `pcrs` and `bank`",
                 path.display(),
                 pcrs.selection(),
                 pcrs.bank(),
-                now.selection(),
-                now.bank()
+                present.selection(),
+                present.bank()
             )));
         }
         let name = path.display().to_string();
@@ -310,14 +322,15 @@ fn boots_from_files(states: &[StateArg], now: &PcrValues) -> Result<Vec<Boot>, F
     Ok(boots)
 }
 
-fn has_same_selection(pcrs: &PcrValues, now: &PcrValues) -> bool {
-    pcrs.bank() == now.bank() && pcrs.selection() == now.selection()
+/// Whether both sets have the same bank and contain the same PCRs.
+fn has_same_selection(pcrs: &PcrValues, present: &PcrValues) -> bool {
+    pcrs.bank() == present.bank() && pcrs.selection() == present.selection()
 }
 
 /// The PCRs that have different values, or that only one of the two sets contains.
-fn differing_pcrs(pcrs: &PcrValues, now: &PcrValues) -> PcrSelection {
-    let selections = [pcrs.selection(), now.selection()];
-    let differs = |pcr: &PcrIndex| pcrs.get(*pcr) != now.get(*pcr);
+fn differing_pcrs(pcrs: &PcrValues, present: &PcrValues) -> PcrSelection {
+    let selections = [pcrs.selection(), present.selection()];
+    let differs = |pcr: &PcrIndex| pcrs.get(*pcr) != present.get(*pcr);
     selections
         .into_iter()
         .flat_map(PcrSelection::iter)
@@ -325,21 +338,21 @@ fn differing_pcrs(pcrs: &PcrValues, now: &PcrValues) -> PcrSelection {
         .collect()
 }
 
-/// "PCRs 4,7"; or the selections and banks, if they differ.
-fn differing(pcrs: &PcrValues, now: &PcrValues) -> String {
-    match has_same_selection(pcrs, now) {
-        true => format!("PCRs {}", differing_pcrs(pcrs, now)),
+/// Describes the difference: "PCRs 4,7", or both selections and banks if the selections or banks differ.
+fn difference_text(pcrs: &PcrValues, present: &PcrValues) -> String {
+    match has_same_selection(pcrs, present) {
+        true => format!("PCRs {}", differing_pcrs(pcrs, present)),
         false => format!(
             "its selection: PCRs {} of bank {}, not {} of bank {} (`pcrs` and `bank` under [attest] of the agent)",
-            now.selection(),
-            now.bank(),
+            present.selection(),
+            present.bank(),
             pcrs.selection(),
             pcrs.bank()
         ),
     }
 }
 
-/// The TCG event logs of the last evidence documents of a device, newest first. Unreadable evidence is skipped.
+/// The TCG event logs of the two latest evidence documents of a device, newest first. Unreadable evidence is skipped.
 async fn event_logs(registry: &Registry, device: DeviceId) -> Result<Vec<Vec<u8>>, Failure> {
     let mut logs = Vec::new();
     for result in [

@@ -43,8 +43,8 @@ present boot. PCR values in a file of --overlay do not make a boot accepted, unl
 the group has no reference value of PCRs and the device is already enrolled with a TPM, the device's present key must work in the present \
 boot. If the device is not enrolled with a TPM either, the command accepts the present boot without a comparison, unless the device is in quarantine.
 
---trust names a directory of trusted certificates of TPM manufacturers; its subdirectory `intermediate` holds certificates that are \
-valid only under one of them. Each file is PEM or DER.
+--trust names a directory of trusted certificates of TPM manufacturers; its subdirectory `intermediate` holds intermediate \
+certificates, which are valid only with a trusted issuer. Each file is PEM or DER.
 
 A device is attested at the address of its session. A device without a session is attested at --address by --gateway.
 
@@ -101,9 +101,9 @@ pub struct EnrollArgs {
     /// --identity: SHA-256 of an endorsement key that is trusted without a certificate (64 hexadecimal digits)
     #[arg(long, help_heading = "Keys in TPMs", value_name = "SHA256", requires = "identity", value_parser = tpm::parse_pin)]
     pin: Option<tpm::Pin>,
-    /// --identity: another boot in which the key must work, such as the boot of the next kernel: a file of `attest measure --out`, or
-    /// `current` for the present boot; repeatable. The boots of the group's reference value and roll-out are always included (path or
-    /// `current`)
+    /// --identity: another boot in which the key must work, such as the boot of the next kernel: a file of
+    /// `attest measure --out`, or `current` for the present boot; repeatable. The boots of the group's reference value
+    /// and roll-out are always included (path or `current`)
     #[arg(
         long,
         help_heading = "Keys in TPMs",
@@ -149,9 +149,10 @@ pub struct EnrollArgs {
         conflicts_with = "identity"
     )]
     address: Option<IpAddr>,
-    /// Overlay: device-specific entries that override the group's reference value, a file of `attest measure --out` (path, default: with
-    /// --software none, with --identity the present overlay of the device; --answer uses the overlay of --identity). With --identity, PCR
-    /// values in the file do not make a boot accepted, unless an earlier enrollment has accepted these values
+    /// Overlay: device-specific entries that override the group's reference value, a file of `attest measure --out`
+    /// (path, default: with --software none, with --identity the present overlay of the device; --answer uses the
+    /// overlay of --identity). With --identity, PCR values in the file do not make a boot accepted, unless an earlier
+    /// enrollment has accepted these values
     #[arg(long, value_name = "FILE")]
     overlay: Option<PathBuf>,
     /// Replace the keys of devices that are already enrolled for attestation; the old keys become invalid (flag)
@@ -205,7 +206,8 @@ async fn check(args: &EnrollArgs, registry: &Registry, device: DeviceId) -> Resu
     }
 }
 
-/// Refuses an overlay that does not fit the group's reference value or roll-out: the expected proof would be undefined.
+/// Refuses an overlay that does not fit the group's reference value or roll-out, because the expected proof would be
+/// undefined.
 fn check_overlay(overlay: &Overlay, group: &Group) -> Result<(), Failure> {
     let reference = group.reference.as_ref().map(|base| (base, "reference value"));
     let roll_out = group.roll_out.as_ref();
@@ -224,8 +226,8 @@ fn check_overlay(overlay: &Overlay, group: &Group) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The fields of a new prover that do not depend on where its key is.
-struct Common {
+/// The fields of a new prover that do not depend on whether the key is in a file or in a TPM.
+struct ProverTemplate {
     group: GroupName,
     overlay: Option<Vec<u8>>,
     location: Option<ProverLocation>,
@@ -233,7 +235,7 @@ struct Common {
     period: Period,
 }
 
-impl Common {
+impl ProverTemplate {
     async fn read(
         args: &EnrollArgs,
         registry: &Registry,
@@ -243,8 +245,8 @@ impl Common {
         if let Some(overlay) = overlay {
             check_overlay(overlay, &group)?;
         }
-        // The newest started period. With a later period, the device would refuse requests of the running period.
-        let period = registry.newest_started_period().await?;
+        // With a later period, the device would refuse requests of the present period.
+        let newest_period = registry.newest_started_period().await?;
         Ok(Self {
             group: group.name,
             overlay: overlay.map(|overlay| overlay.entries().encode()),
@@ -256,7 +258,7 @@ impl Common {
                     address,
                 }),
             port: args.port,
-            period: period.map_or(Period(0), |period| period.number),
+            period: newest_period.map_or(Period(0), |period| period.number),
         })
     }
 

@@ -10,19 +10,19 @@ use linewarden_registry::{OVERLAY_BYTES_MAX, ProverRecord};
 use super::EnrollArgs;
 use crate::cmd::attest::reference;
 
-/// The overlay of a device, and which of its PCRs an enrollment has accepted.
+/// The overlay of a device, and the PCRs of the overlay that no enrollment has accepted.
 #[derive(Debug)]
 pub struct Overlay {
-    /// The source, for messages: a file, or the registry.
+    /// The source, for messages: the path of a file, or "the device's overlay".
     name: String,
     entries: Configuration,
-    /// PCRs whose values no enrollment with a TPM has accepted. A file of `attest measure` contains the values of the boot in which the device
-    /// was measured, even if this boot is not accepted.
-    unaccepted: PcrSelection,
+    /// PCRs whose values no enrollment with a TPM has accepted. A file of `attest measure` contains the values of the
+    /// boot in which the device was measured, even if this boot is not accepted.
+    unaccepted_pcrs: PcrSelection,
 }
 
 impl Overlay {
-    /// Reads the overlay from the file of `--overlay`, otherwise from the record of this prover.
+    /// Reads the overlay from the file of `--overlay`; without `--overlay`, from the record `prover`.
     ///
     /// # Errors
     /// The file is not a measurement, or the record is unreadable.
@@ -37,17 +37,17 @@ impl Overlay {
             (None, Some(stored)) => ("the device's overlay".to_owned(), stored.clone()),
             (None, None) => return Ok(None),
         };
-        // The PCRs of a device with a key in a file were never checked.
+        // If the key of a device is in a file, the PCRs in the stored overlay were never checked.
         let has_tpm = prover.is_some_and(|prover| prover.binding.is_some());
         let accepted = stored.filter(|_| has_tpm);
-        let accepted = accepted.as_ref().map(Configuration::pcrs);
+        let accepted_pcrs = accepted.as_ref().map(Configuration::pcrs);
         let is_unaccepted = |pcr: &PcrIndex| {
-            let value = accepted.and_then(|accepted| accepted.get(*pcr));
+            let value = accepted_pcrs.and_then(|accepted_pcrs| accepted_pcrs.get(*pcr));
             value != entries.pcrs().get(*pcr)
         };
         Ok(Some(Self {
             name,
-            unaccepted: entries.pcrs().selection().iter().filter(is_unaccepted).collect(),
+            unaccepted_pcrs: entries.pcrs().selection().iter().filter(is_unaccepted).collect(),
             entries,
         }))
     }
@@ -63,21 +63,23 @@ impl Overlay {
     }
 
     /// All entries except PCRs that no enrollment has accepted.
-    pub fn accepted(&self) -> Result<Configuration, Failure> {
+    pub fn accepted_entries(&self) -> Result<Configuration, Failure> {
         let mut pcrs = PcrValues::new(self.entries.pcrs().bank());
         for (pcr, value) in self.entries.pcrs().iter() {
-            if !self.unaccepted.contains(pcr) {
+            if !self.unaccepted_pcrs.contains(pcr) {
                 pcrs.set(pcr, *value).map_err(Failure::failed)?;
             }
         }
         Configuration::new(pcrs, self.entries.files().clone()).map_err(Failure::failed)
     }
 
-    /// Refuses PCRs whose values belong to none of these accepted boots: the next enrollment would treat the values as accepted.
+    /// Refuses an overlay with unaccepted PCRs unless the PCRs are equal to the PCRs of an accepted boot in `boots`.
+    ///
+    /// Without this check, the next enrollment would treat the PCRs of the stored overlay as accepted.
     pub fn check<'a>(&self, mut boots: impl Iterator<Item = &'a PcrValues>) -> Result<(), Failure> {
         let pcrs = self.entries.pcrs();
         let has_values = |boot: &PcrValues| pcrs.iter().all(|(pcr, value)| boot.get(pcr) == Some(value));
-        match self.unaccepted.is_empty() || boots.any(has_values) {
+        match self.unaccepted_pcrs.is_empty() || boots.any(has_values) {
             true => Ok(()),
             false => Err(Failure::unsafe_(format!(
                 "{}: the PCRs {} of the overlay are neither those of the present boot nor those of a file of --state: measure the overlay in one of \
@@ -88,17 +90,17 @@ impl Overlay {
         }
     }
 
-    /// Returns a notice if PCRs of the overlay do not make a boot accepted.
+    /// Returns a notice if the overlay has unaccepted PCRs: their boot is not accepted because of the overlay.
     pub fn notice(&self) -> Option<String> {
-        (!self.unaccepted.is_empty()).then(|| {
+        (!self.unaccepted_pcrs.is_empty()).then(|| {
             format!(
                 "{}: the overlay does not make the boot accepted in which its PCRs {} were measured",
-                self.name, self.unaccepted
+                self.name, self.unaccepted_pcrs
             )
         })
     }
 
-    /// Encodes the overlay for [`Overlay::from_hex`]; refuses more than the registry stores.
+    /// Encodes the overlay for [`Overlay::from_hex`]; refuses an encoding that is longer than the registry accepts.
     pub fn to_hex(&self) -> Result<String, Failure> {
         let encoding = self.entries.encode();
         match encoding.len() {
@@ -120,7 +122,7 @@ impl Overlay {
         Ok(Self {
             name,
             entries,
-            unaccepted: PcrSelection::default(),
+            unaccepted_pcrs: PcrSelection::default(),
         })
     }
 }

@@ -12,13 +12,13 @@ use linewarden_registry::{Protection, Registry};
 use zeroize::Zeroizing;
 
 use super::overlay::Overlay;
-use super::{Common, EnrollArgs, check};
+use super::{EnrollArgs, ProverTemplate, check};
 use crate::cmd::now_s;
 use crate::secret_file;
 
 const KEY_BYTES: usize = 32;
 
-/// Enrolls devices, one by one; all devices are looked up first.
+/// Enrolls devices, one by one; the command checks all devices before the first enrollment.
 pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> Result<(), Failure> {
     if devices.len() > 1 && args.address.is_some() {
         return Err(Failure::input(
@@ -29,7 +29,7 @@ pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> R
     let now_s = now_s()?;
     args.registry.with(async |registry| {
         let overlay = Overlay::read(args, None)?;
-        let common = Common::read(args, registry, overlay.as_ref()).await?;
+        let template = ProverTemplate::read(args, registry, overlay.as_ref()).await?;
         for device in devices {
             check(args, registry, *device).await?;
         }
@@ -42,10 +42,10 @@ pub fn run(args: &EnrollArgs, devices: &BTreeSet<DeviceId>, output: Output) -> R
             })?;
         }
         let bar = output.progress(files.len() as u64, "enrolling");
-        let result = enroll_all(registry, &common, &files, now_s, output, &bar).await;
+        let result = enroll_all(registry, &template, &files, now_s, output, &bar).await;
         bar.finish_and_clear();
         result?;
-        print_result(args, &files, &common, output)
+        print_result(args, &files, &template, output)
     })
 }
 
@@ -69,7 +69,7 @@ fn key_files(args: &EnrollArgs, devices: &BTreeSet<DeviceId>) -> Result<Vec<(Dev
 
 async fn enroll_all(
     registry: &Registry,
-    common: &Common,
+    template: &ProverTemplate,
     files: &[(DeviceId, PathBuf)],
     now_s: u64,
     output: Output,
@@ -81,7 +81,7 @@ async fn enroll_all(
             .map_err(|error| Failure::failed(format!("reading random bytes from the kernel failed: {error}; this device is not enrolled; repeat the command")))?;
         secret_file::create(path, key_text(&bytes).as_bytes())?;
         let key = AttestationKey::from_bytes(*bytes);
-        let prover = common.prover(*device, key, Protection::Software, None);
+        let prover = template.prover(*device, key, Protection::Software, None);
         let revision = match registry.enroll_prover(prover, now_s).await {
             Ok(revision) => revision,
             Err(error) => {
@@ -91,11 +91,11 @@ async fn enroll_all(
         };
         output.object(&serde_json::json!({
             "device_id": device.to_string(),
-            "group": common.group.as_str(),
+            "group": template.group.as_str(),
             "key": "software",
             "key_file": path,
-            "port": common.port,
-            "enrolled_period": common.period.0,
+            "port": template.port,
+            "enrolled_period": template.period.0,
             "revision": revision,
         }))?;
         bar.inc(1);
@@ -110,7 +110,7 @@ fn discard_key(path: &Path) {
     }
 }
 
-/// The format that the agent reads: hexadecimal digits and a line break.
+/// Formats a key for the agent: hexadecimal digits and a line break.
 fn key_text(key: &[u8; KEY_BYTES]) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::with_capacity(2 * KEY_BYTES + 1));
     for byte in key {
@@ -124,10 +124,10 @@ fn key_text(key: &[u8; KEY_BYTES]) -> Zeroizing<String> {
 fn print_result(
     args: &EnrollArgs,
     files: &[(DeviceId, PathBuf)],
-    common: &Common,
+    template: &ProverTemplate,
     output: Output,
 ) -> Result<(), Failure> {
-    let group = &common.group;
+    let group = &template.group;
     match (files, &args.key_dir) {
         ([(device, path)], None) => output.line(format_args!(
             "enrolled device {device} for attestation in group {group}; transfer the key to the device in secret: {}",
@@ -139,13 +139,13 @@ fn print_result(
             directory.as_deref().unwrap_or(Path::new(".")).display()
         ))?,
     }
-    print_agent_config(common, output)
+    print_agent_config(template, output)
 }
 
 /// Prints the settings that the agent's configuration needs.
-pub(super) fn print_agent_config(common: &Common, output: Output) -> Result<(), Failure> {
+pub(super) fn print_agent_config(template: &ProverTemplate, output: Output) -> Result<(), Failure> {
     output.line(format_args!(
         "set under [attest] of the agent's configuration: port = {}, enrolled_period = {}",
-        common.port, common.period.0
+        template.port, template.period.0
     ))
 }

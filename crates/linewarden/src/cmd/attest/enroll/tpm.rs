@@ -24,13 +24,16 @@ use zeroize::Zeroizing;
 use super::boot::{AcceptedBy, KnownBoots};
 use super::overlay::Overlay;
 use super::software::print_agent_config;
-use super::{Common, EnrollArgs, check, message};
+use super::{EnrollArgs, ProverTemplate, check, message};
 use crate::cmd::now_s;
 use crate::secret_file;
 
+/// Version of the format of the `--pending` file.
 const PENDING_VERSION: u32 = 1;
+/// Maximum size of the `--pending` file in bytes.
 const PENDING_BYTES_MAX: usize = 1 << 18;
-/// Maximum size of a certificate file: manufacturers' certificates have 1 to 2 KB each, and a file may hold many.
+/// Maximum size of a certificate file in bytes. Manufacturers' certificates have 1 to 2 KB each, and a file may contain
+/// many certificates.
 const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
 /// Subdirectory of --trust with intermediate certificates.
 const INTERMEDIATE: &str = "intermediate";
@@ -47,10 +50,10 @@ pub fn parse_pin(text: &str) -> Result<Pin, String> {
     Ok(hash)
 }
 
-/// State between offer and answer. Secret: contains the attestation key k.
+/// The content of the `--pending` file: the enrollment between offer and answer. Secret: contains the attestation key.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pending {
+struct PendingEnrollment {
     version: u32,
     device_id: String,
     /// The group whose boots were accepted.
@@ -68,7 +71,7 @@ pub fn begin(
     output: Output,
 ) -> Result<(), Failure> {
     let identity: Identity = message::read(identity_path, "a device's identity")?;
-    let trust = trust(args)?;
+    let trust = read_trust(args)?;
     secret_file::check_absent(offer_path)?;
     secret_file::check_absent(pending_path)?;
     let now_s = now_s()?;
@@ -83,12 +86,12 @@ pub fn begin(
     let pcrs = &identity.pcrs.0;
     let invalid =
         |error: &dyn std::fmt::Display| Failure::input(format!("{}: {error}", identity_path.display()));
-    let accepted = known_boots.check_boot(&args.state, device, (identity_path, pcrs, log.as_ref()))?;
-    let policy = PcrPolicy::new(&accepted.states).map_err(|error| invalid(&error))?;
-    let states = policy.branches().len() as u64;
-    let (offer, enrollment) = enroll::offer(&identity, &trust, policy, unix_s()?, &mut random()?)
+    let accepted_boot = known_boots.check_boot(&args.state, device, (identity_path, pcrs, log.as_ref()))?;
+    let policy = PcrPolicy::new(&accepted_boot.states).map_err(|error| invalid(&error))?;
+    let boot_count = policy.branches().len() as u64;
+    let (offer, enrollment) = enroll::offer(&identity, &trust, policy, unix_s()?, &mut random_generator()?)
         .map_err(|error| invalid(&error_text(&error, args.pin)))?;
-    let pending = Pending {
+    let pending = PendingEnrollment {
         version: PENDING_VERSION,
         device_id: device.to_string(),
         group: args.group.to_string(),
@@ -96,29 +99,29 @@ pub fn begin(
         enrollment,
     };
     write_files(&offer, &pending, offer_path, pending_path)?;
-    let events = log.map(|log| log.events().len() as u64);
+    let event_count = log.map(|log| log.events().len() as u64);
     output.object(&serde_json::json!({
         "device_id": device.to_string(),
         "offer": offer_path,
         "pending": pending_path,
         "pcrs": identity.pcrs,
-        "events": events,
-        "states": states,
-        "accepted": accepted.by,
+        "events": event_count,
+        "states": boot_count,
+        "accepted": accepted_boot.accepted_by,
         "notices": notices,
         "answer_within_s": RESPONSE_TIMEOUT_S,
     }))?;
-    let count = counted(pcrs.selection().len() as u64, "PCR");
-    match events {
-        Some(events) => output.line(format_args!(
-            "the TCG event log replays to {count} with {}",
-            counted(events, "event")
+    let pcr_count = counted(pcrs.selection().len() as u64, "PCR");
+    match event_count {
+        Some(event_count) => output.line(format_args!(
+            "the TCG event log replays to {pcr_count} with {}",
+            counted(event_count, "event")
         ))?,
         None => output.line(format_args!(
-            "no TCG event log: the key is bound to the present values of {count}"
+            "no TCG event log: the key is bound to the present values of {pcr_count}"
         ))?,
     }
-    output.line(match &accepted.by {
+    output.line(match &accepted_boot.accepted_by {
         AcceptedBy::Reference(name) => format!("boot accepted: same PCRs as {name}"),
         AcceptedBy::EarlierKey => "boot accepted: the present key of the device works in this boot".to_owned(),
         AcceptedBy::Operator => "boot accepted by --state current".to_owned(),
@@ -131,9 +134,8 @@ pub fn begin(
         ),
     })?;
     output.line(format_args!(
-        "the key works in {} (compared: {})",
-        counted(states, "boot"),
-        counted(pcrs.selection().len() as u64, "PCR")
+        "the key works in {} (compared: {pcr_count})",
+        counted(boot_count, "boot")
     ))?;
     output.line(format_args!(
         "transfer {} to the device, which must answer within {RESPONSE_TIMEOUT_S} s; {} is secret and deleted at the end",
@@ -142,8 +144,10 @@ pub fn begin(
     ))
 }
 
-/// Replays the TCG event log to the PCRs, if there is a log, and collects notices. A log that contradicts the PCRs is refused: the key would
-/// be bound to a state that the log does not describe.
+/// Replays the TCG event log to the PCRs, if there is a log, and collects notices.
+///
+/// Refuses a log that contradicts the PCRs, because the key would be bound to a boot that the log does not describe.
+/// Refuses also an identity without PCRs.
 fn check_event_log(path: &Path, identity: &Identity) -> Result<(Option<ReplayedLog>, Vec<Notice>), Failure> {
     let invalid = |reason: String| Failure::input(format!("{}: {reason}", path.display()));
     let selection = identity.pcrs.0.selection();
@@ -189,7 +193,7 @@ fn error_text(error: &EnrollError, pin: Option<Pin>) -> String {
 
 fn write_files(
     offer: &KeyOffer,
-    pending: &Pending,
+    pending: &PendingEnrollment,
     offer_path: &Path,
     pending_path: &Path,
 ) -> Result<(), Failure> {
@@ -197,7 +201,7 @@ fn write_files(
     let offer = serde_json::to_vec(offer).map_err(Failure::failed)?;
     secret_file::create(pending_path, &bytes)?;
     write_new(offer_path, &offer).map_err(|error| {
-        // Without the offer there is no answer, so the pending file is useless.
+        // Without the offer, the device cannot answer, so the pending file is useless.
         remove_secret(pending_path);
         Failure::input(format!("{}: cannot be written: {error}", offer_path.display()))
     })
@@ -246,7 +250,7 @@ pub fn finish(
     let binding = serde_json::to_vec(&enrolled.binding).map_err(Failure::failed)?;
     let key = AttestationKey::from_bytes(*enrolled.key.expose());
     let now_s = now_s()?;
-    let (common, revision) = args
+    let (template, revision) = args
         .registry
         .with(async |registry| enroll_one(args, registry, device, (key, binding, overlay), now_s).await)?;
     remove_secret(pending_path);
@@ -256,19 +260,19 @@ pub fn finish(
     };
     output.object(&serde_json::json!({
         "device_id": device.to_string(),
-        "group": common.group.as_str(),
+        "group": template.group.as_str(),
         "key": "tpm",
         "endorsement_key": enrolled.binding.endorsement_key,
         "endorsement": enrolled.binding.endorsement,
-        "port": common.port,
-        "enrolled_period": common.period.0,
+        "port": template.port,
+        "enrolled_period": template.period.0,
         "revision": revision,
     }))?;
     output.line(format_args!(
         "enrolled device {device} for attestation in group {}; its key is in the TPM with endorsement key {} ({endorsement})",
-        common.group, enrolled.binding.endorsement_key
+        template.group, enrolled.binding.endorsement_key
     ))?;
-    print_agent_config(&common, output)
+    print_agent_config(&template, output)
 }
 
 async fn enroll_one(
@@ -277,15 +281,15 @@ async fn enroll_one(
     device: DeviceId,
     (key, binding, overlay): (AttestationKey, Vec<u8>, Option<Overlay>),
     now_s: u64,
-) -> Result<(Common, u64), Failure> {
-    let common = Common::read(args, registry, overlay.as_ref()).await?;
+) -> Result<(ProverTemplate, u64), Failure> {
+    let template = ProverTemplate::read(args, registry, overlay.as_ref()).await?;
     check(args, registry, device).await?;
-    let prover = common.prover(device, key, Protection::Tpm, Some(binding));
+    let prover = template.prover(device, key, Protection::Tpm, Some(binding));
     let revision = registry.enroll_prover(prover, now_s).await?;
-    Ok((common, revision))
+    Ok((template, revision))
 }
 
-fn read_pending(path: &Path, device: DeviceId) -> Result<Pending, Failure> {
+fn read_pending(path: &Path, device: DeviceId) -> Result<PendingEnrollment, Failure> {
     if matches!(path.try_exists(), Ok(false)) {
         return Err(Failure::input(format!(
             "{}: file not found; an enrollment deletes the file at its end, so {device} may be enrolled already (check with `attest status \
@@ -295,8 +299,8 @@ fn read_pending(path: &Path, device: DeviceId) -> Result<Pending, Failure> {
     }
     let bytes = secret_file::read(path, PENDING_BYTES_MAX)?;
     let invalid = |reason: &dyn std::fmt::Display| Failure::input(format!("{}: {reason}", path.display()));
-    let pending: Pending = serde_json::from_slice(&bytes)
-        // The error text itself may contain parts of the secret.
+    let pending: PendingEnrollment = serde_json::from_slice(&bytes)
+        // The text of the JSON error is not printed, because the text may contain parts of the secret.
         .map_err(|error| {
             let (line, column) = (error.line(), error.column());
             invalid(&format!(
@@ -318,8 +322,12 @@ fn read_pending(path: &Path, device: DeviceId) -> Result<Pending, Failure> {
     Ok(pending)
 }
 
-/// The overlay with which --identity accepted the boot.
-fn pending_overlay(args: &EnrollArgs, pending: &Pending, path: &Path) -> Result<Option<Overlay>, Failure> {
+/// The overlay with which `--identity` accepted the boot. Refuses a different overlay in `--overlay`.
+fn pending_overlay(
+    args: &EnrollArgs,
+    pending: &PendingEnrollment,
+    path: &Path,
+) -> Result<Option<Overlay>, Failure> {
     let overlay = pending.overlay.as_deref().map(|hex| Overlay::from_hex(hex, path));
     let overlay = overlay.transpose()?;
     let option_overlay = match &args.overlay {
@@ -335,8 +343,8 @@ fn pending_overlay(args: &EnrollArgs, pending: &Pending, path: &Path) -> Result<
     }
 }
 
-/// The certificates and keys that the operator trusts.
-fn trust(args: &EnrollArgs) -> Result<EndorsementTrust, Failure> {
+/// Reads the certificates and the pinned endorsement key that the operator trusts.
+fn read_trust(args: &EnrollArgs) -> Result<EndorsementTrust, Failure> {
     let mut trust = EndorsementTrust::new();
     if let Some(pin) = args.pin {
         trust.pin(EkHash::from(pin));
@@ -369,7 +377,7 @@ fn trust(args: &EnrollArgs) -> Result<EndorsementTrust, Failure> {
     Ok(trust)
 }
 
-/// The files of a directory except hidden ones, sorted by name.
+/// The files of a directory except hidden files, sorted by name.
 fn files_in(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let unreadable =
         |error: io::Error| Failure::input(format!("{}: cannot be read: {error}", directory.display()));
@@ -395,7 +403,7 @@ fn unix_s() -> Result<i64, Failure> {
 }
 
 /// A random generator that is seeded by the operating system.
-fn random() -> Result<ChaCha20Rng, Failure> {
+fn random_generator() -> Result<ChaCha20Rng, Failure> {
     let mut seed = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *seed).map_err(|error| {
         Failure::failed(format!(

@@ -70,7 +70,7 @@ impl Enroller {
     /// Prepares the PUF source of a command.
     pub fn new(command: &EnrollCommand) -> Result<Self, Failure> {
         let (source, count) = match command {
-            EnrollCommand::Simulated(args) => (simulated(args)?, args.count),
+            EnrollCommand::Simulated(args) => (simulated_source(args)?, args.count),
             EnrollCommand::Readouts(args) => {
                 let source = Source::Readouts {
                     directory: absolute(&args.directory)?,
@@ -115,7 +115,10 @@ impl Enroller {
         matches!(self.source, Source::Simulated { .. })
     }
 
-    /// Enrolls one device with a pool that starts at `first_idx`; `chip` is the number of the simulated chip; only simulated PUFs use it.
+    /// Enrolls one device.
+    ///
+    /// In pool mode, `first_idx` is the first row of the pool. `chip` is the number of the simulated chip; other PUF
+    /// sources ignore `chip`.
     pub fn enroll(
         &self,
         device: DeviceId,
@@ -126,7 +129,7 @@ impl Enroller {
         getrandom::fill(&mut seed)
             .map_err(|error| Failure::failed(format!("reading random bytes failed: {error}")))?;
         let mut rng = ChaCha20Rng::from_seed(seed);
-        let refused = |error| refused(device, error);
+        let failure = |error| extractor_failure(device, error);
         let pool_options = |rows| PoolEnrollment {
             first_idx: first_idx.0,
             is_reenrollment: self.replaces,
@@ -138,17 +141,17 @@ impl Enroller {
                 let section = puf_section("simulated", &puf)?;
                 let mut chip = puf.build(seed, device, random_u64()?).map_err(Failure::input)?;
                 if puf.model.is_strong() {
-                    let pool = enroll_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(refused)?;
+                    let pool = enroll_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(failure)?;
                     let fingerprint = strong_fingerprint(device, &mut chip)?;
                     return Ok(pool_device(device, pool, fingerprint, &puf.describe(), section));
                 }
                 let options = KeyEnrollment::default();
                 let key =
-                    enroll_puf(&mut chip, puf.cells, SRAM_READOUTS, &options, &mut rng).map_err(refused)?;
+                    enroll_puf(&mut chip, puf.cells, SRAM_READOUTS, &options, &mut rng).map_err(failure)?;
                 key_device(device, key, &puf.describe(), section)
             }
             Source::Readouts { directory, span } => {
-                let section_fields = Readouts {
+                let section_fields = ReadoutsSection {
                     path: directory,
                     start: span.start,
                 };
@@ -159,7 +162,7 @@ impl Enroller {
                     start: span.start,
                     ..KeyEnrollment::default()
                 };
-                let key = enroll(&readouts, &options, &mut rng).map_err(refused)?;
+                let key = enroll(&readouts, &options, &mut rng).map_err(failure)?;
                 let description = format!(
                     "readouts, {} of {} cells",
                     readouts.len(),
@@ -179,14 +182,14 @@ impl Enroller {
                 let description = format!("command {}", puf.program.display());
                 match mode {
                     Mode::Pool => {
-                        let pool = enroll_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(refused)?;
+                        let pool = enroll_pool(&mut chip, &pool_options(*rows), &mut rng).map_err(failure)?;
                         let fingerprint = strong_fingerprint(device, &mut chip)?;
                         Ok(pool_device(device, pool, fingerprint, &description, section))
                     }
                     Mode::Key => {
                         let options = KeyEnrollment::default();
                         let key =
-                            enroll_puf(&mut chip, *cells, *readouts, &options, &mut rng).map_err(refused)?;
+                            enroll_puf(&mut chip, *cells, *readouts, &options, &mut rng).map_err(failure)?;
                         key_device(device, key, &description, section)
                     }
                 }
@@ -195,15 +198,16 @@ impl Enroller {
     }
 }
 
-/// The section of a PUF source in the agent's configuration.
+/// Returns the section of a PUF source in the agent's configuration.
 fn puf_section(table: &str, source: &impl serde::Serialize) -> Result<String, Failure> {
     let content = toml::to_string(source)
         .map_err(|error| Failure::failed(format!("writing the agent's configuration failed: {error}")))?;
     Ok(format!("[puf.{table}]\n{content}"))
 }
 
+/// The fields of the section `[puf.readouts]` in the agent's configuration.
 #[derive(serde::Serialize)]
-struct Readouts<'a> {
+struct ReadoutsSection<'a> {
     path: &'a Path,
     #[serde(skip_serializing_if = "is_zero")]
     start: usize,
@@ -217,7 +221,8 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| Failure::input(format!("{}: {error}", path.display())))
 }
 
-fn simulated(args: &SimulatedArgs) -> Result<Source, Failure> {
+/// Reads or creates the seed file, and returns the simulated PUF source.
+fn simulated_source(args: &SimulatedArgs) -> Result<Source, Failure> {
     let seed_file = args
         .seed_file
         .clone()
@@ -251,7 +256,8 @@ fn simulated(args: &SimulatedArgs) -> Result<Source, Failure> {
     })
 }
 
-fn refused(device: DeviceId, error: ExtractorError) -> Failure {
+/// Converts an error to a failure. The failure is unsafe (exit code 4) if the readouts of the chip are not fit for keys.
+fn extractor_failure(device: DeviceId, error: ExtractorError) -> Failure {
     let text = format!("device {device}: {error}");
     match error {
         ExtractorError::TooLittleEntropy { .. }
@@ -269,13 +275,17 @@ fn refused(device: DeviceId, error: ExtractorError) -> Failure {
 
 fn strong_fingerprint(device: DeviceId, chip: &mut dyn Puf) -> Result<Option<Fingerprint>, Failure> {
     let measured = fingerprint::Fingerprint::of_strong(chip, &HealthTest::default());
-    to_registry_fingerprint(device, &measured.map_err(|error| refused(device, error))?)
+    to_registry_fingerprint(
+        device,
+        &measured.map_err(|error| extractor_failure(device, error))?,
+    )
 }
 
 const _: () = assert!(fingerprint::BANDS_MAX <= linewarden_registry::BANDS_MAX);
 
-/// Converts a fingerprint to the registry's form; `None` if the memory is too small for a band. If bands cannot be stored, the enrollment
-/// fails, because the registry could not recognize the PUF.
+/// Converts a fingerprint to the registry's type; returns `None` if the memory is too small for a band.
+///
+/// If bands cannot be stored, the enrollment fails, because the registry could not recognize the PUF.
 fn to_registry_fingerprint(
     device: DeviceId,
     measured: &fingerprint::Fingerprint,

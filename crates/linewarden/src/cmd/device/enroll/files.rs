@@ -1,7 +1,7 @@
 //! The files of a device: public helper data, and a configuration of its agent.
 //!
-//! Helper data are first written to a temporary file (`ID.helper.new`), which is renamed when the registry has stored the device. If the
-//! enrollment fails, the file `ID.helper` still contains the helper data of the valid credentials.
+//! Helper data are first written to a temporary file (`ID.helper.new`), which is renamed after the registry has stored the
+//! device. If the enrollment fails, the file `ID.helper` still contains the helper data of the valid credentials.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::results;
@@ -20,8 +20,8 @@ pub struct DeviceFiles {
     pub helper: PathBuf,
     /// Configuration of the agent.
     pub config: PathBuf,
-    /// Helper data of a device that the registry has not stored yet.
-    pending: PathBuf,
+    /// Temporary file with the helper data of a device that the registry has not stored yet.
+    pending_helper: PathBuf,
 }
 
 impl DeviceFiles {
@@ -30,7 +30,7 @@ impl DeviceFiles {
         Self {
             helper: directory.join(format!("{device}.helper")),
             config: directory.join(format!("{device}.toml")),
-            pending: directory.join(format!("{device}.helper.new")),
+            pending_helper: directory.join(format!("{device}.helper.new")),
         }
     }
 
@@ -45,7 +45,7 @@ impl DeviceFiles {
         Ok(())
     }
 
-    /// The chip number in an existing configuration that is kept: the device has this chip.
+    /// The chip number in the existing configuration; `None` if no existing configuration is kept.
     pub fn existing_chip(&self) -> Result<Option<u32>, Failure> {
         if !self.keeps_config() {
             return Ok(None);
@@ -61,12 +61,13 @@ impl DeviceFiles {
         Ok(Some(config.puf.simulated.map_or(0, |puf| puf.chip)))
     }
 
-    /// Whether an existing configuration is kept: the device is enrolled, so the operator may have edited its configuration.
+    /// Whether an existing configuration is kept. The operator of an enrolled device may have edited the configuration.
     fn keeps_config(&self) -> bool {
         self.helper.symlink_metadata().is_ok() && self.config.symlink_metadata().is_ok()
     }
 
-    /// Writes the helper data to the temporary file, and the configuration unless an existing one is kept.
+    /// Writes the helper data to the temporary file. Writes also the configuration, unless an existing configuration is
+    /// kept.
     pub fn write(
         &self,
         device: DeviceId,
@@ -75,8 +76,8 @@ impl DeviceFiles {
         puf_section: &str,
     ) -> Result<(), Failure> {
         match helper {
-            Credential::Pool(pool) => pool.write_to(&self.pending),
-            Credential::Key(key) => key.write_to(&self.pending),
+            Credential::Pool(pool) => pool.write_to(&self.pending_helper),
+            Credential::Key(key) => key.write_to(&self.pending_helper),
         }
         .map_err(Failure::failed)?;
         if self.keeps_config() {
@@ -89,28 +90,28 @@ impl DeviceFiles {
     /// Renames the helper data, after the registry has stored the device.
     pub fn commit(&self) -> Result<(), Failure> {
         linewarden_agent::remove_previous(&self.helper);
-        std::fs::rename(&self.pending, &self.helper)
+        std::fs::rename(&self.pending_helper, &self.helper)
             .and_then(|()| sync_parent(&self.helper))
             .map_err(|error| {
                 Failure::failed(format!(
                     "renaming {} to {} failed: {error}; rename the file, because the registry has stored the device",
-                    self.pending.display(),
+                    self.pending_helper.display(),
                     self.helper.display()
                 ))
             })
     }
 
-    /// Removes the files of a device that the registry has not stored, except those of an earlier enrollment.
+    /// Removes the files of a device that the registry has not stored, except the files of an earlier enrollment.
     pub fn discard(&self) {
-        // A file that remains is overwritten by the next enrollment.
-        std::fs::remove_file(&self.pending).ok();
+        // The next enrollment overwrites a file that cannot be removed.
+        std::fs::remove_file(&self.pending_helper).ok();
         if self.helper.symlink_metadata().is_err() {
             std::fs::remove_file(&self.config).ok();
         }
     }
 }
 
-/// The route to the gateway in the agent's configuration, as far as known.
+/// The route to the gateway, for the agent's configuration. Unknown fields are `None`.
 #[derive(Clone, Copy, Default)]
 pub struct GatewayRoute<'a> {
     pub address: Option<&'a str>,
@@ -151,18 +152,18 @@ mod tests {
     }
 
     #[test]
-    fn old_helper_data_remain_until_the_registry_has_stored_the_new_ones() {
+    fn old_helper_data_remain_until_the_registry_has_stored_the_new_helper_data() {
         let directory = tempfile::tempdir().unwrap();
         let files = DeviceFiles::new(directory.path(), DeviceId(1));
         std::fs::write(&files.helper, "old").unwrap();
         std::fs::write(&files.config, "edited").unwrap();
         for new in ["first", "second"] {
-            std::fs::write(&files.pending, new).unwrap();
+            std::fs::write(&files.pending_helper, new).unwrap();
             assert_eq!(std::fs::read_to_string(&files.helper).unwrap(), "old");
             files.discard();
         }
         assert_eq!(std::fs::read_to_string(&files.config).unwrap(), "edited");
-        std::fs::write(&files.pending, "third").unwrap();
+        std::fs::write(&files.pending_helper, "third").unwrap();
         files.commit().unwrap();
         assert_eq!(std::fs::read_to_string(&files.helper).unwrap(), "third");
         assert!(files.commit().is_err(), "no pending helper data");

@@ -107,7 +107,8 @@ pub struct SimulatedArgs {
 pub struct ReadoutsArgs {
     /// Directory of dumps, at least three of the same memory (path)
     directory: PathBuf,
-    /// Part of the memory to enroll: START..END in bytes, END exclusive, such as 0x4000..0x8000; at most 1 MiB, START a multiple of 256
+    /// Part of the memory to enroll: START..END in bytes, END exclusive, such as 0x4000..0x8000; at most 1 MiB, START
+    /// a multiple of 256
     #[arg(long, value_name = "RANGE", default_value = "0..")]
     range: Span,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! Enrollment of many devices: worker threads enroll, one transaction per chunk stores, and a bar shows progress.
+//! Enrollment of many devices. Worker threads read the PUFs, one transaction stores each chunk of devices, and a bar shows
+//! the progress.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::{Output, counted};
@@ -18,10 +19,11 @@ use super::files::{DeviceFiles, GatewayRoute};
 use crate::cmd::{now_s, random_u64};
 use crate::registry_access::RegistryAccess;
 
-/// Devices per transaction.
+/// Number of devices per transaction.
 const CHUNK_DEVICES: usize = 500;
-/// Maximum number of refused chips in a row; more indicate wrong parameters.
-const REJECTED_IN_A_ROW_MAX: u32 = 5;
+/// Maximum number of chips that are replaced for one device. If even the next chip is refused, the parameters are
+/// probably wrong.
+const REPLACED_CHIPS_PER_DEVICE_MAX: u32 = 5;
 
 /// State that all worker threads share.
 struct EnrollmentJob<'a> {
@@ -30,11 +32,13 @@ struct EnrollmentJob<'a> {
     enrolled_at_s: u64,
     /// First row of the pool: 0, or the row after the rows that are already leased.
     first_idx: RowIndex,
-    started: AtomicU64,
+    /// Index of the next device to enroll.
+    next_index: AtomicU64,
     /// Number of refused chips that were replaced.
-    rejected: AtomicU64,
-    /// Devices whose files are written.
-    written: Mutex<Vec<DeviceId>>,
+    replaced_chips: AtomicU64,
+    /// Devices whose files were written, at least in part.
+    devices_with_files: Mutex<Vec<DeviceId>>,
+    /// Whether the worker threads must stop.
     stop: AtomicBool,
 }
 
@@ -46,24 +50,24 @@ pub fn run(common: &CommonArgs, enroller: &Enroller, output: Output) -> Result<(
             enroller,
             enrolled_at_s: now_s()?,
             first_idx: first_idx(access, common).await?,
-            started: AtomicU64::new(0),
-            rejected: AtomicU64::new(0),
-            written: Mutex::default(),
+            next_index: AtomicU64::new(0),
+            replaced_chips: AtomicU64::new(0),
+            devices_with_files: Mutex::default(),
             stop: AtomicBool::new(false),
         };
         let devices = enroll_all(access, &job, output).await?;
         print_devices(output, common, &devices)?;
-        match job.rejected.load(Ordering::Relaxed) {
+        match job.replaced_chips.load(Ordering::Relaxed) {
             0 => Ok(()),
-            rejected => output.line(format_args!(
+            count => output.line(format_args!(
                 "replaced {}, which had too little min-entropy or failed a health test",
-                counted(rejected, "chip")
+                counted(count, "chip")
             )),
         }
     })
 }
 
-/// Rejects early an enrollment that the registry would reject, and determines the first row of a replaced pool.
+/// Returns the first row of the pool. Rejects, before any PUF is read, an enrollment that the registry would reject.
 async fn first_idx(access: &RegistryAccess, common: &CommonArgs) -> Result<RowIndex, Failure> {
     let Some(device) = common.device else {
         return Ok(RowIndex(0));
@@ -94,7 +98,7 @@ async fn enroll_all(
             OnConflict::Refuse
         },
     };
-    // The devices in the order of the registry's chunks, and how many of them are stored.
+    // The devices in the order in which the registry receives them, and the number of stored devices.
     let (devices, stored) = (RefCell::new(Vec::new()), Cell::new(0));
     let (mut enroll_failure, mut commit_failure) = (None, None);
     let result = std::thread::scope(|scope| {
@@ -119,7 +123,7 @@ async fn enroll_all(
                     stored.set(done);
                 }),
             );
-        // Always stops the worker threads.
+        // The worker threads must stop also after an error.
         job.stop.store(true, Ordering::Release);
         result
     });
@@ -139,13 +143,17 @@ async fn enroll_all(
 
 fn discard_unstored(job: &EnrollmentJob<'_>, stored: &[DeviceId]) {
     let stored: HashSet<DeviceId> = stored.iter().copied().collect();
-    let written = job.written.lock().unwrap_or_else(PoisonError::into_inner);
-    for device in written.iter().filter(|device| !stored.contains(device)) {
+    let devices = job
+        .devices_with_files
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    for device in devices.iter().filter(|device| !stored.contains(device)) {
         DeviceFiles::new(&job.common.out, *device).discard();
     }
 }
 
-/// Blocks on the present runtime. The worker threads continue to produce records, and the database uses its own threads.
+/// Blocks this thread until `future` has ended. Meanwhile, the worker threads produce records, and the database uses its
+/// own threads.
 fn block_in_place_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(future))
 }
@@ -170,7 +178,7 @@ fn receive_records(
 
 fn run_worker(job: &EnrollmentJob<'_>, sender: &SyncSender<Result<NewDevice, Failure>>) {
     while !job.stop.load(Ordering::Acquire) {
-        let index = job.started.fetch_add(1, Ordering::Relaxed);
+        let index = job.next_index.fetch_add(1, Ordering::Relaxed);
         if index >= job.enroller.count() {
             return;
         }
@@ -196,10 +204,10 @@ fn enroll_one(job: &EnrollmentJob<'_>, index: u64) -> Result<NewDevice, Failure>
     loop {
         match enroll_chip(job, index, device, chip) {
             Err(failure)
-                if failure.is_unsafe() && existing_chip.is_none() && chip < REJECTED_IN_A_ROW_MAX =>
+                if failure.is_unsafe() && existing_chip.is_none() && chip < REPLACED_CHIPS_PER_DEVICE_MAX =>
             {
                 chip += 1;
-                job.rejected.fetch_add(1, Ordering::Relaxed);
+                job.replaced_chips.fetch_add(1, Ordering::Relaxed);
             }
             result => return result,
         }
@@ -221,12 +229,12 @@ fn enroll_chip(
         address: job.common.gateway.as_deref(),
         interface: job.common.interface.as_deref(),
     };
-    let written = files.write(device, &enrolled.helper, route, &enrolled.puf_section);
-    job.written
+    let write_result = files.write(device, &enrolled.helper, route, &enrolled.puf_section);
+    job.devices_with_files
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .push(device);
-    written?;
+    write_result?;
     let name = match (job.enroller.count(), job.common.name.as_str()) {
         (1, name) => name.to_owned(),
         (_, "") => String::new(),
@@ -246,7 +254,7 @@ fn enroll_chip(
     })
 }
 
-/// A random ID: IDs are sparse, so that an attacker cannot guess one; the registry refuses duplicates.
+/// Returns a random ID. IDs are sparse, so that an attacker cannot guess an ID; the registry refuses duplicates.
 fn random_device() -> Result<DeviceId, Failure> {
     loop {
         let id = random_u64()?;

@@ -1,4 +1,4 @@
-//! A boot that no reference value accepts gets no key, unless the operator accepts it.
+//! A device gets no key for a boot that differs from the reference values, unless the operator accepts the boot.
 
 use linewarden_registry::{NewGroup, QuarantineRequest, RollOut};
 
@@ -9,8 +9,8 @@ const CHANGED: &[u8] = b"kernel 1 with a back door";
 
 impl TpmFixture {
     /// Number of files with an offer.
-    fn offers(&self) -> usize {
-        let names = self.site.names(".");
+    fn offer_count(&self) -> usize {
+        let names = self.site.file_names(".");
         names.iter().filter(|name| name.ends_with(".offer")).count()
     }
 
@@ -56,15 +56,15 @@ impl TpmFixture {
         });
     }
 
-    /// Boots, and begins to enroll the device again.
+    /// Boots this kernel and begins a further enrollment of the device.
     fn begin_again(&self, kernel: &[u8], arguments: &str) -> CommandOutput {
         self.boot(kernel);
-        self.identity(Some(log_of(kernel)));
+        self.identity(Some(log_with_event(kernel)));
         self.begin(&format!("--trust makers --replace {arguments}"))
     }
 }
 
-/// The attack: a device that was quarantined for its boot is enrolled again in that very boot.
+/// The attack: a device that was quarantined for its boot is enrolled again in the same boot.
 #[test]
 fn a_boot_that_led_to_quarantine_gets_no_key() {
     let Some(mut fixture) = TpmFixture::new() else {
@@ -76,10 +76,10 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
         .site
         .on_registry("attest group set pumps --reference good.conf")
         .ok();
-    fixture.identity(Some(log_of(GOOD)));
+    fixture.identity(Some(log_with_event(GOOD)));
     fixture.enroll("");
-    let start = fixture.period();
-    fixture.submit_evidence(&start, log_of(GOOD));
+    let start = fixture.start_period();
+    fixture.submit_evidence(&start, log_with_event(GOOD));
     fixture.quarantine();
 
     let error = fixture.begin_again(CHANGED, "").refused(4);
@@ -91,16 +91,17 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
     ] {
         assert!(error.contains(expected), "{expected}: {error}");
     }
-    assert_eq!(fixture.offers(), 0);
+    assert_eq!(fixture.offer_count(), 0);
 
-    // The device names fewer PCRs, so that the changed ones are not among them.
-    let fewer_pcrs_error = fixture
-        .emulator
-        .open()
-        .identity(&fixture.keys, BANK, "0".parse().unwrap(), None);
+    // The device reports fewer PCRs, without the changed PCR.
+    let identity_with_fewer_pcrs =
+        fixture
+            .emulator
+            .open()
+            .identity(&fixture.keys, BANK, "0".parse().unwrap(), None);
     fs::write(
         fixture.site.path("d1.identity"),
-        serde_json::to_vec(&fewer_pcrs_error.unwrap()).unwrap(),
+        serde_json::to_vec(&identity_with_fewer_pcrs.unwrap()).unwrap(),
     )
     .unwrap();
     let error = fixture.begin("--trust makers --replace").refused(4);
@@ -108,9 +109,9 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
         error.contains("its selection: PCRs 0 of bank sha256, not 0,16 of bank sha256"),
         "{error}"
     );
-    assert_eq!(fixture.offers(), 0);
+    assert_eq!(fixture.offer_count(), 0);
 
-    // The device claims the accepted boot: the key works in that boot alone.
+    // The device claims the PCR values of the accepted boot. The key works only in that boot, so the device cannot use it.
     let mut forged = serde_json::to_value(fixture.identity(None)).unwrap();
     let accepted = Configuration::decode(&fs::read(fixture.site.path("good.conf")).unwrap()).unwrap();
     for (pcr, value) in accepted.pcrs().iter() {
@@ -126,7 +127,7 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
     assert!(fixture.emulator.open().accept(&fixture.keys, &offer).is_err());
     fixture.remove_offer();
 
-    // The roll-out of the group is accepted while it lasts.
+    // The boot of the group's roll-out is accepted until the roll-out expires.
     let roll_out = |until_s| {
         fixture.site.with_registry(async |registry| {
             let group = registry.group(&"pumps".parse().unwrap()).await.unwrap().unwrap();
@@ -182,7 +183,7 @@ fn without_a_reference_value_of_pcrs_the_first_boot_is_accepted() {
     let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    fixture.identity(Some(log_of(GOOD)));
+    fixture.identity(Some(log_with_event(GOOD)));
     let output = fixture.begin("--trust makers").ok();
     assert!(
         output.contains("the device has no earlier key: PCRs 0,16 of bank sha256"),
@@ -210,13 +211,13 @@ fn without_a_reference_value_of_pcrs_the_first_boot_is_accepted() {
         error.contains("the device is in quarantine, and group pumps has no reference value of PCRs"),
         "{error}"
     );
-    assert_eq!(fixture.offers(), 0);
+    assert_eq!(fixture.offer_count(), 0);
     fixture.begin_again(CHANGED, "--state current").ok();
 }
 
-/// The attack: the operator measures the changed device, and names the result as the device's overlay.
+/// The attack: the operator measures the changed device and passes the result as the device's overlay.
 #[test]
-fn pcrs_of_a_devices_own_accept_no_boot() {
+fn pcrs_in_the_overlay_of_a_device_accept_no_boot() {
     let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
@@ -226,7 +227,7 @@ fn pcrs_of_a_devices_own_accept_no_boot() {
         .site
         .on_registry("attest group set pumps --reference good.conf")
         .ok();
-    fixture.identity(Some(log_of(GOOD)));
+    fixture.identity(Some(log_with_event(GOOD)));
     fixture.enroll("");
     fixture.quarantine();
 
@@ -237,15 +238,15 @@ fn pcrs_of_a_devices_own_accept_no_boot() {
     ] {
         assert!(error.contains(expected), "{expected}: {error}");
     }
-    // If the enrollment from an accepted boot stored such values, they would accept the changed boot the next time.
+    // If an enrollment in the accepted boot stored this overlay, the next enrollment would accept the changed boot.
     let error = fixture.begin_again(GOOD, "--overlay changed.conf").refused(4);
     assert!(
         error.contains("changed.conf: the PCRs 0,16 of the overlay are neither those of the present boot"),
         "{error}"
     );
-    assert_eq!(fixture.offers(), 0);
+    assert_eq!(fixture.offer_count(), 0);
 
-    // The same applies to a device with a key in a file, whose boot was never compared.
+    // The same applies after an enrollment with a software key, which compares no boot.
     fixture
         .site
         .on_registry(
@@ -257,9 +258,9 @@ fn pcrs_of_a_devices_own_accept_no_boot() {
         error.contains("the device's overlay: the overlay does not make the boot accepted in which its PCRs 0,16 were measured"),
         "{error}"
     );
-    assert_eq!(fixture.offers(), 0);
+    assert_eq!(fixture.offer_count(), 0);
 
-    // Entries that the operator accepted stay accepted; other entries are rejected.
+    // The operator accepts the changed boot with this overlay. Later enrollments accept this boot and reject other boots.
     let output = json(
         &fixture
             .begin_again(CHANGED, "--overlay changed.conf --state current --json")
@@ -278,11 +279,11 @@ fn pcrs_of_a_devices_own_accept_no_boot() {
 }
 
 #[test]
-fn an_answer_keeps_the_entries_of_the_devices_own_that_its_boot_was_accepted_with() {
+fn the_second_step_of_an_enrollment_stores_the_overlay_of_the_first_step() {
     let Some(mut fixture) = TpmFixture::new() else {
         return;
     };
-    let serial = |content| files(&[("/etc/serial", content)]);
+    let serial = |content| configuration_of_files(&[("/etc/serial", content)]);
     for content in [1, 2] {
         fixture
             .site
@@ -294,14 +295,14 @@ fn an_answer_keeps_the_entries_of_the_devices_own_that_its_boot_was_accepted_wit
             .with_registry(async |registry| registry.prover(DEVICE).await.unwrap().unwrap());
         prover.overlay
     };
-    fixture.identity(Some(log_of(GOOD)));
+    fixture.identity(Some(log_with_event(GOOD)));
     fixture.begin("--trust makers --overlay serial-1.conf").ok();
     fixture.answer();
     fixture.finish("").ok();
     assert_eq!(overlay(&fixture), Some(serial(1).encode()));
     fs::remove_file(fixture.site.path("d1.offer")).unwrap();
 
-    // Without a new overlay, the device keeps the previous entries.
+    // Without a new overlay, the device keeps the previous overlay.
     fixture.begin_again(GOOD, "").ok();
     fixture.answer();
     let error = fixture.finish("--replace --overlay serial-2.conf").refused(2);
@@ -313,7 +314,7 @@ fn an_answer_keeps_the_entries_of_the_devices_own_that_its_boot_was_accepted_wit
     assert_eq!(overlay(&fixture), Some(serial(1).encode()));
     fs::remove_file(fixture.site.path("d1.offer")).unwrap();
 
-    // A new overlay may be named again at the second step.
+    // The second step can name the overlay of the first step again.
     fixture.begin_again(GOOD, "--overlay serial-2.conf").ok();
     fixture.answer();
     fixture.finish("--replace --overlay serial-2.conf").ok();

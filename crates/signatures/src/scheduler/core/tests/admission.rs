@@ -11,7 +11,7 @@ fn copy_of(bits: u128, level: u8, source: u64) -> Meta {
     }
 }
 
-fn dropped(rig: &Rig, job: u32) -> Option<ShedReason> {
+fn drop_reason(rig: &Rig, job: u32) -> Option<ShedReason> {
     match rig.departures.get(&job) {
         Some(Departure::Dropped(reason)) => Some(*reason),
         _ => None,
@@ -33,7 +33,7 @@ fn unsupported_classes_and_expired_jobs_are_refused() {
         expired,
     ]);
     assert_eq!(
-        (dropped(&rig, 0), dropped(&rig, 1)),
+        (drop_reason(&rig, 0), drop_reason(&rig, 1)),
         (Some(ShedReason::NoLane), Some(ShedReason::Expired))
     );
     assert_eq!(rig.core.counters().shed.total(), 2);
@@ -45,18 +45,18 @@ fn copies_are_dropped_while_the_original_waits_runs_and_afterwards() {
     rig.submit_many(1, 8);
     rig.submit([copy_of(7, 2, 1), copy_of(7, 2, 2), copy_of(8, 2, 1)]);
     assert_eq!(
-        (dropped(&rig, 9), dropped(&rig, 10)),
+        (drop_reason(&rig, 9), drop_reason(&rig, 10)),
         (Some(ShedReason::Duplicate), None)
     );
     rig.finish(CPU, Outcome::Accepted);
     rig.submit([copy_of(7, 2, 33)]);
-    assert_eq!(dropped(&rig, 11), Some(ShedReason::Duplicate));
+    assert_eq!(drop_reason(&rig, 11), Some(ShedReason::Duplicate));
     rig.finish_all();
     rig.submit([copy_of(7, 2, 4)]);
-    assert_eq!(dropped(&rig, 12), Some(ShedReason::Duplicate));
+    assert_eq!(drop_reason(&rig, 12), Some(ShedReason::Duplicate));
     rig.advance_time(Config::default().recent_lifetime_min.times(2));
     rig.submit([copy_of(7, 2, 4)]);
-    assert_eq!(dropped(&rig, 13), None, "expired");
+    assert_eq!(drop_reason(&rig, 13), None, "expired");
 }
 
 #[test]
@@ -72,10 +72,10 @@ fn a_copy_of_a_dropped_job_is_admitted() {
     let [copy, ..] = rig.submit([copy_of(5, 6, 1), meta(2, 2), meta(2, 3)])[..] else {
         panic!("three were submitted");
     };
-    assert_eq!(dropped(&rig, copy), Some(ShedReason::QueueFull));
+    assert_eq!(drop_reason(&rig, copy), Some(ShedReason::QueueFull));
     rig.finish_all();
     let resubmitted = rig.submit([copy_of(5, 6, 1)]);
-    assert_eq!(dropped(&rig, resubmitted[0]), None);
+    assert_eq!(drop_reason(&rig, resubmitted[0]), None);
 }
 
 #[test]
@@ -94,11 +94,11 @@ fn repeating_an_immediate_message_beyond_the_quota_does_not_delay_the_original()
     rig.finish(CPU, Outcome::Rejected);
     assert_eq!(rig.batch_on(CPU), [2], "the victim's job stays immediate");
     assert_eq!(
-        (dropped(&rig, 1), dropped(&rig, 3)),
+        (drop_reason(&rig, 1), drop_reason(&rig, 3)),
         (None, Some(ShedReason::Duplicate))
     );
     rig.submit([copy_of(9, 0, attacker)]);
-    assert_eq!(dropped(&rig, 4), Some(ShedReason::Duplicate));
+    assert_eq!(drop_reason(&rig, 4), Some(ShedReason::Duplicate));
 }
 
 #[test]
@@ -175,8 +175,8 @@ fn a_flood_of_urgent_forgeries_drops_no_job_of_known_sources() {
     rig.submit((0..1_000).map(|source| meta(1, 1_000 + source)));
     let shares = submitted
         .iter()
-        .filter(|job| dropped(&rig, **job) == Some(ShedReason::SourceShare));
-    let lost = submitted.iter().filter(|job| dropped(&rig, **job).is_some());
+        .filter(|job| drop_reason(&rig, **job) == Some(ShedReason::SourceShare));
+    let lost = submitted.iter().filter(|job| drop_reason(&rig, **job).is_some());
     // The source may have 16 jobs waiting, and none of these was dropped.
     assert_eq!(
         (lost.count(), shares.count()),
@@ -195,10 +195,10 @@ fn an_unknown_senders_copy_does_not_replace_a_known_senders_job() {
     let [copy, original] = rig.submit([copy_of(4, 3, 66), copy_of(4, 3, 1)])[..] else {
         panic!("two were submitted");
     };
-    assert_eq!(dropped(&rig, original), None);
+    assert_eq!(drop_reason(&rig, original), None);
     rig.submit_many(2, 7);
     assert_eq!(
-        (dropped(&rig, copy), dropped(&rig, original)),
+        (drop_reason(&rig, copy), drop_reason(&rig, original)),
         (Some(ShedReason::QueueFull), None)
     );
 }
@@ -213,7 +213,7 @@ fn completed_jobs_admit_no_copy_of_any_sender() {
         panic!("three were submitted");
     };
     for copy in [known, unknown, urgent] {
-        assert_eq!(dropped(&rig, copy), Some(ShedReason::Duplicate));
+        assert_eq!(drop_reason(&rig, copy), Some(ShedReason::Duplicate));
     }
 }
 

@@ -43,7 +43,7 @@ fn state_after(state: &str, event: &str) -> Result<&'static str, CoreError> {
     };
     let outcomes = vec![Outcome::Accepted; batch.len()];
     let counters = *rig.core.counters();
-    let took = Span::from_micros(10);
+    let duration = Span::from_micros(10);
     let lane = GPU;
     let result = rig.event(match event {
         "idle" => Event::LaneIdle(lane),
@@ -51,14 +51,18 @@ fn state_after(state: &str, event: &str) -> Result<&'static str, CoreError> {
             lane,
             batch,
             outcomes: &outcomes,
-            took,
+            duration,
         },
         "lost with batch" => Event::LaneLost {
             lane,
             batch: Some(batch),
         },
         "lost" => Event::LaneLost { lane, batch: None },
-        "refilled" => Event::RefillDone { lane, made: 1, took },
+        "refilled" => Event::RefillDone {
+            lane,
+            made: 1,
+            duration,
+        },
         "alive" => Event::Probed { lane, alive: true },
         "dead" => Event::Probed { lane, alive: false },
         other => panic!("no event {other}"),
@@ -152,7 +156,7 @@ fn events_of_missing_lanes_and_wrong_batches_are_refused() {
             lane: GPU,
             batch,
             outcomes: &outcomes,
-            took: Span::ZERO
+            duration: Span::ZERO
         }),
         wrong_batch
     );
@@ -182,7 +186,7 @@ fn jobs_of_a_lost_accelerator_are_redone_in_order_on_the_cpu() {
             .values()
             .all(|departure| *departure == Departure::Done(Outcome::Accepted))
     );
-    assert_eq!(rig.core.counters().accepted, u64::from(rig.next));
+    assert_eq!(rig.core.counters().accepted, u64::from(rig.next_job));
 }
 
 #[test]
@@ -222,7 +226,7 @@ fn a_job_that_makes_lanes_fail_is_dropped_eventually() {
 }
 
 #[test]
-fn without_processors_the_accelerator_processes_all_jobs() {
+fn without_cpu_lanes_the_accelerator_processes_all_jobs() {
     let mut rig = Rig::pair();
     rig.lose(CPU);
     let immediate = rig.submit_many(0, 1);

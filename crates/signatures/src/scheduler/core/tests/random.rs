@@ -103,7 +103,7 @@ fn check(rig: &Rig) {
     assert_eq!(in_batches, rig.core.in_batches());
     assert_eq!(
         rig.departures.len() + in_batches + waiting.0 + waiting.1,
-        rig.next as usize,
+        rig.next_job as usize,
         "a job is missing"
     );
     for (lane, slot) in rig.core.lanes.iter().enumerate() {
@@ -195,7 +195,7 @@ fn complete_all_jobs(rig: &mut Rig, count: u64) {
         }
         check(rig);
     }
-    assert_eq!(rig.departures.len(), rig.next as usize);
+    assert_eq!(rig.departures.len(), rig.next_job as usize);
 }
 
 fn add(coverage: &mut Coverage, counters: &Counters) {

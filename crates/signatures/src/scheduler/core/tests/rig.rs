@@ -43,7 +43,8 @@ pub enum Departure {
 pub struct Rig {
     pub core: Core<u32>,
     pub now: Time,
-    pub next: u32,
+    /// Number of the next job.
+    pub next_job: u32,
     /// Unfinished tasks of each lane.
     pub tasks: HashMap<LaneId, LaneTask<u32>>,
     pub departures: HashMap<u32, Departure>,
@@ -58,7 +59,7 @@ impl Rig {
         let mut rig = Self {
             core,
             now: Time::from_nanos(1),
-            next: 0,
+            next_job: 0,
             tasks: HashMap::new(),
             departures: HashMap::new(),
             completed: Vec::new(),
@@ -95,16 +96,16 @@ impl Rig {
 
     /// Submits jobs, and returns their numbers.
     pub fn submit(&mut self, metas: impl IntoIterator<Item = Meta>) -> Vec<u32> {
-        let first = self.next;
+        let first = self.next_job;
         let job = |(number, meta)| Job {
             meta,
             payload: first + number as u32,
         };
         let mut jobs: Vec<_> = metas.into_iter().enumerate().map(job).collect();
         jobs.iter_mut().for_each(|job| job.meta.arrived = self.now);
-        self.next += jobs.len() as u32;
+        self.next_job += jobs.len() as u32;
         self.event(Event::Submitted(&mut jobs)).unwrap();
-        (first..self.next).collect()
+        (first..self.next_job).collect()
     }
 
     pub fn submit_many(&mut self, level: u8, count: usize) -> Vec<u32> {
@@ -129,19 +130,19 @@ impl Rig {
                     .for_each(|job| self.leave(*job, Departure::Done(outcome)));
                 self.completed.extend(&jobs);
                 let cost_model = self.core.cost_model(lane, batch.class).unwrap();
-                let took = Span::from_secs_f64(cost_model.seconds(batch.work()));
+                let duration = Span::from_secs_f64(cost_model.seconds(batch.work()));
                 let outcomes = vec![outcome; jobs.len()];
                 self.event(Event::BatchDone {
                     lane,
                     batch,
                     outcomes: &outcomes,
-                    took,
+                    duration,
                 })
                 .unwrap();
             }
             LaneTask::Refill(made) => {
-                let took = self.core.cost_model(lane, Class::MASK_REFILL).unwrap().time(made);
-                self.event(Event::RefillDone { lane, made, took }).unwrap();
+                let duration = self.core.cost_model(lane, Class::MASK_REFILL).unwrap().time(made);
+                self.event(Event::RefillDone { lane, made, duration }).unwrap();
             }
             LaneTask::Probe => self.event(Event::Probed { lane, alive: true }).unwrap(),
         }

@@ -19,7 +19,7 @@ pub fn mask_limits() -> MaskLimits {
 }
 
 #[test]
-fn immediate_jobs_go_to_the_processor_at_once_and_others_in_slices() {
+fn immediate_jobs_go_to_a_cpu_lane_at_once_and_other_jobs_in_slices() {
     let mut rig = Rig::pair();
     rig.submit_many(1, 8);
     assert_eq!(rig.batch_on(CPU).len(), 8, "an idle CPU lane takes a slice");

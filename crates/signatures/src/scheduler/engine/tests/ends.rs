@@ -17,7 +17,7 @@ fn immediate_lane() -> Box<dyn Lane<u64>> {
 
 #[test]
 fn finishing_completes_waiting_jobs() {
-    let (lane, batches, orders) = controlled(&[]);
+    let (lane, batches, orders) = controlled_lane(&[]);
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(lane)),
         (spec(LaneKind::Accelerator), immediate_lane()),
@@ -42,7 +42,7 @@ fn finishing_completes_waiting_jobs() {
 
 #[test]
 fn returning_jobs_completes_running_batches() {
-    let (lane, batches, orders) = controlled(&[]);
+    let (lane, batches, orders) = controlled_lane(&[]);
     let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([0], 3);
     batches.recv_timeout(TEST_TIMEOUT).unwrap();
@@ -61,7 +61,7 @@ fn returning_jobs_completes_running_batches() {
 
 #[test]
 fn finishing_without_a_working_lane_returns_jobs() {
-    let (lane, batches, orders) = controlled(&[false]);
+    let (lane, batches, orders) = controlled_lane(&[false]);
     let rig = Rig::new(without_timers(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([1, 2, 3], 3);
     batches.recv_timeout(TEST_TIMEOUT).unwrap();
@@ -73,7 +73,7 @@ fn finishing_without_a_working_lane_returns_jobs() {
 
 #[test]
 fn jobs_for_a_lost_lane_only_are_returned() {
-    let (lane, batches, orders) = controlled(&[false]);
+    let (lane, batches, orders) = controlled_lane(&[false]);
     let other_class = Class::RA_VERIFY;
     let cpu = LaneSpec::new("other", LaneKind::Cpu).with_class(other_class, CostModel::new(Span::ZERO, 1e6));
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![

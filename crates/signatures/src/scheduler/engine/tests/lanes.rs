@@ -11,10 +11,11 @@ fn immediate_lane() -> Box<dyn Lane<u64>> {
     Box::new(ImmediateLane(|_| Outcome::Rejected))
 }
 
-/// Starts one job on a controlled CPU lane, and jobs 100 to 129 on a controlled accelerator, whose batch ends in this
-/// way.
+/// Starts one job on a controlled CPU lane, and jobs 100 to 129 on a controlled accelerator. The accelerator's batch
+/// ends as `end` states.
 fn lose_an_accelerator(end: Order, reason: &str) {
-    let ((cpu, cpu_batches, cpu_orders), (gpu, gpu_batches, gpu_orders)) = (controlled(&[]), controlled(&[]));
+    let ((cpu, cpu_batches, cpu_orders), (gpu, gpu_batches, gpu_orders)) =
+        (controlled_lane(&[]), controlled_lane(&[]));
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(cpu)),
         (spec(LaneKind::Accelerator), Box::new(gpu)),
@@ -75,7 +76,7 @@ fn work_of_an_accelerator_with_too_few_outcomes_is_redone() {
 
 #[test]
 fn a_lost_lane_is_used_again_when_a_probe_succeeds() {
-    let (lane, batches, orders) = controlled(&[false, false, true]);
+    let (lane, batches, orders) = controlled_lane(&[false, false, true]);
     let config = Config {
         probe_after: Span::from_millis(1),
         ..Config::default()

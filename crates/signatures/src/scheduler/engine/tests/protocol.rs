@@ -4,7 +4,8 @@
 
 use std::collections::HashSet;
 
-/// The number of jobs that each producer submits, and the number of waiting jobs that each lane requires.
+/// The number of jobs that each producer submits, the number of waiting jobs that each lane requires (0: the lane does
+/// not exist), and the removed rule.
 #[derive(Clone, Copy)]
 struct Setting {
     producers: [usize; 3],
@@ -48,14 +49,21 @@ enum Lane {
 struct State {
     producers: [Producer; 3],
     lanes: [Lane; 2],
+    /// Whether an unparking of the lane is remembered.
     tokens: [bool; 2],
-    slots: [usize; 2],
+    /// Number of jobs that are assigned to each lane.
+    assigned: [usize; 2],
+    /// The queued submissions, each with its number of jobs.
     inbox: Vec<usize>,
+    /// Number of queued jobs, as counted by the producers.
     count: usize,
+    /// The published lane to wake, and the number of queued jobs at which the lane is woken.
     call: Option<(usize, usize)>,
+    /// Number of jobs that wait in the core.
     waiting: usize,
-    worked: usize,
-    locked: bool,
+    /// Number of completed jobs.
+    completed: usize,
+    is_locked: bool,
 }
 
 impl State {
@@ -73,13 +81,13 @@ impl State {
                 .lanes
                 .map(|required| if required == 0 { Lane::Parked } else { Lane::Turn }),
             tokens: [false; 2],
-            slots: [0; 2],
+            assigned: [0; 2],
             inbox: Vec::new(),
             count: 0,
             call: None,
             waiting: 0,
-            worked: 0,
-            locked: false,
+            completed: 0,
+            is_locked: false,
         }
     }
 
@@ -128,12 +136,12 @@ impl State {
         true
     }
 
-    fn idle(&self, lane: usize, setting: Setting) -> bool {
-        setting.lanes[lane] > 0 && self.slots[lane] == 0 && self.lanes[lane] != Lane::Work
+    fn is_idle(&self, lane: usize, setting: Setting) -> bool {
+        setting.lanes[lane] > 0 && self.assigned[lane] == 0 && self.lanes[lane] != Lane::Work
     }
 
     fn empty_inbox(&mut self, lane: usize) {
-        self.locked = true;
+        self.is_locked = true;
         for jobs in std::mem::take(&mut self.inbox) {
             self.count -= jobs;
             self.waiting += jobs;
@@ -142,16 +150,16 @@ impl State {
     }
 
     fn publish(&mut self, this_lane: usize, setting: Setting) {
-        self.locked = false;
+        self.is_locked = false;
         for lane in 0..2 {
-            if self.idle(lane, setting) && self.waiting >= setting.lanes[lane] {
-                self.slots[lane] = std::mem::take(&mut self.waiting);
+            if self.is_idle(lane, setting) && self.waiting >= setting.lanes[lane] {
+                self.assigned[lane] = std::mem::take(&mut self.waiting);
                 if lane != this_lane {
                     self.unpark(lane, setting);
                 }
             }
         }
-        self.lanes[this_lane] = if self.slots[this_lane] > 0 {
+        self.lanes[this_lane] = if self.assigned[this_lane] > 0 {
             Lane::Work
         } else {
             Lane::Look
@@ -163,7 +171,7 @@ impl State {
                 required - self.waiting
             }
         };
-        let idle = (0..2).filter(|lane| self.idle(*lane, setting));
+        let idle = (0..2).filter(|lane| self.is_idle(*lane, setting));
         self.call = idle
             .map(|lane| (lane, missing(setting.lanes[lane])))
             .min_by_key(|(lane, missing_jobs)| (*missing_jobs, *lane));
@@ -172,7 +180,7 @@ impl State {
     /// The next step of a lane; false if there is none.
     fn work(&mut self, lane: usize, setting: Setting) -> bool {
         match self.lanes[lane] {
-            Lane::Turn if self.locked => return false,
+            Lane::Turn if self.is_locked => return false,
             Lane::Turn => self.empty_inbox(lane),
             Lane::Publish => self.publish(lane, setting),
             Lane::Look => {
@@ -191,7 +199,7 @@ impl State {
                 };
             }
             Lane::Work => {
-                self.worked += std::mem::take(&mut self.slots[lane]);
+                self.completed += std::mem::take(&mut self.assigned[lane]);
                 self.lanes[lane] = Lane::Turn;
             }
             Lane::Parked => return false,
@@ -200,19 +208,19 @@ impl State {
     }
 
     /// The error in a final state, if there is one.
-    fn end(&self, setting: Setting) -> Option<&'static str> {
+    fn final_error(&self, setting: Setting) -> Option<&'static str> {
         let smallest = setting.lanes.into_iter().filter(|required| *required > 0).min();
-        if !self.inbox.is_empty() || self.slots != [0; 2] {
+        if !self.inbox.is_empty() || self.assigned != [0; 2] {
             let count: usize = self.inbox.iter().sum::<usize>() + self.waiting;
             // Too few jobs for a lane may stay here until its timer.
-            return (self.slots != [0; 2] || Some(count) >= smallest)
+            return (self.assigned != [0; 2] || Some(count) >= smallest)
                 .then_some("queued jobs, and all lanes are parked");
         }
         (Some(self.waiting) >= smallest).then_some("waiting jobs, and all lanes are parked")
     }
 }
 
-/// Explores all interleavings. Returns the number of states, or the error of one.
+/// Explores all interleavings. Returns the number of states, or the error of one state.
 fn explore(setting: Setting) -> Result<usize, String> {
     let mut seen = HashSet::new();
     let mut unexplored = vec![State::new(setting)];
@@ -220,28 +228,28 @@ fn explore(setting: Setting) -> Result<usize, String> {
         if !seen.insert(state.clone()) {
             continue;
         }
-        let mut moves = false;
+        let mut has_step = false;
         for producer in 0..3 {
             let mut next = state.clone();
             if next.produce(producer, setting) {
                 unexplored.push(next);
-                moves = true;
+                has_step = true;
             }
         }
         for lane in 0..2 {
             let mut next = state.clone();
             if next.work(lane, setting) {
                 unexplored.push(next);
-                moves = true;
+                has_step = true;
             }
         }
-        if !moves {
-            let problem = state.end(setting);
+        if !has_step {
+            let problem = state.final_error(setting);
             if let Some(problem) = problem {
                 return Err(format!("{problem}: {state:?}"));
             }
             let submitted: usize = setting.producers.iter().sum();
-            let accounted = state.inbox.iter().sum::<usize>() + state.waiting + state.worked;
+            let accounted = state.inbox.iter().sum::<usize>() + state.waiting + state.completed;
             assert_eq!(accounted, submitted, "{state:?}");
         }
     }

@@ -17,7 +17,7 @@ pub const CLASS: Class = Class::P256_VERIFY;
 /// Upper bound of any wait: a test that reaches it has failed.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A lane that completes each batch immediately, by a function of the job.
+/// A lane that completes each batch immediately; a function of the job determines the outcome.
 pub struct ImmediateLane(pub fn(u64) -> Outcome);
 
 impl Lane<u64> for ImmediateLane {
@@ -48,7 +48,7 @@ pub struct ControlledLane {
 }
 
 /// A controlled lane, and the channels by which a test receives its batches and sends its orders.
-pub fn controlled(probes: &[bool]) -> (ControlledLane, Receiver<Vec<u64>>, Sender<Order>) {
+pub fn controlled_lane(probes: &[bool]) -> (ControlledLane, Receiver<Vec<u64>>, Sender<Order>) {
     let ((batch_sender, batches), (order_sender, orders)) = (channel(), channel());
     let probes = probes.iter().rev().copied().collect();
     (
@@ -169,7 +169,7 @@ impl Rig {
         assert!(jobs.is_empty());
     }
 
-    /// Waits until `count` jobs leave, and returns how. A job that leaves twice fails the test.
+    /// Waits until `count` jobs leave, and returns how each job left. A job that leaves twice fails the test.
     pub fn take(&self, count: usize) -> HashMap<u64, Departure> {
         let mut departures = HashMap::new();
         for _ in 0..count {
@@ -182,7 +182,7 @@ impl Rig {
         departures
     }
 
-    /// Shuts the engine down. Returns the unprocessed jobs, and those that left in the meantime.
+    /// Shuts the engine down. Returns the unprocessed jobs, the jobs that left in the meantime, and the last snapshot.
     pub fn end(self, mode: ShutdownMode) -> (Vec<u64>, Vec<(u64, Departure)>, Snapshot) {
         let (jobs, snapshot) = self.engine.shut_down(mode).unwrap();
         assert_eq!(

@@ -11,7 +11,7 @@ use super::super::super::time::Span;
 use super::super::*;
 use super::rig::*;
 
-fn even(job: u64) -> Outcome {
+fn outcome_by_parity(job: u64) -> Outcome {
     if job.is_multiple_of(2) {
         Outcome::Accepted
     } else {
@@ -24,11 +24,14 @@ fn many_producers_lose_no_job() {
     const PRODUCERS: u64 = 4;
     const JOBS: u64 = 20_000;
     let cost_models = spec(LaneKind::Accelerator).costs;
-    let throttled = ThrottledLane::with_wait(ImmediateLane(even), cost_models, |_| ());
+    let throttled = ThrottledLane::with_wait(ImmediateLane(outcome_by_parity), cost_models, |_| ());
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
-        (spec(LaneKind::Cpu), Box::new(ImmediateLane(even))),
+        (spec(LaneKind::Cpu), Box::new(ImmediateLane(outcome_by_parity))),
         (throttled.spec().with_batch_max(512), Box::new(throttled)),
-        (spec(LaneKind::Reserved), Box::new(ImmediateLane(even))),
+        (
+            spec(LaneKind::Reserved),
+            Box::new(ImmediateLane(outcome_by_parity)),
+        ),
     ];
     let mut config = Config::default();
     config.queue.capacity = 1 << 20;
@@ -63,7 +66,7 @@ fn many_producers_lose_no_job() {
     let departures = rig.take((PRODUCERS * JOBS) as usize);
     for (job, departure) in departures {
         assert!(
-            matches!(departure, Departure::Done(_, outcome) if outcome == even(job)),
+            matches!(departure, Departure::Done(_, outcome) if outcome == outcome_by_parity(job)),
             "{job}: {departure:?}"
         );
     }
@@ -83,7 +86,7 @@ fn many_producers_lose_no_job() {
 
 #[test]
 fn one_lane_keeps_the_order_and_takes_immediate_jobs_first() {
-    let (lane, batches, orders) = controlled(&[]);
+    let (lane, batches, orders) = controlled_lane(&[]);
     let rig = Rig::new(Config::default(), vec![(spec(LaneKind::Cpu), Box::new(lane))]);
     rig.submit([1], 3);
     assert_eq!(batches.recv_timeout(TEST_TIMEOUT).unwrap(), [1]);
@@ -109,7 +112,8 @@ fn one_lane_keeps_the_order_and_takes_immediate_jobs_first() {
 
 #[test]
 fn an_accelerator_is_woken_when_there_is_enough_for_it() {
-    let ((cpu, cpu_batches, cpu_orders), (gpu, gpu_batches, gpu_orders)) = (controlled(&[]), controlled(&[]));
+    let ((cpu, cpu_batches, cpu_orders), (gpu, gpu_batches, gpu_orders)) =
+        (controlled_lane(&[]), controlled_lane(&[]));
     let lanes: Vec<(_, Box<dyn Lane<u64>>)> = vec![
         (spec(LaneKind::Cpu), Box::new(cpu)),
         (spec(LaneKind::Accelerator), Box::new(gpu)),
@@ -139,7 +143,10 @@ fn an_accelerator_is_woken_when_there_is_enough_for_it() {
 fn a_single_job_for_an_accelerator_is_done_after_the_maximum_wait() {
     let rig = Rig::new(
         Config::default(),
-        vec![(spec(LaneKind::Accelerator), Box::new(ImmediateLane(even)))],
+        vec![(
+            spec(LaneKind::Accelerator),
+            Box::new(ImmediateLane(outcome_by_parity)),
+        )],
     );
     rig.submit([4], 5);
     assert_eq!(rig.take(1)[&4], Departure::Done(LaneId(0), Outcome::Accepted));
@@ -148,7 +155,7 @@ fn a_single_job_for_an_accelerator_is_done_after_the_maximum_wait() {
 
 #[test]
 fn when_the_submission_queue_is_full_producers_shed_by_the_queue_order() {
-    let (lane, batches, orders) = controlled(&[]);
+    let (lane, batches, orders) = controlled_lane(&[]);
     let mut config = Config::default();
     config.queue.capacity = 100;
     let rig = Rig::new(config, vec![(spec(LaneKind::Cpu), Box::new(lane))]);

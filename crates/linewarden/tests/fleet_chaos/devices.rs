@@ -1,4 +1,4 @@
-//! Devices that authenticate at gateways, one after the other, at random.
+//! Devices that authenticate repeatedly, each time at a random gateway.
 
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
@@ -30,7 +30,7 @@ const ATTEMPTS_MAX: u64 = 60_000;
 #[derive(Clone, Copy)]
 pub struct Place {
     pub address: Ipv4Addr,
-    /// The process that replies there, or replied last.
+    /// The process that replies at this address, or the last process that replied there.
     pub process: GatewayProcess,
 }
 
@@ -41,8 +41,10 @@ pub struct Station {
     socket: UdpSocket,
     /// The place that the device tries.
     target: usize,
-    deadline_ms: u64,
-    begins_ms: u64,
+    /// Time, in ms, after which the device abandons the current handshake.
+    handshake_deadline_ms: u64,
+    /// Time, in ms, of the next handshake's start.
+    next_handshake_ms: u64,
     /// An available place that has not yet accepted the device, and the time of the first attempt there, ms.
     pending_attempt: Option<(usize, u64)>,
     /// Whether the device has begun to authenticate.
@@ -51,11 +53,11 @@ pub struct Station {
     pub is_denied: bool,
 }
 
-pub struct Field {
+pub struct DeviceFleet {
     pub stations: Vec<Station>,
     pub places: Vec<Place>,
-    /// Successful handshakes by station and place since the last query.
-    pub granted: HashMap<(usize, usize), u32>,
+    /// Number of successful handshakes by station and place, since this map was cleared.
+    pub accepted_handshakes: HashMap<(usize, usize), u32>,
     /// Place at which no station starts a handshake.
     pub excluded_place: Option<usize>,
     /// The only place at which stations start handshakes.
@@ -64,16 +66,16 @@ pub struct Field {
     pub is_available: Vec<bool>,
     /// Longest duration of an authentication at an available gateway, ms: of known devices, and of new ones.
     pub longest_wait_ms: [u64; 2],
-    /// Stations that the gateway at a place has accepted.
-    known: HashSet<(usize, GatewayProcess)>,
+    /// Stations that a gateway process has accepted before.
+    known_stations: HashSet<(usize, GatewayProcess)>,
     pub ledger: Ledger,
     pub rng: ChaCha8Rng,
     pub attempts: u64,
     pub timed_out: u64,
-    began: Instant,
+    started_at: Instant,
 }
 
-impl Field {
+impl DeviceFleet {
     /// Every fourth device is in key mode. No device is active yet.
     pub fn new(namespace: &Namespace, devices: u8, places: Vec<Place>, seed: u64) -> Self {
         let station = |number: u8| {
@@ -86,8 +88,8 @@ impl Field {
                 address,
                 socket,
                 target: 0,
-                deadline_ms: 0,
-                begins_ms: 0,
+                handshake_deadline_ms: 0,
+                next_handshake_ms: 0,
                 pending_attempt: None,
                 is_active: false,
                 is_denied: false,
@@ -97,27 +99,29 @@ impl Field {
             stations: (0..devices).map(station).collect(),
             is_available: vec![false; places.len()],
             longest_wait_ms: [0; 2],
-            known: HashSet::new(),
+            known_stations: HashSet::new(),
             places,
-            granted: HashMap::new(),
+            accepted_handshakes: HashMap::new(),
             excluded_place: None,
             only_place: None,
             ledger: Ledger::default(),
             rng: ChaCha8Rng::seed_from_u64(seed),
             attempts: 0,
             timed_out: 0,
-            began: Instant::now(),
+            started_at: Instant::now(),
         }
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap()
+        u64::try_from(self.started_at.elapsed().as_millis()).unwrap()
     }
 
     /// Activates one more device.
     pub fn add_station(&mut self) {
-        let newcomer = self.stations.iter_mut().find(|station| !station.is_active);
-        newcomer.expect("the field has no further device").is_active = true;
+        let inactive_station = self.stations.iter_mut().find(|station| !station.is_active);
+        inactive_station
+            .expect("all devices are active already")
+            .is_active = true;
     }
 
     /// Processes received messages and due timers.
@@ -134,13 +138,13 @@ impl Field {
             station
                 .device
                 .poll(now_ms, |message| drop(socket.send_to(message, gateway_address)));
-            if !station.device.is_idle && station.deadline_ms <= now_ms {
+            if !station.device.is_idle && station.handshake_deadline_ms <= now_ms {
                 station.device.is_idle = true;
                 self.timed_out += 1;
             }
             self.check_refusals(number, now_ms);
             let station = &self.stations[number];
-            let is_due = station.device.is_idle && station.begins_ms <= now_ms;
+            let is_due = station.device.is_idle && station.next_handshake_ms <= now_ms;
             if is_due && self.attempts < ATTEMPTS_MAX {
                 self.begin(number, now_ms);
             }
@@ -154,17 +158,17 @@ impl Field {
             let (length, from) = match station.socket.recv_from(&mut payload) {
                 Ok(received) => received,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // No process listens there now.
+                // No process listens at the gateway's address now.
                 Err(_) => continue,
             };
             let payload = &payload[..length];
-            let Some(at) = self.places.iter().position(|place| from.ip() == place.address) else {
+            let Some(place_index) = self.places.iter().position(|place| from.ip() == place.address) else {
                 panic!("unexpected datagram from {from}");
             };
             let device = &mut station.device;
             self.ledger
-                .note(device.id, device.mode, payload, self.places[at].process);
-            if at != station.target {
+                .record_message(device.id, device.mode, payload, self.places[place_index].process);
+            if place_index != station.target {
                 continue;
             }
             let before = device.sessions;
@@ -173,9 +177,11 @@ impl Field {
                 drop(socket.send_to(message, from))
             });
             if device.sessions > before {
-                *self.granted.entry((number, at)).or_default() += 1;
-                station.begins_ms = now_ms + self.rng.random_range(PAUSE_MS);
-                let is_new = self.known.insert((number, self.places[at].process));
+                *self.accepted_handshakes.entry((number, place_index)).or_default() += 1;
+                station.next_handshake_ms = now_ms + self.rng.random_range(PAUSE_MS);
+                let is_new = self
+                    .known_stations
+                    .insert((number, self.places[place_index].process));
                 if let Some((_, since_ms)) = station.pending_attempt.take() {
                     let longest = &mut self.longest_wait_ms[usize::from(is_new)];
                     *longest = (now_ms - since_ms).max(*longest);
@@ -184,15 +190,15 @@ impl Field {
         }
     }
 
-    /// No permitted device is rejected by an available gateway.
+    /// Asserts that no available gateway rejects a permitted device for `REFUSED_MS_MAX`.
     fn check_refusals(&mut self, number: usize, now_ms: u64) {
-        let is_meant = |place| {
+        let must_accept = |place| {
             self.is_available[place] && self.excluded_place != Some(place) && self.only_place.is_none()
         };
         let station = &mut self.stations[number];
         station.pending_attempt = station
             .pending_attempt
-            .filter(|(place, _)| is_meant(*place) && !station.is_denied);
+            .filter(|(place, _)| must_accept(*place) && !station.is_denied);
         if let Some((place, since_ms)) = station.pending_attempt {
             let waited_ms = now_ms - since_ms;
             assert!(
@@ -204,12 +210,12 @@ impl Field {
     }
 
     fn begin(&mut self, number: usize, now_ms: u64) {
-        let anywhere = self.rng.random_range(0..self.places.len());
+        let random_place = self.rng.random_range(0..self.places.len());
         let pending_attempt = self.stations[number].pending_attempt;
         let target = self
             .only_place
             .or(pending_attempt.map(|(place, _)| place))
-            .unwrap_or(anywhere);
+            .unwrap_or(random_place);
         if self.excluded_place == Some(target) {
             return;
         }
@@ -217,11 +223,11 @@ impl Field {
             pending_attempt.or(self.is_available[target].then_some((target, now_ms)));
         self.attempts += 1;
         let nonce = self.rng.random();
-        let deadline_ms = now_ms + self.rng.random_range(RETRY_AFTER_MS);
+        let handshake_deadline_ms = now_ms + self.rng.random_range(RETRY_AFTER_MS);
         let station = &mut self.stations[number];
         station.target = target;
-        station.deadline_ms = deadline_ms;
-        station.begins_ms = now_ms;
+        station.handshake_deadline_ms = handshake_deadline_ms;
+        station.next_handshake_ms = now_ms;
         let gateway_address = SocketAddr::from((self.places[target].address, LAP_PORT));
         let socket = &station.socket;
         station.device.begin(nonce, now_ms, |message| {
@@ -259,7 +265,7 @@ impl Field {
         }
     }
 
-    /// Permitted devices that have not authenticated at one of these places.
+    /// Pairs of a permitted device and one of these places at which the device has not authenticated.
     pub fn missing(&self, places: &[usize]) -> Vec<(DeviceId, usize)> {
         let stations = self.stations.iter().enumerate();
         stations
@@ -269,7 +275,7 @@ impl Field {
                     .iter()
                     .map(move |place| (number, station.device.id, *place))
             })
-            .filter(|(number, _, place)| !self.granted.contains_key(&(*number, *place)))
+            .filter(|(number, _, place)| !self.accepted_handshakes.contains_key(&(*number, *place)))
             .map(|(_, device, place)| (device, place))
             .collect()
     }
