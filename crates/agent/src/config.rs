@@ -55,7 +55,7 @@ pub struct AgentConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSection {
-    /// Device ID, 16 hexadecimal digits.
+    /// Device ID, up to 16 hexadecimal digits.
     pub id: String,
     /// Helper data file of the enrollment.
     pub helper: PathBuf,
@@ -70,7 +70,7 @@ pub struct DeviceSection {
 pub struct GatewaySection {
     /// `HOST` or `HOST:PORT`.
     pub address: Option<String>,
-    /// IDs of the accepted gateways; default: every gateway that proves the enrollment.
+    /// IDs of the accepted gateways; default: every gateway that proves knowledge of the device's enrollment.
     pub ids: Option<Vec<u32>>,
     /// UDP port of the gateway for tickets; default: the gateway's port plus 2.
     pub ticket_port: Option<u16>,
@@ -87,7 +87,7 @@ fn default_peer_port() -> u16 {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerSection {
-    /// Device ID of the peer, 16 hexadecimal digits.
+    /// Device ID of the peer, up to 16 hexadecimal digits.
     pub device: String,
     /// Address for local programs, `ADDRESS:PORT`, UDP. Any program that reaches the address sends in the device's name.
     pub listen: SocketAddr,
@@ -207,7 +207,7 @@ impl AgentConfig {
     /// The device ID.
     ///
     /// # Errors
-    /// Not 16 hexadecimal digits, or 0.
+    /// Not a device ID: up to 16 hexadecimal digits, not 0.
     pub fn device_id(&self) -> Result<DeviceId, FieldError> {
         parse_device_id(&self.device.id).or_else(|problem| field(&["device", "id"], problem))
     }
@@ -247,7 +247,8 @@ impl AgentConfig {
         }
     }
 
-    /// Checks the prerequisites on this machine: helper data, PUF source (which is not read), interface.
+    /// Checks the prerequisites on this machine: helper data, PUF source (no response is read; a program is not run),
+    /// interface.
     #[must_use]
     pub fn check_machine(&self) -> Vec<FieldError> {
         let mut problems = Vec::new();

@@ -34,7 +34,7 @@ const BATCH: usize = 64;
 /// IPv6 too.
 const PAYLOAD_BYTES_MAX: usize = 1_500 - 48 - DATA_HEADER_BYTES - OVERHEAD_BYTES;
 
-/// Reason for a disconnection without a response of the controller that the pair was deleted.
+/// Reason for a disconnection if the controller has not reported that the pair was deleted.
 const KEY_EXPIRED: &str = "the key of the pair has expired and was not renewed";
 
 /// A peer device.
@@ -73,7 +73,7 @@ pub(crate) struct Peers {
     port: u16,
     /// Time of the next attempt to open the socket.
     bind_at_ms: Option<u64>,
-    /// Datagrams of no known pair.
+    /// Datagrams without the id of a known pair, including DATA that did not verify.
     dropped_unopened: u64,
 }
 

@@ -15,7 +15,7 @@ pub enum PcrError {
     #[error("invalid PCR {0}: the range is 0 to {max}", max = PcrIndex::MAX)]
     Index(u32),
     /// The text is not a selection.
-    #[error("invalid PCR selection {0:?}: write indices and ranges, as in 0-7,11, or none")]
+    #[error("invalid PCR selection {0:?}: write indices and ranges such as 0-7,11, or the word none")]
     Selection(String),
     /// The algorithm of the value is not that of the bank.
     #[error("PCR value rejected: its algorithm is {got}, the bank is {bank}")]

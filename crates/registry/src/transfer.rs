@@ -222,8 +222,8 @@ impl Registry {
     /// Without `key` only public information is written, which cannot be imported.
     ///
     /// # Errors
-    /// A failure of `out` or of the database; with [`OnDamage::Refuse`] also a damaged record, or with `key` damaged
-    /// credentials.
+    /// A failure of `out` or of the database. With [`OnDamage::Refuse`] also a damaged record and, if there is a `key`,
+    /// damaged credentials.
     pub async fn export(
         &self,
         out: &mut (impl Write + Send),

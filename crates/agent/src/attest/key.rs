@@ -26,7 +26,9 @@ pub enum KeyFileError {
     #[error(transparent)]
     File(#[from] PrivateFileError),
     /// The file is not a software key.
-    #[error("not exactly 64 hexadecimal digits, as a software key has; a key in a TPM needs `tpm`")]
+    #[error(
+        "not exactly 64 hexadecimal digits, as a software key has; for a key in a TPM, set `tpm` in `[attest]`"
+    )]
     Software,
     /// The file was not written by an enrollment with a TPM.
     #[cfg(feature = "tpm")]
@@ -146,7 +148,8 @@ impl KeyFile {
     /// Reads the key.
     ///
     /// # Errors
-    /// [`KeyFileError`]; the recorded identity then stays unchanged, so this content still counts as replaced.
+    /// [`KeyFileError`]; the recorded identity then stays unchanged, so the file still counts as new or
+    /// replaced.
     pub fn read(&mut self) -> Result<KeySource, KeyFileError> {
         // The identity is determined before the key is read. A file that is replaced during the read then counts as
         // replaced, and is read again.

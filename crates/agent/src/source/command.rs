@@ -7,11 +7,11 @@
 //! CHALLENGE BITS
 //! ```
 //!
-//! where CHALLENGE is the row's seed as 16 hexadecimal digits (pool mode) or `-` for all cells from the first one (key
-//! mode), and BITS is the number of response bits, decimal. The program prints ⌈BITS/8⌉ bytes as hexadecimal digits,
-//! the first bit in the least significant bit of the first byte; white space is ignored. Exit status 0 means success;
-//! any other status is a failure, and the last line of standard error is the reason. A program that exceeds its timeout
-//! is killed.
+//! where CHALLENGE is the row's seed as 16 hexadecimal digits (pool mode) or `-` for the power-up state of the first
+//! BITS cells (key mode), and BITS is the number of response bits, decimal. The program prints ⌈BITS/8⌉ bytes as
+//! hexadecimal digits, the first bit in the least significant bit of the first byte; white space is ignored. Exit
+//! status 0 means success; any other status is a failure, and the last line of standard error is the reason. A program
+//! that exceeds its timeout is killed.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,7 +33,7 @@ use zeroize::Zeroizing;
 
 /// Maximum timeout of a readout.
 const READOUT_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
-/// Maximum number of bytes that are read from standard error.
+/// Maximum number of bytes of standard error that are kept; further bytes are read and discarded.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// An external command as a PUF.
@@ -121,7 +121,7 @@ impl CommandPuf {
         // Two digits per byte, and room for white space.
         let exchange_result = self.exchange(&mut child, &request, 4 * expected_bytes + 1024);
         if !matches!(exchange_result, Ok(Some(_))) {
-            // Kills and reaps the program and its child processes.
+            // Kills the program and its child processes, and reaps the program.
             if let Some(group) = pid(&child) {
                 let _ = kill_process_group(group, Signal::KILL);
             }

@@ -74,7 +74,7 @@ impl<W: BackendWords> Element<W> {
     }
 
     #[inline(always)]
-    pub(super) fn sum(&self) -> Sum<W, 3> {
+    pub(super) fn as_sum(&self) -> Sum<W, 3> {
         Sum(self.0)
     }
 

@@ -103,7 +103,7 @@ fn linear_operations<W: BackendWords>() {
     for _ in 0..ROUNDS {
         let (a, a_words) = lanes::<W>(&mut random);
         let (b, b_words) = lanes::<W>(&mut random);
-        let (a_sum, b_sum) = (a_words.sum(), b_words.sum());
+        let (a_sum, b_sum) = (a_words.as_sum(), b_words.as_sum());
         check(
             &run_with_instructions::<W, _>(|| a_sum.plus::<3, 6>(&b_sum).fold()),
             |lane| &a[lane] + &b[lane],

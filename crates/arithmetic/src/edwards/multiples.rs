@@ -30,7 +30,7 @@ impl Multiples {
                 affine: AffineAddend { sum, difference, t },
                 z,
             } = Addend::new(&point);
-            let negative = t.sum().negative::<4>().fold();
+            let negative = t.as_sum().negative::<4>().fold();
             for (words, coordinate) in entry.iter_mut().zip([sum, difference, t, negative, z]) {
                 for (lanes, word) in words.iter_mut().zip(coordinate.words()) {
                     *lanes = word.store();
@@ -115,7 +115,7 @@ impl<const WINDOW: usize> Comb<WINDOW> {
             mask[lane] = if digit.negative { u64::MAX } else { 0 };
         }
         let t = Element::from_words(load(&lane_words[2]));
-        let negative = t.sum().negative::<4>().fold();
+        let negative = t.as_sum().negative::<4>().fold();
         AffineAddend {
             sum: Element::from_words(load(&lane_words[0])),
             difference: Element::from_words(load(&lane_words[1])),

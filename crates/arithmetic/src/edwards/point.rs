@@ -63,8 +63,8 @@ impl<W: BackendWords> AffineAddend<W> {
     #[inline(always)]
     fn with_t(x: &Element<W>, y: &Element<W>, t: &Element<W>) -> Self {
         Self {
-            sum: y.sum().plus::<3, 6>(&x.sum()).fold(),
-            difference: y.sum().minus::<3, 7>(&x.sum()).fold(),
+            sum: y.as_sum().plus::<3, 6>(&x.as_sum()).fold(),
+            difference: y.as_sum().minus::<3, 7>(&x.as_sum()).fold(),
             t: t.mul(&Element::splat(&D2)).fold(),
         }
     }
@@ -76,7 +76,7 @@ impl<W: BackendWords> Addend<W> {
         let Projective { x, y, z } = &point.projective;
         Self {
             affine: AffineAddend::with_t(x, y, &point.t),
-            z: z.sum().twice::<6>().fold(),
+            z: z.as_sum().twice::<6>().fold(),
         }
     }
 }
@@ -99,7 +99,7 @@ impl<W: BackendWords> Projective<W> {
         let a = self.x.square();
         let b = self.y.square();
         let c: Sum<W, { 2 * PRODUCT_BOUND }> = self.z.square().twice();
-        let d = self.x.sum().plus::<3, 6>(&self.y.sum()).fold().square();
+        let d = self.x.as_sum().plus::<3, 6>(&self.y.as_sum()).fold().square();
         let h: Sum<W, { 2 * PRODUCT_BOUND }> = a.plus(&b);
         let g: Sum<W, { 2 * PRODUCT_BOUND + 1 }> = a.minus(&b);
         Completed {
@@ -130,14 +130,18 @@ impl<W: BackendWords> Extended<W> {
     /// Adds a point with Z = 1. Costs 3 multiplications, without the conversion of the result by [`Completed`].
     #[inline(always)]
     pub(super) fn add_affine(&self, other: &AffineAddend<W>) -> Completed<W> {
-        self.add_with_z(other, &self.projective.z.sum().twice())
+        self.add_with_z(other, &self.projective.z.as_sum().twice())
     }
 
     #[inline(always)]
     fn add_with_z(&self, other: &AffineAddend<W>, zz: &Sum<W, PRODUCT_BOUND>) -> Completed<W> {
         let Projective { x, y, .. } = &self.projective;
-        let a = y.sum().minus::<3, 7>(&x.sum()).fold().mul(&other.difference);
-        let b = y.sum().plus::<3, 6>(&x.sum()).fold().mul(&other.sum);
+        let a = y
+            .as_sum()
+            .minus::<3, 7>(&x.as_sum())
+            .fold()
+            .mul(&other.difference);
+        let b = y.as_sum().plus::<3, 6>(&x.as_sum()).fold().mul(&other.sum);
         let c = self.t.mul(&other.t);
         Completed {
             e: b.minus::<PRODUCT_BOUND, { 2 * PRODUCT_BOUND + 1 }>(&a).fold(),

@@ -218,23 +218,23 @@ impl BackendTask for Decompress<'_> {
     fn run<W: BackendWords>(self) -> Self::Output {
         let one = Element::<W>::splat(&[1, 0, 0, 0]);
         let yy = Element::splat(self.y).square().fold();
-        let u = yy.sum().minus::<3, 7>(&one.sum()).fold();
+        let u = yy.as_sum().minus::<3, 7>(&one.as_sum()).fold();
         let v = yy
             .mul(&Element::splat(&D))
             .fold()
-            .sum()
-            .plus::<3, 6>(&one.sum())
+            .as_sum()
+            .plus::<3, 6>(&one.as_sum())
             .fold();
         let v3 = v.square().fold().mul(&v).fold();
         let v7 = v3.square().fold().mul(&v).fold();
         let mut x = u.mul(&v7).fold().power_for_roots().mul(&u.mul(&v3).fold()).fold();
         let vxx = lane_0(&x.square().fold().mul(&v).fold());
-        if vxx == lane_0(&u.sum().negative::<4>().fold()) {
+        if vxx == lane_0(&u.as_sum().negative::<4>().fold()) {
             x = x.mul(&Element::splat(&SQRT_MINUS_1)).fold();
         } else if vxx != lane_0(&u) {
             return None;
         }
-        let (x, negative) = (lane_0(&x), lane_0(&x.sum().negative::<4>().fold()));
+        let (x, negative) = (lane_0(&x), lane_0(&x.as_sum().negative::<4>().fold()));
         Some(if (x[0] & 1 == 1) == self.x_is_odd {
             [x, negative]
         } else {

@@ -2,10 +2,10 @@
 //!
 //! A comb has [`TEETH`] teeth: powers of two that are [`PERIOD`] bits apart. For each tooth, multiples of the point
 //! times that power are precomputed. Windows of a factor at the same position within a period are then added without
-//! doublings in between. Of 255 doublings, 15 remain. With a period of one window no doubling would remain, but there
-//! would be four times as many multiples (Brickell, Gordon, McCurley and Wilson, *Fast exponentiation with
-//! precomputation*, 1992; the interleaving is that of Bernstein, Duif, Lange, Schwabe and Yang, *High-speed
-//! high-security signatures*, 2011).
+//! doublings in between. Of 255 doublings, 15 remain. With a period of one window of the key's factor, no doubling
+//! would remain, but a key would need four times as many multiples (Brickell, Gordon, McCurley and Wilson, *Fast
+//! exponentiation with precomputation*, 1992; the interleaving is that of Bernstein, Duif, Lange, Schwabe and Yang,
+//! *High-speed high-security signatures*, 2011).
 
 /// Bits of a window of a public key's factor.
 pub(crate) const KEY_WINDOW: usize = 5;
@@ -27,7 +27,7 @@ pub(crate) struct CombStep {
     pub(crate) doublings: usize,
     /// Index of the tooth.
     pub(crate) tooth: usize,
-    /// Position of the digit in the factor.
+    /// Number of the window of the factor, from the lowest window.
     pub(crate) position: usize,
     /// Whether the added point is a multiple of the base point; otherwise it is a multiple of the key.
     pub(crate) is_base: bool,

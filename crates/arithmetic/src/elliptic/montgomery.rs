@@ -27,7 +27,7 @@ pub(crate) struct Modulus {
 }
 
 /// The halves of the product of quotient and modulus, without one low half in each of the five lower columns. These
-/// columns determine the quotient, so [`reduce_once`] prepares a column for that half only after computing the
+/// columns determine the quotient, so [`reduce_column`] prepares a column for that half only after computing the
 /// quotient.
 const REDUCTION: Counts = {
     let mut counts = PRODUCT;
@@ -63,14 +63,14 @@ impl WordKernel<1> for Square<'_> {
 #[inline(always)]
 fn reduce<W: BackendWords>(modulus: &Modulus, mut columns: [W; COLUMNS]) -> Words<W> {
     if W::INLINE {
-        reduce_once(modulus, &mut columns, 0);
-        reduce_once(modulus, &mut columns, 1);
-        reduce_once(modulus, &mut columns, 2);
-        reduce_once(modulus, &mut columns, 3);
-        reduce_once(modulus, &mut columns, 4);
+        reduce_column(modulus, &mut columns, 0);
+        reduce_column(modulus, &mut columns, 1);
+        reduce_column(modulus, &mut columns, 2);
+        reduce_column(modulus, &mut columns, 3);
+        reduce_column(modulus, &mut columns, 4);
     } else {
         for column in 0..WORDS {
-            reduce_once(modulus, &mut columns, column);
+            reduce_column(modulus, &mut columns, column);
         }
     }
     let [.., a, b, c, d, e] = columns;
@@ -79,7 +79,7 @@ fn reduce<W: BackendWords>(modulus: &Modulus, mut columns: [W; COLUMNS]) -> Word
 
 /// Adds the multiple of n that makes a column 0 modulo 2^52, and propagates the carry.
 #[inline(always)]
-fn reduce_once<W: WordVector>(modulus: &Modulus, columns: &mut [W; COLUMNS], column: usize) {
+fn reduce_column<W: WordVector>(modulus: &Modulus, columns: &mut [W; COLUMNS], column: usize) {
     let quotient = W::mul_low(columns[column].low_factor(), W::splat(modulus.n0).factor()).factor();
     columns[column] = columns[column].add(W::accumulator(1, 0));
     add_row(columns, column, quotient, &factors(&splat::<W>(&modulus.words)));

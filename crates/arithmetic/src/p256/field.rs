@@ -88,7 +88,7 @@ impl<W: BackendWords, const M: u64> Element<W, M> {
     }
 
     #[inline(always)]
-    pub(super) fn sum(&self) -> Sum<W, M> {
+    pub(super) fn as_sum(&self) -> Sum<W, M> {
         Sum(self.0)
     }
 
@@ -284,14 +284,14 @@ fn add_multiple_of_p<W: WordVector>(words: &Words<W>, times: u64) -> Words<W> {
 #[inline(always)]
 fn reduce<W: BackendWords>(mut columns: Columns<W>) -> Words<W> {
     if W::INLINE {
-        reduce_once(&mut columns, 0);
-        reduce_once(&mut columns, 1);
-        reduce_once(&mut columns, 2);
-        reduce_once(&mut columns, 3);
-        reduce_once(&mut columns, 4);
+        reduce_column(&mut columns, 0);
+        reduce_column(&mut columns, 1);
+        reduce_column(&mut columns, 2);
+        reduce_column(&mut columns, 3);
+        reduce_column(&mut columns, 4);
     } else {
         for column in 0..WORDS {
-            reduce_once(&mut columns, column);
+            reduce_column(&mut columns, column);
         }
     }
     let [.., a, b, c, d, e] = columns;
@@ -300,7 +300,7 @@ fn reduce<W: BackendWords>(mut columns: Columns<W>) -> Words<W> {
 
 /// Adds the multiple of p that makes a column 0 modulo 2^52, and propagates the carry.
 #[inline(always)]
-fn reduce_once<W: WordVector>(columns: &mut Columns<W>, column: usize) {
+fn reduce_column<W: WordVector>(columns: &mut Columns<W>, column: usize) {
     let quotient = columns[column].low_factor();
     columns[column + 1] = columns[column + 1].add(columns[column].carry());
     let [a, b, c] = FOLDS;

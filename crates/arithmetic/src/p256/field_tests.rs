@@ -97,7 +97,7 @@ fn linear_operations<W: BackendWords>() {
     for _ in 0..ROUNDS {
         let (a, a_words) = lanes::<W, 2>(&mut random);
         let (b, b_words) = lanes::<W, 4>(&mut random);
-        let (a_sum, b_sum) = (a_words.sum(), b_words.sum());
+        let (a_sum, b_sum) = (a_words.as_sum(), b_words.as_sum());
         check::<W, 6>(&a_sum.plus(&b_sum).carry(), |lane| &a[lane] + &b[lane]);
         check::<W, 6>(&a_sum.minus(&b_sum).carry(), |lane| {
             &a[lane] + p() * 4u32 - &b[lane]
@@ -124,11 +124,11 @@ fn zeros<W: BackendWords>() {
     for _ in 0..ROUNDS {
         let (a, a_words) = lanes::<W, 16>(&mut random);
         let zero = BigUint::from(0u32);
-        for (lane, mask) in a_words.sum().is_zero().store().iter().enumerate() {
+        for (lane, mask) in a_words.as_sum().is_zero().store().iter().enumerate() {
             assert_eq!(*mask == u64::MAX, &a[lane] % p() == zero);
             assert!(*mask == u64::MAX || *mask == 0);
         }
-        let difference: Sum<W, 32> = a_words.sum().minus(&a_words.sum());
+        let difference: Sum<W, 32> = a_words.as_sum().minus(&a_words.as_sum());
         assert_eq!(difference.is_zero().store(), [u64::MAX; LANES]);
     }
 }

@@ -26,7 +26,7 @@ impl Multiples {
         let mut chain = OddMultiples::new(&next);
         for entry in &mut multiples.0 {
             let Addend { point, zz, zzz } = Addend::new(next);
-            let negative: Element<W, 2> = point.y.sum().negative().carry();
+            let negative: Element<W, 2> = point.y.as_sum().negative().carry();
             for (entry_words, words) in entry.iter_mut().zip([
                 point.x.words(),
                 point.y.words(),
@@ -124,7 +124,7 @@ impl<const WINDOW: usize> Comb<WINDOW> {
         let y = Element::<W, 2>::from_words(load(&lane_words[1]));
         Affine {
             x: Element::from_words(load(&lane_words[0])),
-            y: y.sum().negative().carry().select(&y, W::load(negative)),
+            y: y.as_sum().negative().carry().select(&y, W::load(negative)),
         }
     }
 }
@@ -239,7 +239,7 @@ impl<W: BackendWords> OddMultiples<W> {
     fn new(first: &Point<W>) -> Self {
         let Point { x, y, z } = first.double();
         // The doubling multiplies Z by 2 Y.
-        let ratio: Element<W, 4> = first.y.sum().twice().carry();
+        let ratio: Element<W, 4> = first.y.as_sum().twice().carry();
         let zz: Element<W, 2> = ratio.square().carry();
         let zzz: Element<W, 2> = ratio.mul(&zz).carry();
         let latest = Point {
@@ -253,8 +253,8 @@ impl<W: BackendWords> OddMultiples<W> {
     #[inline(always)]
     fn next(&mut self) -> Point<W> {
         let [x, y] = &self.step;
-        let dx: Element<W, 4> = x.sum().minus(&self.latest.x.sum()).carry();
-        let dy: Element<W, 4> = y.sum().minus(&self.latest.y.sum()).carry();
+        let dx: Element<W, 4> = x.as_sum().minus(&self.latest.x.as_sum()).carry();
+        let dy: Element<W, 4> = y.as_sum().minus(&self.latest.y.as_sum()).carry();
         let square: Element<W, 2> = dx.square().carry();
         let step_x: Sum<W, 2> = x.mul(&square);
         let latest_x: Sum<W, 2> = self.latest.x.mul(&square);
@@ -264,7 +264,7 @@ impl<W: BackendWords> OddMultiples<W> {
             .reduce_partially()
             .carry();
         let step_y: Sum<W, 2> = y.mul(&step_x.minus::<2, 4>(&latest_x).carry());
-        let x_difference: Element<W, 4> = step_x.minus(&next_x.sum()).carry();
+        let x_difference: Element<W, 4> = step_x.minus(&next_x.as_sum()).carry();
         let next_y: Element<W, 2> = dy
             .mul::<4, 2>(&x_difference)
             .minus::<2, 4>(&step_y)

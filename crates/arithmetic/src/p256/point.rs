@@ -76,15 +76,15 @@ impl<W: BackendWords> Point<W> {
         let delta: Sum<W, 2> = self.z.square();
         let gamma: Element<W, 2> = self.y.square().carry();
         let beta: Sum<W, 2> = self.x.mul(&gamma);
-        let difference: Element<W, 4> = self.x.sum().minus(&delta).carry();
-        let sum: Element<W, 4> = self.x.sum().plus(&delta).carry();
+        let difference: Element<W, 4> = self.x.as_sum().minus(&delta).carry();
+        let sum: Element<W, 4> = self.x.as_sum().plus(&delta).carry();
         let alpha: Element<W, 6> = difference.mul::<4, 2>(&sum).three_times().carry();
         let square: Sum<W, 4> = alpha.square();
         let x: Element<W, 2> = square
             .minus::<16, 20>(&beta.shl::<3, 16>())
             .reduce_partially()
             .carry();
-        let x_difference: Element<W, 10> = beta.shl::<2, 8>().minus(&x.sum()).carry();
+        let x_difference: Element<W, 10> = beta.shl::<2, 8>().minus(&x.as_sum()).carry();
         let y = alpha
             .mul_less_eight_squares::<10, 7>(&x_difference, &gamma)
             .reduce_partially()
@@ -117,7 +117,7 @@ impl<W: BackendWords> Point<W> {
         let common = CommonDenominator {
             u1: self.x,
             u2: other.x.mul(&zz),
-            s1_negative: self.y.sum().negative(),
+            s1_negative: self.y.as_sum().negative(),
             s2: other.y.mul(&zzz),
             z: self.z,
         };
@@ -126,7 +126,7 @@ impl<W: BackendWords> Point<W> {
 
     #[inline(always)]
     fn add_common(&self, common: &CommonDenominator<W>, other: &Self) -> Self {
-        let h: Sum<W, 4> = common.u2.minus(&common.u1.sum());
+        let h: Sum<W, 4> = common.u2.minus(&common.u1.as_sum());
         let h: Element<W, 4> = h.carry();
         let r: Element<W, 4> = common.s2.plus(&common.s1_negative).carry();
         let s1_negative: Element<W, 2> = common.s1_negative.carry();
@@ -134,9 +134,9 @@ impl<W: BackendWords> Point<W> {
         let hhh: Element<W, 2> = h.mul(&hh).carry();
         let v: Sum<W, 2> = common.u1.mul(&hh);
         let square: Sum<W, 2> = r.square();
-        let subtrahend: Sum<W, 6> = hhh.sum().plus(&v.twice::<4>());
+        let subtrahend: Sum<W, 6> = hhh.as_sum().plus(&v.twice::<4>());
         let x: Element<W, 2> = square.minus::<6, 8>(&subtrahend).reduce_partially().carry();
-        let x_difference: Element<W, 4> = v.minus(&x.sum()).carry();
+        let x_difference: Element<W, 4> = v.minus(&x.as_sum()).carry();
         let y = r
             .mul_add::<4, 2, 2, 3>(&x_difference, &s1_negative, &hhh)
             .reduce_partially()
@@ -184,9 +184,12 @@ impl<W: BackendWords> BackendCode for ExceptionalSums<'_, W> {
 
     #[inline(always)]
     fn run(self) -> Point<W> {
-        let same_x = self.a.double().select(&Point::infinity(), self.r.sum().is_zero());
-        let exception = self.b.select(&same_x, self.a.z.sum().is_zero());
-        exception.select(self.sum, self.h.sum().is_zero())
+        let same_x = self
+            .a
+            .double()
+            .select(&Point::infinity(), self.r.as_sum().is_zero());
+        let exception = self.b.select(&same_x, self.a.z.as_sum().is_zero());
+        exception.select(self.sum, self.h.as_sum().is_zero())
     }
 }
 

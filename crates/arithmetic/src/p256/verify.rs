@@ -139,7 +139,7 @@ impl<W: BackendWords> Group<W> {
     #[inline(always)]
     fn results(&self, point: &Point<W>) -> [bool; LANES] {
         let zz: Element<W, 2> = point.z.square().carry();
-        let is_finite = point.z.sum().is_zero().xor(W::splat(u64::MAX));
+        let is_finite = point.z.as_sum().is_zero().xor(W::splat(u64::MAX));
         let valid = has_x(&point.x, &zz, &self.r)
             .or(has_x(&point.x, &zz, &self.other_r))
             .and(is_finite)
@@ -208,7 +208,7 @@ fn digits(factors: &[Digits; LANES], width: usize, position: usize) -> [Digit; L
 #[inline(always)]
 fn has_x<W: BackendWords>(x: &Element<W, 2>, zz: &Element<W, 2>, r: &Words<W>) -> W {
     let r = Element::<W, 1>::from_words(*r).in_montgomery_form();
-    r.mul::<2, 2>(zz).minus::<2, 4>(&x.sum()).is_zero()
+    r.mul::<2, 2>(zz).minus::<2, 4>(&x.as_sum()).is_zero()
 }
 
 /// The digits of numbers below 2 n.
@@ -222,8 +222,8 @@ pub(super) fn is_on_curve<W: BackendWords>(x: &Words<W>, y: &Words<W>) -> W {
     let (x, y) = (Element::<W, 1>::from_words(*x), Element::<W, 1>::from_words(*y));
     let b = Element::<W, 1>::from_words(splat(&words(&super::B))).in_montgomery_form();
     let square: Element<W, 2> = x.square().carry();
-    let three = Element::<W, 1>::one().sum().three_times::<3>();
-    let factor: Element<W, 5> = square.sum().minus(&three).carry();
-    let right_side = factor.mul::<1, 2>(&x).plus::<2, 4>(&b.sum());
+    let three = Element::<W, 1>::one().as_sum().three_times::<3>();
+    let factor: Element<W, 5> = square.as_sum().minus(&three).carry();
+    let right_side = factor.mul::<1, 2>(&x).plus::<2, 4>(&b.as_sum());
     right_side.minus::<2, 6>(&y.square::<2>()).is_zero()
 }

@@ -1,4 +1,4 @@
-//! Tables of numbers prepared as factors of products.
+//! Tables of numbers modulo n, in the form in which batches multiply them.
 
 use std::slice::ChunksExactMut;
 
@@ -108,7 +108,8 @@ impl Table {
         Ok(())
     }
 
-    /// The number at an index, or `None` beyond the end. Runs in constant time for a given index; the index is public.
+    /// The number at an index, or `None` beyond the end. The time does not depend on the number. It may depend on the
+    /// index, which is public.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<Element<'_>> {
         let rows = self.size.rows();

@@ -102,7 +102,8 @@ impl Worker {
             let mut frames = 0;
             while self.receive_one(goal, shared) {
                 frames += 1;
-                // A device's reply is sent before the next frame is processed, which may take a PUF reading.
+                // The reply is sent now, because processing the next frame may include a PUF reading, which would delay
+                // the reply.
                 self.flush()?;
             }
             while let Some(slot_index) = self.devices.timers.pop_due(boot_ms()) {

@@ -37,7 +37,7 @@ Examples:
     --key-file master.key
 
 The copy has the same master key as the registry; store the copy and the key in different places. The command compares the copy with the \
-registry, value by value, before the copy gets its name. Do not copy the file of a registry with other tools: the copy would lack the \
+registry, value by value, before the copy gets its final name. Do not copy the file of a registry with other tools: the copy would lack the \
 records of the write-ahead log (FILE-wal). COPY can be a file even if the registry is in PostgreSQL.
 
 To restore the file of a registry, stop every gateway and controller that uses the registry, remove FILE-wal and FILE-shm, and replace \

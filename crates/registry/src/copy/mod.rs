@@ -56,8 +56,9 @@ impl Registry {
     /// both passes, copying and verifying.
     ///
     /// # Errors
-    /// An existing file or registry, which is never overwritten; a value of an unexpected type; or a failure of
-    /// either database or the file system. Nothing is left at the target then.
+    /// An existing file or registry, which is never overwritten; a value of an unexpected type; or a failure
+    /// of either database or the file system. An existing target then stays unchanged, and no incomplete copy is
+    /// visible. If only the last step fails, the complete copy may exist at the target.
     pub async fn copy_to(
         &self,
         target: impl Into<Location>,
@@ -87,7 +88,8 @@ impl Registry {
         // The transaction holds the write lock: no other program writes from here on.
         let mut transaction = self.write_even_if_moved().await?;
         if matches!(*transaction, Connection::Postgres(_)) {
-            // The transaction is idle while the copy is read, for an unlimited time.
+            // While the copy is written and verified, this transaction is idle, possibly for longer than the timeout of
+            // the session.
             sql::query("SET LOCAL idle_in_transaction_session_timeout = 0")
                 .execute(&mut *transaction)
                 .await?;
@@ -110,7 +112,8 @@ impl Registry {
             draft_result => draft_result?,
         };
         let copied = copy_tables(&mut transaction, &mut draft, &target, &mut progress).await?;
-        // Leases remain valid at the target, unless a restore of this registry has ended the leases.
+        // Leases remain valid at the target. The exception is a registry that is itself a copy or was restored, and at
+        // which no gateway has registered since: the first registration at the target then ends all leases.
         let (storage_match, _) = self.incarnation(&mut transaction).await?;
         if storage_match != StorageMatch::Different {
             storage::clear_storage(draft.connection()?).await?;
@@ -217,7 +220,7 @@ async fn count(connection: &mut Connection) -> Result<u64> {
     Ok(rows)
 }
 
-/// Number and digest of the records of a registry that [`copy_tables`] has copied.
+/// Reads the copy that [`copy_tables`] has written, and returns the number and digest of its records.
 async fn copied_digest(connection: &mut Connection, report: &mut impl FnMut(u64)) -> Result<CopySummary> {
     let mut hash = Sha256::new();
     let mut rows = 0;

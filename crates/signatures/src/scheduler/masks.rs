@@ -6,12 +6,12 @@
 use super::class::Class;
 use super::time::Span;
 
-/// The conditions for refilling the pool, and the operations for masks.
+/// When the pool is refilled, and the job classes that use masks, work without masks, or make masks.
 #[derive(Clone, Copy, Debug)]
 pub struct MaskLimits {
     /// The class of jobs that need one mask each.
     pub sign: Class,
-    /// The class executed when the pool is empty.
+    /// The class that is executed instead of `sign` when the pool is empty.
     pub plain: Class,
     /// The class of making one mask.
     pub refill: Class,
@@ -21,7 +21,8 @@ pub struct MaskLimits {
     pub high: usize,
     /// Masks in the pool at the start.
     pub stock: usize,
-    /// Maximum time of one refill on an accelerator; a refill is not interrupted. CPU lanes stay within their slice.
+    /// Limit of the time of one refill on an accelerator, because a refill is not interrupted.
+    /// [`Config::slice`](super::Config::slice) limits refills on CPU lanes.
     pub slice: Span,
 }
 
@@ -64,7 +65,8 @@ impl MaskStock {
         }
     }
 
-    /// Whether masks are required, as of the last call of [`MaskStock::required`].
+    /// Whether masks are required with the present counts. A drop below `low` after the last call of
+    /// [`MaskStock::required`] is not noticed.
     pub(super) fn is_short(&self) -> bool {
         self.is_filling && self.stock + self.in_production < self.limits.high
     }

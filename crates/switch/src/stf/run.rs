@@ -186,7 +186,8 @@ impl Runner {
                     .batch(self.now_us, |batch| batch.packet(*port, bytes, random, output));
                 Ok(())
             }
-            // The command `packet` processes a packet completely; expectations are checked at the end of the test.
+            // The command `packet` processes a packet completely; sent packets are compared with the expected packets
+            // at the end of the test.
             Command::Expect { .. } | Command::NoPacket | Command::Wait => Ok(()),
             Command::CheckCounter { counter, cell, check } => {
                 self.check_counter(counter, cell, check.as_ref())
@@ -735,7 +736,8 @@ fn profile_of(table: &Table) -> CommandResult<u32> {
     }
 }
 
-/// Creates the match of a field. If the test omits the field, the match accepts any value, or only 0 for an exact field.
+/// Creates the match of a field. If the test omits the field, an exact field matches only 0, a validity field matches
+/// only an invalid header, and any other field matches every value.
 fn field_match(field: &KeyField, key_value: Option<&KeyValue>) -> CommandResult<FieldMatch> {
     let bytes = field.bits.div_ceil(8) as usize;
     let zero = || vec![0u8; bytes];

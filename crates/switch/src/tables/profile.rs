@@ -95,7 +95,7 @@ pub enum ProfileError {
         member: MemberHandle,
     },
     /// The profile or group is full.
-    #[error("action profile {profile} is full: the maximum is {max} {element}")]
+    #[error("action profile {profile} allows at most {max} {element}")]
     Full {
         /// Profile.
         profile: String,

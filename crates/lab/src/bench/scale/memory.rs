@@ -1,4 +1,4 @@
-//! Authentication of random devices with many rows, and with few rows that fit into the cache.
+//! Authentication of random devices: of a large fleet, and of a small fleet whose rows fit into the cache.
 
 use linewarden_dataplane::DataPlaneError;
 use linewarden_dataplane::xdp::microbench::{Microbench, Program};

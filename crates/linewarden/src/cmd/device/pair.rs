@@ -19,7 +19,7 @@ The agent's configuration of each device must also list the other device as a [[
 Examples:
   linewarden device pair create d1 d2 --config gateway.toml")]
     Create(PairArgs),
-    /// Delete a pair; connected devices stop communicating within about 10 seconds, other devices when the pair's key expires
+    /// Delete a pair; its devices stop communicating within about 10 seconds if one of them reaches its gateway, otherwise when the pair's key expires
     #[command(after_help = "\
 Examples:
   linewarden device pair delete d1 d2 --config gateway.toml")]
