@@ -348,24 +348,24 @@ mod tests {
             assert!(std::time::Instant::now() < deadline);
             std::thread::yield_now();
         }
-        let revoked = |device| AuditRecord {
+        let blocked = |device| AuditRecord {
             boot_ns: Clock::now().boot_ns,
             event: AuditEvent::Blocked {
                 device: DeviceId(device),
                 was_installed: true,
             },
         };
-        (0..3).for_each(|device| log.submit(revoked(device)));
+        (0..3).for_each(|device| log.submit(blocked(device)));
         (0..50).for_each(|device| log.submit(evicted(device)));
-        let (_, state) = (log.submit(revoked(3)), log.shared.clone());
+        let (_, state) = (log.submit(blocked(3)), log.shared.clone());
         drop(log);
         assert!(state.failing.load(Relaxed), "other records are still lost");
         let lines = lines(&options.path);
         let count_of = |event: &str| lines.iter().filter(|line| line.contains(event)).count();
-        assert_eq!(count_of("\"revoked\""), 4, "{lines:#?}");
+        assert_eq!(count_of("\"blocked\""), 4, "{lines:#?}");
         let others: usize = lines
             .iter()
-            .filter(|line| !line.contains("\"revoked\""))
+            .filter(|line| !line.contains("\"blocked\""))
             .map(|line| line.len() + 1)
             .sum();
         assert!(others <= 7_000, "{others} B");
