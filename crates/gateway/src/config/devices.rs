@@ -260,20 +260,10 @@ fn without_contained(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::GatewayConfig;
-    use super::{InterfaceAddress, OwnAddress, Prefix, addresses, within_room, without_contained};
-
-    const REGISTRY: &str = "[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
-
-    fn parse(text: &str) -> GatewayConfig {
-        toml::from_str(text).unwrap()
-    }
-
-    fn refused(text: &str) -> (String, String) {
-        let mut errors = parse(text).resolve([1, 2], 3).unwrap_err();
-        let error = errors.remove(0);
-        (error.path.join("."), error.problem)
-    }
+    use super::super::tests::{REGISTRY, parse, refused};
+    use super::{
+        GatewayConfig, InterfaceAddress, OwnAddress, Prefix, addresses, within_room, without_contained,
+    };
 
     #[test]
     fn prefixes_contained_in_others_are_removed() {

@@ -4,17 +4,18 @@ use linewarden_protocol::ids::GatewayId;
 
 use super::*;
 
-fn parse(text: &str) -> GatewayConfig {
+pub(super) fn parse(text: &str) -> GatewayConfig {
     toml::from_str(text).unwrap()
 }
 
-fn refused(text: &str) -> (String, String) {
+/// Returns the path and the problem of the first invalid field.
+pub(super) fn refused(text: &str) -> (String, String) {
     let mut errors = parse(text).resolve([1, 2], 3).unwrap_err();
     let error = errors.remove(0);
     (error.path.join("."), error.problem)
 }
 
-const REGISTRY: &str = "[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
+pub(super) const REGISTRY: &str = "[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
 
 #[test]
 fn the_smallest_configuration_has_the_documented_defaults() {
