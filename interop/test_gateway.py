@@ -33,6 +33,12 @@ port = PORT
 session_lifetime_s = {SESSION_LIFETIME_S}
 threads = 1
 slots = 100
+[controller]
+socket = "controller.sock"
+"""
+CONTROLLER = """
+[service]
+socket = "controller.sock"
 [registry]
 path = "fleet.registry"
 master_key_file = "master.key"
@@ -48,31 +54,52 @@ def linewarden(directory: Path, *arguments: str) -> dict:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """A gateway, and a registry with one device of each mode. Yields the directory of the files and the gateway's port."""
+    """A gateway, and a controller with one device of each mode. Yields the directory of the files and the gateway's port."""
     directory = tmp_path_factory.mktemp("site")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     (directory / "gateway.toml").write_text(CONFIG.replace("PORT", str(port)))
+    (directory / "controller.toml").write_text(CONTROLLER)
     linewarden(directory, "registry", "create", "--registry", "fleet.registry", "--key-file", "master.key")
     for mode, device in (("pool", "d1"), ("key", "d2")):
         linewarden(
             directory, "device", "enroll", "command", "--mode", mode, "--device", device, "--out", "devices",
-            "--config", "gateway.toml", "--", sys.executable, str(HERE / "puf.py"), device,
+            "--config", "controller.toml", "--", sys.executable, str(HERE / "puf.py"), device,
         )  # fmt: skip
-    serve = subprocess.Popen(
-        [PROGRAM, "serve", "--config", "gateway.toml", "--json"], cwd=directory, stdout=subprocess.PIPE, text=True
-    )
+    controller = start(directory, "controller")
     try:
-        for line in serve.stdout:
-            if json.loads(line).get("loaded"):
-                break
-        else:
-            pytest.fail("the gateway ended before it was ready")
-        yield directory, port
+        wait_for_line(controller, lambda line: line.get("event") == "started")
+        serve = start(directory, "serve")
+        try:
+            wait_for_line(serve, lambda line: line.get("loaded"))
+            yield directory, port
+        finally:
+            stop(serve)
     finally:
-        serve.terminate()
-        serve.wait(30)
+        stop(controller)
+
+
+def start(directory: Path, program: str) -> subprocess.Popen:
+    """Starts the gateway or the controller."""
+    config = {"serve": "gateway.toml", "controller": "controller.toml"}[program]
+    return subprocess.Popen(
+        [PROGRAM, program, "--config", config, "--json"], cwd=directory, stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_line(process: subprocess.Popen, condition) -> None:
+    """Waits for a line of JSON that satisfies the condition."""
+    for line in process.stdout:
+        if condition(json.loads(line)):
+            return
+    pytest.fail(f"{process.args} ended before it was ready")
+
+
+def stop(process: subprocess.Popen) -> None:
+    """Ends a process as a service manager does."""
+    process.terminate()
+    process.wait(30)
 
 
 def create_device(site, mode: str, chip: str, enrolled_as: str | None = None) -> lap1.Device:

@@ -10,11 +10,12 @@ use linewarden_protocol::wire::{
     self, Header, MESSAGE_BYTES, Message, Nak, Request, Response, message_type, nak_reason,
 };
 use linewarden_registry::{ActiveDevice, LeaseRequest, RegistryError};
+use linewarden_types::{AdmissionRequest, AdmissionResponse, Provision};
 use zerocopy::IntoBytes as _;
 
+use crate::denial::{Denial, refusal_reason};
 use crate::keys::Keys;
 use crate::link::Link;
-use crate::message::{AdmissionRequest, AdmissionResponse, Denial, Provision, RefusalReason};
 
 impl Link {
     /// Handles messages of devices that are not in the gateway's data plane. The responses are in the order of the
@@ -260,5 +261,5 @@ fn no_rows_nak(device: DeviceId, suite: Suite, rows_end: RowIndex) -> [u8; MESSA
 
 /// Returns `Ok` for an error that concerns one device, which gets no reply. Any other error fails the whole request.
 fn skip_device_error(error: RegistryError) -> Result<(), RegistryError> {
-    RefusalReason::from_registry_error(error).map(|_| ())
+    refusal_reason(error).map(|_| ())
 }

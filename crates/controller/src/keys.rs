@@ -6,8 +6,7 @@ use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{GatewayId, Mode, RowIndex};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_registry::{Credentials, DeviceInfo};
-
-use crate::message::Provision;
+use linewarden_types::Provision;
 
 /// A device's credentials, from which one gateway's keys are derived.
 pub(crate) struct Keys<'a> {

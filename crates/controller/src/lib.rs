@@ -17,15 +17,18 @@
 //! Every write is durable before the controller responds. The controller leases a device's rows to a gateway only after
 //! the device has proved one of the rows at this gateway, so unauthenticated requests use up no rows. The ranges of
 //! different gateways are disjoint, and each gateway gets its own keys (LAP/1 1.1, 1.4.6). A request under a stale fencing
-//! token is rejected. The crate opens no socket and reads no clock: the callers pass times and random numbers.
+//! token is rejected. The crate opens no socket. Callers pass times and random numbers, for
+//! example those of [`MachineEnvironment`].
 //!
 //! | module | content |
 //! |---|---|
 //! | `admission` | first authentication of a device at a gateway |
 //! | [`attest`] | attestation plan, keys, appraisal, quarantine and results |
+//! | `denial` | rejected requests of gateways |
+//! | `environment` | [`Environment`]: clocks and random numbers; [`MachineEnvironment`] reads those of the machine |
+//! | `in_process` (feature) | a controller in the process of the gateway, for lab and tests |
 //! | `keys` | derivation of one gateway's keys |
 //! | `link` | [`Controller`], and [`Link`]: one registration of one gateway |
-//! | `message` | requests of gateways, and their results |
 //! | `report` | session reports |
 //! | `ticket` | tickets of devices |
 //! | [`trust`] | evidence of gateways |
@@ -33,7 +36,8 @@
 //! ```no_run
 //! use linewarden_controller::{Controller, Policy};
 //! use linewarden_protocol::ids::GatewayId;
-//! use linewarden_registry::{Registry, RegistryError, Revision};
+//! use linewarden_registry::{Registry, RegistryError};
+//! use linewarden_types::Revision;
 //!
 //! # async fn example(registry: Registry) -> Result<(), RegistryError> {
 //! let controller = Controller::new(registry, Policy::default());
@@ -47,16 +51,19 @@
 
 mod admission;
 pub mod attest;
+mod denial;
+mod environment;
+#[cfg(feature = "in-process")]
+mod in_process;
 mod keys;
 mod link;
-mod message;
 mod report;
 mod ticket;
 pub mod trust;
 
+pub use denial::Denial;
+pub use environment::{Environment, MachineEnvironment, random};
+#[cfg(feature = "in-process")]
+pub use in_process::InProcessController;
 pub use link::{Controller, LeaseReader, Link, Policy, ROWS_HELD_MAX};
-pub use message::{
-    AdmissionRequest, AdmissionResponse, Changes, Denial, LeaseChunk, NewerSession, Provision, RefusalReason,
-    RowRefusal, RowRequest, SessionReport, SessionReportResult,
-};
 pub use ticket::RelayContext;

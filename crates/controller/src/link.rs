@@ -8,15 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
-    BootTimestamp, FencingToken, LeaseRequest, LeasedCursor, LeasedStream, NewestSession, Registry,
-    RegistryError, Revision, SealedChunk, UnusedRows,
+    FencingToken, LeaseRequest, LeasedStream, NewestSession, Registry, RegistryError, SealedChunk,
+};
+use linewarden_types::{
+    BootTimestamp, Changes, LeaseChunk, LeasedCursor, NewerSession, Provision, Revision, RowRefusal,
+    RowRequest, UnusedRows,
 };
 
 use crate::attest::{EvidenceInbox, Signer};
+use crate::denial::{Denial, refusal_reason};
 use crate::keys::Keys;
-use crate::message::{
-    Changes, Denial, LeaseChunk, NewerSession, Provision, RefusalReason, RowRefusal, RowRequest,
-};
 use crate::trust::{TrustMemory, TrustTable};
 
 /// Maximum number of devices in one read from the registry.
@@ -367,7 +368,7 @@ impl Link {
                 Ok(provision) => provisions.push(provision),
                 Err(error) => refusals.push(RowRefusal {
                     device: row_request.device,
-                    reason: RefusalReason::from_registry_error(error)?,
+                    reason: refusal_reason(error)?,
                 }),
             }
         }
@@ -389,7 +390,7 @@ impl Link {
             match result {
                 Ok(rows) => returned_rows += u64::from(rows),
                 // Rows of a device that is not enrolled or whose record is damaged cannot be returned.
-                Err(error) => drop(RefusalReason::from_registry_error(error)),
+                Err(error) => drop(refusal_reason(error)),
             }
         }
         Ok(returned_rows)
@@ -459,22 +460,5 @@ impl Link {
             up_to_revision: batch.up_to_revision,
             has_more: batch.has_more,
         })
-    }
-}
-
-impl RefusalReason {
-    /// Returns the reason for an error that concerns one device. Any other error fails the whole request.
-    pub(crate) fn from_registry_error(error: RegistryError) -> Result<Self, RegistryError> {
-        match error {
-            RegistryError::RowsExhausted { .. } => Ok(Self::Exhausted),
-            RegistryError::NoLease { .. } => Ok(Self::NotHeld),
-            RegistryError::Revoked { .. }
-            | RegistryError::Quarantined { .. }
-            | RegistryError::UnknownDevice { .. } => Ok(Self::Inactive),
-            RegistryError::DamagedRecord { .. } | RegistryError::InvalidUnusedRows { .. } => {
-                Ok(Self::Damaged(error.to_string()))
-            }
-            other => Err(other),
-        }
     }
 }

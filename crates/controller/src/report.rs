@@ -1,15 +1,16 @@
 //! Session reports of gateways. When a device opens a session at one gateway, its older sessions at other gateways end
 //! (LAP/1 1.4.11).
 
+use crate::denial::refusal_reason;
 use std::collections::HashSet;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{self, Message, Response};
-use linewarden_registry::{ActiveDevice, BootTimestamp, ProvenSession, RegistryError, SessionOrder};
+use linewarden_registry::{ActiveDevice, ProvenSession, RegistryError, SessionOrder};
+use linewarden_types::{BootTimestamp, SessionReport, SessionReportResult};
 
 use crate::link::Link;
-use crate::message::{RefusalReason, SessionReport, SessionReportResult};
 
 /// The result of checking a report.
 enum ReportCheck {
@@ -99,11 +100,11 @@ impl Link {
         }
         let active_device = match self.registry().load(device).await {
             Ok(active_device) => active_device,
-            Err(error) => return RefusalReason::from_registry_error(error).map(|_| ReportCheck::Ignored),
+            Err(error) => return refusal_reason(error).map(|_| ReportCheck::Ignored),
         };
         let leases = match self.registry().leases_of(device).await {
             Ok(leases) => leases,
-            Err(error) => return RefusalReason::from_registry_error(error).map(|_| ReportCheck::Ignored),
+            Err(error) => return refusal_reason(error).map(|_| ReportCheck::Ignored),
         };
         let lease = leases
             .iter()

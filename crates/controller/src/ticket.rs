@@ -1,5 +1,6 @@
 //! Tickets: requests that devices send to the controller end to end, relayed by a gateway (LAP/1 1.7).
 
+use crate::denial::refusal_reason;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
 use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::ticket::{
@@ -13,7 +14,6 @@ use linewarden_registry::{
 use zeroize::Zeroizing;
 
 use crate::link::Controller;
-use crate::message::RefusalReason;
 
 /// Values that the caller supplies for a ticket that a gateway has relayed.
 pub struct RelayContext<'a> {
@@ -198,5 +198,5 @@ fn enrollment_state(
 
 /// Returns `Ok(None)`, so no response is sent, for an error that concerns one device. Any other error fails the request.
 fn device_error_as_none<T>(error: RegistryError) -> Result<Option<T>, RegistryError> {
-    RefusalReason::from_registry_error(error).map(|_| None)
+    refusal_reason(error).map(|_| None)
 }

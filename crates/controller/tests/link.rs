@@ -8,10 +8,7 @@
 
 use std::ops::Range;
 
-use linewarden_controller::{
-    AdmissionRequest, AdmissionResponse, Controller, Denial, Link, Policy, Provision, ROWS_HELD_MAX,
-    RefusalReason, RowRequest,
-};
+use linewarden_controller::{Controller, Denial, Link, Policy, ROWS_HELD_MAX};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_protocol::nonce::RowStatement;
@@ -19,9 +16,10 @@ use linewarden_protocol::tag;
 use linewarden_protocol::wire::{
     self, Challenge, Header, Message, Request, Response, message_type, nak_reason,
 };
-use linewarden_registry::{
-    BootId, BootTimestamp, Credentials, DeviceRecord, MasterKey, PoolRow, Registry, RegistryError, Revision,
-    UnusedRows,
+use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry, RegistryError};
+use linewarden_types::{
+    AdmissionRequest, AdmissionResponse, BootId, BootTimestamp, Provision, RefusalReason, Revision,
+    RowRequest, UnusedRows,
 };
 use zerocopy::IntoBytes as _;
 

@@ -6,16 +6,16 @@
     clippy::indexing_slicing
 )]
 
-use linewarden_controller::{Controller, Link, NewerSession, Policy, SessionReport, SessionReportResult};
+use linewarden_controller::{Controller, Link, Policy};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
 use linewarden_protocol::nonce::RowStatement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{FLAG_BOUND, Header, Response, message_type};
 use linewarden_registry::{
-    BootId, BootTimestamp, Credentials, DeviceRecord, FencingToken, LeaseRequest, MasterKey, PoolRow,
-    Registry, RegistryError, Revision,
+    Credentials, DeviceRecord, FencingToken, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
 };
+use linewarden_types::{BootId, BootTimestamp, NewerSession, Revision, SessionReport, SessionReportResult};
 use zerocopy::IntoBytes as _;
 
 const SUITE: Suite = Suite::SipHash128;

@@ -11,7 +11,6 @@ mod resolve;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
 use linewarden_dataplane::p4runtime::{self, P4Options};
 use linewarden_evidence::inband::ContentFormat;
@@ -19,7 +18,6 @@ use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::sources::Prefix;
-use linewarden_registry::Location;
 use serde::{Deserialize, Deserializer};
 
 pub use self::devices::DetectedSources;
@@ -32,10 +30,8 @@ use crate::node::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, Settings};
 pub struct GatewayConfig {
     /// The gateway.
     pub gateway: GatewaySection,
-    /// The registry, for a controller in this process; not allowed together with `controller`.
-    pub registry: Option<RegistrySection>,
-    /// The controllers, if they are on other machines.
-    pub controller: Option<ControllerSection>,
+    /// The controllers.
+    pub controller: ControllerSection,
     /// A classic profile; insecure.
     pub classic: Option<ClassicSection>,
     /// The published P4DRA protocol; insecure.
@@ -46,8 +42,6 @@ pub struct GatewayConfig {
     pub p4: Option<P4Section>,
     /// Signed evidence about the data plane; disabled if omitted.
     pub evidence: Option<EvidenceSection>,
-    /// Requirements for the gateway's evidence; the gateway always gets rows if omitted.
-    pub trust: Option<TrustSection>,
     /// Logging.
     #[serde(default)]
     pub log: LogSection,
@@ -132,30 +126,21 @@ pub struct GatewaySection {
     pub threads: Option<usize>,
 }
 
-/// `[registry]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RegistrySection {
-    /// The file, or the database: `postgres://USER@HOST/DATABASE`.
-    pub path: Location,
-    /// The master key's file, of mode 0600.
-    pub master_key_file: Option<PathBuf>,
-    /// The environment variable that contains the master key, instead of a file.
-    pub master_key_env: Option<String>,
-}
-
-/// `[controller]`.
+/// `[controller]`: either `socket`, or the other fields.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerSection {
+    /// The socket of a controller on this machine.
+    pub socket: Option<PathBuf>,
     /// `HOST:PORT` of each controller, in the order of use.
+    #[serde(default)]
     pub addresses: Vec<String>,
     /// The CA of the controllers' certificates, PEM.
-    pub ca: PathBuf,
+    pub ca: Option<PathBuf>,
     /// This gateway's certificate, which names its `id`, PEM.
-    pub cert: PathBuf,
+    pub cert: Option<PathBuf>,
     /// The certificate's private key, PEM, of mode 0600.
-    pub key: PathBuf,
+    pub key: Option<PathBuf>,
     /// The name in the controllers' certificates, if it differs from the host.
     pub server_name: Option<String>,
 }
@@ -201,8 +186,6 @@ pub struct AttestSection {
     /// Duration of a period, seconds: devices measure themselves once in a period.
     #[serde(default = "default_period_s")]
     pub period_s: u32,
-    /// The key that signs attestation results; unsigned if omitted.
-    pub signing_key: Option<PathBuf>,
 }
 
 /// `[evidence]`.
@@ -246,24 +229,6 @@ pub enum PacketContent {
     Default,
     /// The format of the attesting BMv2, without authentication.
     Classic,
-}
-
-/// `[trust]`, of a gateway with a registry of its own; `[trust.N]` of gateway N in a controller's configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TrustSection {
-    /// The file with the reference values of the data plane.
-    pub reference: PathBuf,
-    /// The file with the public key of the reference values' signature; unsigned if omitted.
-    pub reference_key: Option<PathBuf>,
-    /// The file with the public key that verifies the gateway's evidence.
-    pub key: PathBuf,
-    /// Interval of evidence requests, seconds.
-    #[serde(default = "default_trust_every_s")]
-    pub every_s: u32,
-    /// Timeout of an evidence request, seconds.
-    #[serde(default = "default_trust_response_timeout_s")]
-    pub response_timeout_s: u32,
 }
 
 /// `[log]`.
@@ -383,12 +348,6 @@ fn default_feed_poll_ms() -> u64 {
 fn default_period_s() -> u32 {
     ATTEST_PERIOD_S_MAX
 }
-fn default_trust_every_s() -> u32 {
-    60
-}
-fn default_trust_response_timeout_s() -> u32 {
-    10
-}
 fn default_audit_per_s() -> u32 {
     100
 }
@@ -458,7 +417,6 @@ impl GatewayConfig {
     /// Makes the paths absolute, relative to the configuration file's directory.
     pub fn resolve_paths(&mut self, directory: &Path) {
         let evidence = self.evidence.as_mut().map(EvidenceSection::paths);
-        let trust = self.trust.as_mut().map(TrustSection::paths);
         let p4 = self.p4.as_mut().map(P4Section::paths);
         let paths = [
             Some(&mut self.gateway.pin_directory),
@@ -467,27 +425,19 @@ impl GatewayConfig {
                 .as_mut()
                 .map(|section| &mut section.provers_file),
             self.audit.as_mut().map(|audit| &mut audit.path),
-            self.attest
-                .as_mut()
-                .and_then(|attest| attest.signing_key.as_mut()),
         ];
-        let registry = self.registry.as_mut().map(|section| {
-            let RegistrySection {
-                path,
-                master_key_file,
-                ..
-            } = section;
-            [path.file_mut(), master_key_file.as_mut()]
-        });
-        let controller = self.controller.as_mut();
-        let controller = controller.map(|section| [&mut section.ca, &mut section.cert, &mut section.key]);
+        let controller = &mut self.controller;
+        let controller = [
+            controller.socket.as_mut(),
+            controller.ca.as_mut(),
+            controller.cert.as_mut(),
+            controller.key.as_mut(),
+        ];
         // An empty path stays empty, and is reported as an error.
         let nonempty = paths
             .into_iter()
-            .chain(registry.into_iter().flatten())
-            .chain(controller.into_iter().flatten().map(Some))
+            .chain(controller)
             .chain(evidence.into_iter().flatten())
-            .chain(trust.into_iter().flatten())
             .chain(p4.into_iter().flatten())
             .flatten()
             .filter(|path| !path.as_os_str().is_empty());
@@ -513,17 +463,6 @@ impl EvidenceSection {
             PacketContent::Default => ContentFormat::Default,
             PacketContent::Classic => ContentFormat::Classic,
         })
-    }
-}
-
-impl TrustSection {
-    /// The paths of this section.
-    pub fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
-        [
-            Some(&mut self.reference),
-            self.reference_key.as_mut(),
-            Some(&mut self.key),
-        ]
     }
 }
 
@@ -560,8 +499,6 @@ impl AttestSection {
 /// A resolved configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedConfig {
-    /// The lease policy for this gateway.
-    pub policy: Policy,
     /// The configuration of the data plane.
     pub config: dataplane::Config,
     /// The settings of the node.

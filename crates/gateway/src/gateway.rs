@@ -1,5 +1,6 @@
 //! Runs a node: threads, clocks, random numbers and the link to the controller.
 
+use linewarden_types::ControllerLink;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::{self, TryRecvError};
@@ -8,12 +9,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::{Counters, DataPlane, DataPlaneError, LiveSettings};
-use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::sources::DeviceSources;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::audit::{AuditEvent, AuditLog, AuditState, CloseReason, session_name};
-use crate::dispatcher::{ControllerLink, RequestDispatcher, RequestQueues, StatusSample};
+use crate::dispatcher::{DataPlaneInfo, RequestDispatcher, RequestQueues, StatusSample};
 use crate::evidence_source::EvidenceSource;
 use crate::node::{Node, ReconfigureError, Settings, SettingsError, Status};
 use crate::requests::{ControllerRequest, ControllerResponse};
@@ -67,8 +67,6 @@ pub struct ConfigChange {
     pub settings: Settings,
     /// The settings of the data plane.
     pub live: LiveSettings,
-    /// Number of rows that may be spent at once after a device's first authentication at this gateway.
-    pub mark_block: u32,
     /// The newly opened gateway audit log, and its maximum number of records of each kind a second; `None`: no log.
     pub audit: Option<(AuditLog, u32)>,
 }
@@ -185,30 +183,28 @@ impl Gateway {
     /// The settings are inconsistent, or the operating system provides no thread.
     pub fn start(
         data_plane: Box<dyn DataPlane>,
-        controller: impl Into<ControllerLink>,
-        gateway_id: GatewayId,
+        controller: Arc<dyn ControllerLink>,
         settings: Settings,
     ) -> Result<Self, GatewayError> {
-        Self::start_with_evidence(data_plane, controller, gateway_id, settings, None)
+        Self::start_with_evidence(data_plane, controller, settings, DataPlaneInfo::default(), None)
     }
 
-    /// Starts a node as [`Gateway::start`] does, with a source of signed evidence.
+    /// Starts a node as [`Gateway::start`] does, with properties for status reports and a source of signed evidence.
     ///
     /// # Errors
     /// As [`Gateway::start`].
     pub fn start_with_evidence(
         data_plane: Box<dyn DataPlane>,
-        controller: impl Into<ControllerLink>,
-        gateway_id: GatewayId,
+        controller: Arc<dyn ControllerLink>,
         settings: Settings,
+        info: DataPlaneInfo,
         source: Option<EvidenceSource>,
     ) -> Result<Self, GatewayError> {
-        let controller = controller.into();
         let node = Node::new(data_plane, settings)?;
         let (control_sender, inbox) = ControlSender::new()?;
         let shared = Arc::new(Shared::default());
         let (queues, link) = start_dispatcher(
-            RequestDispatcher::new(controller.clone(), gateway_id, source),
+            RequestDispatcher::new(controller, info, source),
             &control_sender,
             &shared,
         )?;
@@ -217,7 +213,6 @@ impl Gateway {
             inbox,
             wakeup: Arc::clone(&control_sender.wakeup),
             queues,
-            controller,
             audit: None,
             records_lost_before: 0,
             published: Arc::clone(&shared),
@@ -423,7 +418,6 @@ struct ControlLoop {
     inbox: mpsc::Receiver<ControlMessage>,
     wakeup: Arc<OwnedFd>,
     queues: RequestQueues,
-    controller: ControllerLink,
     audit: Option<AuditLog>,
     /// Number of records that earlier log files have lost.
     records_lost_before: u64,
@@ -506,10 +500,6 @@ impl ControlLoop {
     fn reconfigure(&mut self, change: ConfigChange) -> Result<Option<AuditLog>, ReconfigureError> {
         self.node
             .reconfigure(change.settings, &change.live, Clock::now())?;
-        // Remote controllers have their own lease policy.
-        if let ControllerLink::InProcess(controller) = &self.controller {
-            controller.set_mark_block(change.mark_block);
-        }
         Ok(self.replace_audit_log(change.audit))
     }
 

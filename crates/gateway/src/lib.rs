@@ -70,7 +70,7 @@ mod ticket_relay;
 mod time;
 
 pub use attester::{Attester, AttesterError, SignedEvidence};
-pub use dispatcher::{ControllerLink, DataPlaneInfo};
+pub use dispatcher::DataPlaneInfo;
 pub use evidence_source::EvidenceSource;
 #[cfg(feature = "full")]
 pub use evidence_source::SwitchAttester;
@@ -80,6 +80,6 @@ pub use node::{
     SettingsError, Status, TrustState, WRONG_TAGS,
 };
 pub use packet_stamper::PacketStamper;
-pub use requests::{ControllerRequest, ControllerResponse, LinkError};
+pub use requests::{ControllerRequest, ControllerResponse};
 pub use ticket_relay::{TicketCounts, TicketRelay, TicketRelayError, TicketSockets};
 pub use time::Clock;

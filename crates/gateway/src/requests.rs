@@ -1,15 +1,13 @@
 //! Requests of the node to its controller, and the responses.
 
-use linewarden_controller::attest::{Plan, PlanRequest, ProverIds, Provers, RoundAppraisal, RoundOutcome};
-use linewarden_controller::trust::TrustStatus;
-use linewarden_controller::{
-    AdmissionRequest, AdmissionResponse, Changes, Denial, LeaseChunk, Provision, RowRefusal, RowRequest,
-    SessionReportResult,
-};
 use linewarden_dataplane::{Measurement, SessionOpening};
 use linewarden_evidence::statement::Nonce;
 use linewarden_protocol::attest::PeriodStart;
-use linewarden_registry::{RegistryError, Revision, UnusedRows};
+use linewarden_types::{
+    AdmissionRequest, AdmissionResponse, Changes, LeaseChunk, LinkError, Plan, PlanRequest, ProverIds,
+    Provers, Provision, Revision, RoundAppraisal, RoundOutcome, RowRefusal, RowRequest, SessionReportResult,
+    TrustStatus, UnusedRows,
+};
 
 /// A request to the controller. At most one of each kind is in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,53 +57,6 @@ pub enum ControllerRequest {
         /// Only provers that have changed since this revision.
         since: u64,
     },
-}
-
-/// The reason why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LinkError {
-    /// A failure, described by the text; the request can be retried.
-    Failed(String),
-    /// The gateway's evidence is missing or was not affirmed.
-    Untrusted(String),
-    /// No evidence could be created, for the reason in the text. The controller requests evidence again.
-    NoEvidence(String),
-    /// Another process has registered as this gateway, or the gateway was revoked. This process must send no replies.
-    Replaced(String),
-    /// The registry was restored to an earlier state after this process registered. The leases are void, and the
-    /// process registers again.
-    RegistryRestored(String),
-}
-
-impl LinkError {
-    /// Creates the error of a failed request. `party` could not complete the request: `controller` or `registry`.
-    pub(crate) fn failed(party: &str, error: String) -> Self {
-        match error.starts_with(party) {
-            true => Self::Failed(error),
-            false => Self::Failed(format!("{party}: {error}")),
-        }
-    }
-}
-
-impl From<Denial> for LinkError {
-    fn from(denial: Denial) -> Self {
-        match denial {
-            Denial::Registry(error) => error.into(),
-            Denial::Untrusted { .. } => Self::Untrusted(denial.to_string()),
-        }
-    }
-}
-
-impl From<RegistryError> for LinkError {
-    fn from(error: RegistryError) -> Self {
-        match error {
-            RegistryError::StaleFencingToken { .. } | RegistryError::GatewayRevoked { .. } => {
-                Self::Replaced(error.to_string())
-            }
-            RegistryError::RegistryRestored { .. } => Self::RegistryRestored(error.to_string()),
-            other => Self::failed("registry", other.to_string()),
-        }
-    }
 }
 
 /// The response to a [`ControllerRequest`].

@@ -17,9 +17,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use linewarden_controller::RelayContext;
 use linewarden_dataplane::{KeyedSession, SessionView};
 use linewarden_protocol::ids::{DeviceId, GatewayId, SessionId};
 use linewarden_protocol::ticket::{Direction, MESSAGE_BYTES_MAX, SealedTicket, TicketHeader};
@@ -29,10 +28,10 @@ use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 
 use self::rate_limiter::{RateLimiter, TicketDecision, TicketId};
-use crate::dispatcher::ControllerLink;
 use crate::gateway::{DataPlaneHandle, GatewayError};
 use crate::tasks;
 use crate::time::Clock;
+use linewarden_types::ControllerLink;
 
 /// Maximum number of datagrams that are received from one socket before the next socket; their sessions are read with
 /// one request.
@@ -122,7 +121,7 @@ impl TicketRelay {
     pub fn open(
         TicketSockets(sockets): TicketSockets,
         data_plane: DataPlaneHandle,
-        controller: impl Into<ControllerLink>,
+        controller: Arc<dyn ControllerLink>,
         gateway: GatewayId,
     ) -> Result<Self, TicketRelayError> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
@@ -138,7 +137,7 @@ impl TicketRelay {
             sockets,
             stop: Arc::clone(&stop),
             data_plane,
-            controller: controller.into(),
+            controller,
             gateway,
             rate_limiter: RateLimiter::default(),
             counts: TicketCounts::default(),
@@ -196,7 +195,7 @@ struct RelayWorker {
     sockets: Vec<UdpSocket>,
     stop: Arc<OwnedFd>,
     data_plane: DataPlaneHandle,
-    controller: ControllerLink,
+    controller: Arc<dyn ControllerLink>,
     gateway: GatewayId,
     rate_limiter: RateLimiter,
     counts: TicketCounts,
@@ -395,39 +394,12 @@ impl RelayWorker {
         runtime: &tokio::runtime::Runtime,
     ) -> Option<Vec<u8>> {
         let message = &ticket.message;
-        let mut nonce = [0u8; 24];
-        if let Err(error) = getrandom::fill(&mut nonce) {
-            tracing::error!(
-                %error,
-                action = "check the random number generator of the kernel (getrandom)",
-                "reading random bytes failed; ticket dropped; the device retries the ticket"
-            );
-            self.counts.failed += 1;
-            return None;
-        }
         let data_plane = self.data_plane.clone();
         let locate = move |device| {
             let active = data_plane.with_data_plane(move |data_plane| data_plane.session(device));
             active.ok().flatten().map(|active| active.addr)
         };
-        let context = RelayContext {
-            aead_nonce: nonce,
-            now_s: now_s(),
-            locate: &locate,
-        };
-        let response = runtime.block_on(async {
-            match &self.controller {
-                ControllerLink::InProcess(controller) => {
-                    let response = controller.handle_ticket(self.gateway, message, &context).await;
-                    response.map_err(|error| error.to_string())
-                }
-                #[cfg(feature = "full")]
-                ControllerLink::Remote(client, _) => {
-                    let response = client.relay_ticket(message, &locate).await;
-                    response.map_err(|error| error.to_string())
-                }
-            }
-        });
+        let response = runtime.block_on(self.controller.relay_ticket(message, &locate));
         match response {
             Ok(Some(response)) => {
                 self.rate_limiter
@@ -445,11 +417,6 @@ impl RelayWorker {
             }
         }
     }
-}
-
-fn now_s() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    since_1970.map_or(0, |time| time.as_secs())
 }
 
 fn matches_session(header: &TicketHeader, active: &SessionView, from: SocketAddr, now_s: u64) -> bool {

@@ -1,18 +1,5 @@
 //! The two clocks of a gateway (LAP/1 1.4.1).
 
-use linewarden_registry::BootId;
-
-/// Returns the boot id, which identifies the start of the boot-time clock; `None` if the kernel does not provide it,
-/// as in a container without that part of /proc.
-pub(crate) fn boot_id() -> Option<BootId> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    let number = u128::from_str_radix(&digits, 16)
-        .ok()
-        .filter(|_| digits.len() == 32)?;
-    Some(BootId(number.to_be_bytes()))
-}
-
 /// The time on both clocks, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clock {
@@ -61,12 +48,6 @@ fn nanoseconds(clock: rustix::time::ClockId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_boot_id_is_constant_and_not_zero() {
-        assert_ne!(boot_id().unwrap(), BootId([0; 16]));
-        assert_eq!(boot_id(), boot_id());
-    }
 
     #[test]
     fn both_clocks_advance_and_boot_time_is_not_behind() {

@@ -30,9 +30,9 @@ use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{self, Message};
 use linewarden_registry::{
-    AttestationState, Credentials, GroupName, GroupPolicy, NewGroup, NewProver, Protection, ProverLocation,
-    ReleaseMode, RollOut,
+    AttestationState, Credentials, NewGroup, NewProver, Protection, ProverLocation, RollOut,
 };
+use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
 
 use zerocopy::IntoBytes as _;
 

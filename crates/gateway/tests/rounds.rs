@@ -12,19 +12,19 @@ mod site;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use linewarden_controller::attest::{
-    GroupPlan, Plan, ProofOutcome, ProverProvision, Provers, QuarantinedDevice, RoundAppraisal, RoundOutcome,
-};
-use linewarden_controller::{Changes, LeaseChunk, Provision, SessionReportResult};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_gateway::audit::AuditEvent;
-use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, LinkError, Node, Settings};
+use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Node, Settings};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodKey, PeriodStart, Round};
 use linewarden_protocol::gateway::Configuration::Current;
 use linewarden_protocol::gateway::{ProverKeys, Row};
 use linewarden_protocol::ids::{DeviceId, Mode, Period, RoundNumber, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
-use linewarden_registry::{Change, EnrollmentTime, GroupName, GroupPolicy, Revision};
+use linewarden_types::{
+    Change, Changes, EnrollmentTime, GroupName, GroupPlan, GroupPolicy, LeaseChunk, LinkError, Plan,
+    ProofOutcome, ProverProvision, Provers, Provision, QuarantinedDevice, Revision, RoundAppraisal,
+    RoundOutcome, SessionReportResult,
+};
 
 use zerocopy::IntoBytes as _;
 

@@ -102,9 +102,9 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  linewarden device enroll simulated --count 100 --out devices --config gateway.toml
-  linewarden device list --config gateway.toml
-  linewarden device revoke d1 --config gateway.toml"
+  linewarden device enroll simulated --count 100 --out devices --config controller.toml
+  linewarden device list --config controller.toml
+  linewarden device revoke d1 --config controller.toml"
     )]
     Device(device::DeviceCommand),
     /// Manage device attestation: groups, enrollment, rounds and results
@@ -113,11 +113,12 @@ Examples:
         after_help = "\
 Examples:
   linewarden attest measure --config agent.toml --out pumps.conf         # on a reference device
-  linewarden attest group set pumps --reference pumps.conf --config gateway.toml
-  linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key --config gateway.toml
-  linewarden attest round --config gateway.toml
-  linewarden attest status --fail --config gateway.toml
-  linewarden attest explain d1 --config gateway.toml"
+  linewarden attest group set pumps --reference pumps.conf --config controller.toml
+  linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key \\
+    --config controller.toml
+  linewarden attest round --config controller.toml
+  linewarden attest status --fail --config controller.toml
+  linewarden attest explain d1 --config controller.toml"
     )]
     Attest(attest::AttestCommand),
     /// Manage signed evidence of a gateway's data plane

@@ -142,11 +142,7 @@ impl HasRole for AgentConfig {
 pub fn role_of(text: &str) -> Option<Role> {
     let (root, _) = DeTable::parse_recoverable(text);
     let has = |name: &str| root.get_ref().iter().any(|(key, _)| key.get_ref() == name);
-    match (
-        has("device"),
-        has("service"),
-        has("registry") || has("controller"),
-    ) {
+    match (has("device"), has("service"), has("controller")) {
         (true, ..) => Some(Role::Agent),
         (false, true, _) => Some(Role::Controller),
         (false, false, true) => Some(Role::Gateway),

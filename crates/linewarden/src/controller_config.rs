@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use linewarden_controller::trust::TrustPolicy;
-use linewarden_gateway::config::{RegistrySection, TrustSection};
 use linewarden_protocol::ids::GatewayId;
+use linewarden_registry::Location;
 use linewarden_service::validity_s;
 use linewarden_tls::{ServerTls, first_certificate};
 use serde::Deserialize;
@@ -17,14 +17,20 @@ use crate::cmd::now_s;
 use crate::config_file::{ConfigFile, HasRole, Problem, Role};
 use crate::{nats_config, registry, secret_file, telemetry_config, tls, trust_config};
 
+/// Maximum interval of evidence requests, s.
+const TRUST_EVERY_S_MAX: u32 = 86_400;
+/// Maximum timeout of an evidence request, s: the longest time that a gateway keeps its rows without evidence.
+const TRUST_RESPONSE_TIMEOUT_S_MAX: u32 = 600;
+
 /// The content of a controller's configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerConfig {
     /// `[service]`: name and addresses.
     pub service: ServiceSection,
-    /// `[tls]`: the controller's certificate, and the CA of gateways and users.
-    pub tls: TlsSection,
+    /// `[tls]`: the controller's certificate, and the CA of gateways and users. Without it, the controller serves only
+    /// gateways on this machine, at `socket`.
+    pub tls: Option<TlsSection>,
     /// `[registry]`: the registry and its master key.
     pub registry: RegistrySection,
     /// `[rows]`: how rows are leased to gateways.
@@ -51,9 +57,11 @@ pub struct ControllerConfig {
 pub struct ServiceSection {
     /// Display name; default: the host name.
     pub name: Option<String>,
-    /// Address and port of API, dashboard and gateway connections.
+    /// Address and port of API, dashboard and gateway connections; used with `[tls]`.
     #[serde(default = "default_listen")]
     pub listen: SocketAddr,
+    /// Socket for gateways on this machine.
+    pub socket: Option<PathBuf>,
     /// Address and port of metrics and health checks, without TLS.
     pub metrics: Option<SocketAddr>,
 }
@@ -68,6 +76,18 @@ pub struct TlsSection {
     pub key: PathBuf,
     /// The CA of the certificates of gateways and users, PEM.
     pub ca: PathBuf,
+}
+
+/// `[registry]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegistrySection {
+    /// The file, or the database: `postgres://USER@HOST/DATABASE`.
+    pub path: Location,
+    /// The master key's file, of mode 0600.
+    pub master_key_file: Option<PathBuf>,
+    /// The environment variable that contains the master key, instead of a file.
+    pub master_key_env: Option<String>,
 }
 
 /// `[rows]`.
@@ -96,6 +116,24 @@ impl Default for RowsSection {
 pub struct AttestSection {
     /// File of the key that signs attestation results.
     pub signing_key: Option<PathBuf>,
+}
+
+/// `[trust.N]` of gateway N.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrustSection {
+    /// The file with the reference values of the data plane.
+    pub reference: PathBuf,
+    /// The file with the public key of the reference values' signature; unsigned if omitted.
+    pub reference_key: Option<PathBuf>,
+    /// The file with the public key that verifies the gateway's evidence.
+    pub key: PathBuf,
+    /// Interval of evidence requests, seconds.
+    #[serde(default = "default_trust_every_s")]
+    pub every_s: u32,
+    /// Timeout of an evidence request, seconds.
+    #[serde(default = "default_trust_response_timeout_s")]
+    pub response_timeout_s: u32,
 }
 
 /// Gateway ID as a table name: N of `[trust.N]`.
@@ -166,6 +204,13 @@ pub struct LogSection {
     pub level: Option<String>,
 }
 
+fn default_trust_every_s() -> u32 {
+    60
+}
+fn default_trust_response_timeout_s() -> u32 {
+    10
+}
+
 fn default_listen() -> SocketAddr {
     SocketAddr::from(([0; 8], 20_560))
 }
@@ -182,6 +227,46 @@ fn default_sample() -> f64 {
     1.0
 }
 
+impl TrustSection {
+    /// The paths of this section.
+    pub fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
+        [
+            Some(&mut self.reference),
+            self.reference_key.as_mut(),
+            Some(&mut self.key),
+        ]
+    }
+
+    /// The problems of the section's fields, in a gateway's or a controller's configuration.
+    #[must_use]
+    pub fn problems(&self) -> Vec<(&'static str, String)> {
+        let paths = [
+            ("reference", Some(&self.reference)),
+            ("reference_key", self.reference_key.as_ref()),
+            ("key", Some(&self.key)),
+        ];
+        let empty = paths
+            .into_iter()
+            .filter(|(_, path)| path.is_some_and(|path| path.as_os_str().is_empty()));
+        let mut problems: Vec<_> = empty
+            .map(|(field, _)| (field, "\"\": set a path".to_owned()))
+            .collect();
+        for (field, value, max) in [
+            ("every_s", self.every_s, TRUST_EVERY_S_MAX),
+            (
+                "response_timeout_s",
+                self.response_timeout_s,
+                TRUST_RESPONSE_TIMEOUT_S_MAX,
+            ),
+        ] {
+            if !(1..=max).contains(&value) {
+                problems.push((field, format!("must be 1 to {max}; found {value}")));
+            }
+        }
+        problems
+    }
+}
+
 impl HasRole for ControllerConfig {
     const ROLE: Role = Role::Controller;
 }
@@ -190,9 +275,7 @@ impl ControllerConfig {
     /// Makes relative paths absolute, based on the directory of the configuration file.
     pub fn resolve_paths(&mut self, directory: &Path) {
         let paths = [
-            Some(&mut self.tls.cert),
-            Some(&mut self.tls.key),
-            Some(&mut self.tls.ca),
+            self.service.socket.as_mut(),
             self.registry.path.file_mut(),
             self.registry.master_key_file.as_mut(),
             self.attest.signing_key.as_mut(),
@@ -200,6 +283,10 @@ impl ControllerConfig {
                 .as_mut()
                 .and_then(|telemetry| telemetry.ca.as_mut()),
         ];
+        let tls = self
+            .tls
+            .as_mut()
+            .map(|tls| [&mut tls.cert, &mut tls.key, &mut tls.ca]);
         let nats = self.nats.as_mut().map(|nats| {
             [
                 &mut nats.ca,
@@ -212,6 +299,7 @@ impl ControllerConfig {
         let trust = self.trust.values_mut().flat_map(TrustSection::paths);
         let all_paths = paths
             .into_iter()
+            .chain(tls.into_iter().flatten().map(Some))
             .chain(nats)
             .chain(trust)
             .flatten()
@@ -267,14 +355,23 @@ impl ControllerConfig {
     /// Mistakes that parsing does not find, each with the path of its field.
     fn field_errors(&self) -> Vec<([&'static str; 2], String)> {
         let mut errors = Vec::new();
+        let tls = self.tls.as_ref();
         for (table, field, path) in [
-            ("tls", "cert", &self.tls.cert),
-            ("tls", "key", &self.tls.key),
-            ("tls", "ca", &self.tls.ca),
+            ("tls", "cert", tls.map(|tls| &tls.cert)),
+            ("tls", "key", tls.map(|tls| &tls.key)),
+            ("tls", "ca", tls.map(|tls| &tls.ca)),
+            ("service", "socket", self.service.socket.as_ref()),
         ] {
-            if path.as_os_str().is_empty() {
+            if path.is_some_and(|path| path.as_os_str().is_empty()) {
                 errors.push(([table, field], "is empty: set the path of a file".to_owned()));
             }
+        }
+        if self.tls.is_none() && self.service.socket.is_none() {
+            errors.push((
+                ["service", "socket"],
+                "is missing: set a socket for gateways on this machine, or add [tls] for gateways and users on the network"
+                    .to_owned(),
+            ));
         }
         let registry = &self.registry;
         match (&registry.master_key_file, &registry.master_key_env) {
@@ -299,11 +396,9 @@ impl ControllerConfig {
                 ));
             }
         }
-        if self
-            .service
-            .metrics
-            .is_some_and(|metrics| metrics.port() != 0 && metrics == self.service.listen)
-        {
+        if self.service.metrics.is_some_and(|metrics| {
+            metrics.port() != 0 && self.tls.is_some() && metrics == self.service.listen
+        }) {
             errors.push((
                 ["service", "metrics"],
                 "equals `listen`, the address of the API: use another port for metrics".to_owned(),
@@ -337,7 +432,7 @@ pub fn read_trust_policies(
     let (mut policies, mut problems) = (Vec::new(), Vec::new());
     for (number, section) in &file.value.trust {
         let gateway = GatewayId(number.0);
-        match trust_config::policy(section, gateway, None) {
+        match trust_config::policy(section, gateway) {
             Ok(policy) => policies.push((gateway, policy)),
             Err((field, failure)) => problems.push(
                 file.problem(&trust_field(*number)(field), &failure.to_string())
@@ -351,6 +446,34 @@ pub fn read_trust_policies(
     }
 }
 
+/// Checks certificate, key and CA.
+fn check_tls(file: &ConfigFile<ControllerConfig>, section: &TlsSection) -> Vec<Problem> {
+    let field_problem = |field: &str, failure: &Failure| {
+        file.problem(&["tls", field], &failure.to_string())
+            .with_code(failure.code())
+    };
+    let ca = match tls::read_certificates(&section.ca) {
+        Ok(ca) => ca,
+        Err(failure) => return vec![field_problem("ca", &failure)],
+    };
+    match tls::read_identity(&section.cert, &section.key) {
+        Err(failure) => {
+            // The message begins with the path of the file.
+            let is_key_error = failure
+                .to_string()
+                .starts_with(&section.key.display().to_string());
+            let field = if is_key_error { "key" } else { "cert" };
+            vec![field_problem(field, &failure)]
+        }
+        Ok(identity) => {
+            let ca_problem = ServerTls::new(identity, Some(&ca)).err();
+            let ca_problem =
+                ca_problem.map(|error| field_problem("ca", &tls::file_failure(&section.ca, &error)));
+            certificate_problem(file).into_iter().chain(ca_problem).collect()
+        }
+    }
+}
+
 /// Checks whether this machine meets the prerequisites; changes nothing.
 pub async fn check_machine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> {
     let config = &file.value;
@@ -359,27 +482,8 @@ pub async fn check_machine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> 
             .with_code(failure.code())
     };
     let mut problems = Vec::new();
-    match tls::read_certificates(&config.tls.ca) {
-        Err(failure) => problems.push(field_problem(["tls", "ca"], &failure)),
-        Ok(ca) => match tls::read_identity(&config.tls.cert, &config.tls.key) {
-            Err(failure) => {
-                // The message begins with the path of the file.
-                let is_key_error = failure
-                    .to_string()
-                    .starts_with(&config.tls.key.display().to_string());
-                let field = if is_key_error { "key" } else { "cert" };
-                problems.push(field_problem(["tls", field], &failure));
-            }
-            Ok(identity) => {
-                problems.extend(certificate_problem(file));
-                if let Err(error) = ServerTls::new(identity, Some(&ca)) {
-                    problems.push(field_problem(
-                        ["tls", "ca"],
-                        &tls::file_failure(&config.tls.ca, &error),
-                    ));
-                }
-            }
-        },
+    if let Some(section) = &config.tls {
+        problems.extend(check_tls(file, section));
     }
     if let Some(path) = &config.attest.signing_key
         && let Err(failure) = secret_file::signer(path)
@@ -399,7 +503,7 @@ pub async fn check_machine(file: &ConfigFile<ControllerConfig>) -> Vec<Problem> 
 /// Returns a problem if the controller's certificate has expired or is not valid yet. Other defects of the certificate are not
 /// detected here.
 pub fn certificate_problem(file: &ConfigFile<ControllerConfig>) -> Option<Problem> {
-    let path = &file.value.tls.cert;
+    let path = &file.value.tls.as_ref()?.cert;
     let first = first_certificate(&tls::read_certificates(path).ok()?).ok()?;
     let (from_s, until_s) = validity_s(&first)?;
     let now_s = i64::try_from(now_s().ok()?).ok()?;

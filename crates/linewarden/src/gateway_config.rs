@@ -9,20 +9,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use linewarden_controller::attest::Signer;
-use linewarden_controller::trust::TrustPolicy;
 use linewarden_dataplane::capability::{self, Capability};
 use linewarden_dataplane::{ethtool, xdp};
 use linewarden_evidence::inband::MasterKey as PacketKey;
 use linewarden_evidence::keys::Signer as EvidenceSigner;
-use linewarden_evidence::statement::DataPlaneKind;
 use linewarden_files::check_regular;
 use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, ResolvedConfig};
-use linewarden_link::{Client, ClientOptions};
+use linewarden_link::{Client, ClientOptions, Controllers};
 use linewarden_protocol::ids::GatewayId;
 
 use crate::config_file::{ConfigFile, Problem, read_text, refuse_other_role};
-use crate::{evidence_key, registry, secret_file, tls, trust_config};
+use crate::{evidence_key, secret_file, tls};
 
 /// Oldest kernel that supports the eBPF program: major and minor version.
 const KERNEL_MIN: (u32, u32) = (6, 1);
@@ -109,7 +106,7 @@ pub fn interfaces_without_subnet(file: &ConfigFile<GatewayConfig>) -> Vec<Proble
 }
 
 /// Checks whether this machine meets the prerequisites; changes nothing. Warnings have exit code 0.
-pub async fn check_machine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+pub fn check_machine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let mut problems = Vec::new();
     match file.value.resolve([0; 2], 0) {
         Ok(resolved) => {
@@ -124,10 +121,7 @@ pub async fn check_machine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     problems.extend(check_kernel(file));
     problems.extend(check_pin_directory(file));
     problems.extend(check_audit(file));
-    problems.extend(read_result_signer(file).err());
     problems.extend(check_evidence(file));
-    problems.extend(read_trust_policy(file).err());
-    problems.extend(check_registry(file).await);
     problems.extend(controller_client(file).err());
     problems
 }
@@ -362,41 +356,13 @@ fn check_audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     vec![file.problem(&["audit", "path"], &problem)]
 }
 
-/// Reads the key that signs attestation results, if the configuration names one.
-///
-/// # Errors
-/// The key cannot be read, is not a key, or other users can read it.
-pub fn read_result_signer(file: &ConfigFile<GatewayConfig>) -> Result<Option<Signer>, Problem> {
-    let attest = file.value.attest.as_ref();
-    let Some(path) = attest.and_then(|attest| attest.signing_key.as_ref()) else {
-        return Ok(None);
-    };
-    match secret_file::signer(path) {
-        Ok(signer) => Ok(Some(signer)),
-        Err(failure) => Err(file
-            .problem(&["attest", "signing_key"], &failure.to_string())
-            .with_code(failure.code())),
-    }
-}
-
-/// Checks the prerequisites for signed evidence, and whether `[trust]` expects this gateway's key.
+/// Checks the prerequisites for signed evidence.
 fn check_evidence(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     let Some(section) = &file.value.evidence else {
         return Vec::new();
     };
     let mut problems = Vec::new();
-    match read_evidence_signer(file) {
-        Err(problem) => problems.push(problem),
-        Ok(None) => {}
-        Ok(Some(signer)) => {
-            if let Ok(Some(policy)) = read_trust_policy(file)
-                && policy.key != signer.public_key()
-            {
-                let problem = "is not the public key of [evidence] key, so the controller would not trust this gateway; write the public key of [evidence] key to this file (`linewarden evidence key --show FILE`)";
-                problems.push(file.problem(&["trust", "key"], problem));
-            }
-        }
-    }
+    problems.extend(read_evidence_signer(file).err());
     problems.extend(read_packet_key(file).err());
     let paths = [
         ("boot_count", Some(&section.boot_count)),
@@ -453,35 +419,35 @@ pub fn read_packet_key(file: &ConfigFile<GatewayConfig>) -> Result<PacketKey, Pr
     })
 }
 
-/// Reads the trust policy that this gateway must satisfy to receive rows; `None` without the section `[trust]`.
+/// The client of the gateway's controllers.
 ///
 /// # Errors
-/// Reference values or a key cannot be read, or reference values are of another data plane.
-pub fn read_trust_policy(file: &ConfigFile<GatewayConfig>) -> Result<Option<TrustPolicy>, Problem> {
-    let Some(section) = &file.value.trust else {
-        return Ok(None);
-    };
-    let kind = match file.value.gateway.dataplane {
-        Backend::P4 => DataPlaneKind::P4,
-        Backend::Xdp | Backend::Host => DataPlaneKind::Xdp,
-    };
-    let gateway = GatewayId(file.value.gateway.id);
-    let policy = trust_config::policy(section, gateway, Some(kind)).map_err(|(field, failure)| {
-        file.problem(&["trust", field], &failure.to_string())
-            .with_code(failure.code())
-    })?;
-    Ok(Some(policy))
+/// A certificate or key cannot be read, or the certificate is not of this gateway.
+pub fn controller_client(file: &ConfigFile<GatewayConfig>) -> Result<Client, Problem> {
+    Ok(Client::new(ClientOptions {
+        controllers: controllers(file)?,
+        connect_timeout: Duration::from_secs(2),
+        response_timeout: Duration::from_secs(5),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }))
 }
 
-/// The client of the remote controllers, if any are configured.
-pub fn controller_client(file: &ConfigFile<GatewayConfig>) -> Result<Option<Client>, Problem> {
-    let Some(section) = &file.value.controller else {
-        return Ok(None);
+fn controllers(file: &ConfigFile<GatewayConfig>) -> Result<Controllers, Problem> {
+    let section = &file.value.controller;
+    if let Some(path) = &section.socket {
+        return Ok(Controllers::Socket {
+            path: path.clone(),
+            gateway: GatewayId(file.value.gateway.id),
+        });
+    }
+    let (Some(ca), Some(cert), Some(key)) = (&section.ca, &section.cert, &section.key) else {
+        // The check of the configuration excludes this case.
+        return Err(file.problem(&["controller"], "has neither socket nor ca, cert and key"));
     };
     let identities = tls::TlsFiles {
-        ca: section.ca.clone(),
-        cert: section.cert.clone(),
-        key: section.key.clone(),
+        ca: ca.clone(),
+        cert: cert.clone(),
+        key: key.clone(),
         domain: section.server_name.clone(),
     };
     let problem = |failure: Failure| {
@@ -489,7 +455,7 @@ pub fn controller_client(file: &ConfigFile<GatewayConfig>) -> Result<Option<Clie
             .with_code(failure.code())
     };
     identities.read().map_err(problem)?;
-    let certificate_id = tls::gateway_in_certificate(&section.cert).map_err(problem)?;
+    let certificate_id = tls::gateway_in_certificate(cert).map_err(problem)?;
     if certificate_id != Some(file.value.gateway.id) {
         let text = match certificate_id {
             Some(other_id) => format!(
@@ -498,29 +464,10 @@ pub fn controller_client(file: &ConfigFile<GatewayConfig>) -> Result<Option<Clie
             ),
             None => "not a gateway certificate (no urn:linewarden:gateway:N): create one with `linewarden certificate gateway`".to_owned(),
         };
-        return Err(file.problem(
-            &["controller", "cert"],
-            &format!("{}: {text}", section.cert.display()),
-        ));
+        return Err(file.problem(&["controller", "cert"], &format!("{}: {text}", cert.display())));
     }
-    Ok(Some(Client::new(ClientOptions {
-        controllers: section.addresses.clone(),
+    Ok(Controllers::Remote {
+        addresses: section.addresses.clone(),
         identities: Arc::new(identities),
-        connect_timeout: Duration::from_secs(2),
-        response_timeout: Duration::from_secs(5),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    })))
-}
-
-async fn check_registry(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
-    let Some(section) = &file.value.registry else {
-        return Vec::new();
-    };
-    match registry::check(section).await {
-        Ok(()) => Vec::new(),
-        Err((field, failure)) => {
-            let problem = file.problem(&["registry", field], &failure.to_string());
-            vec![problem.with_code(failure.code())]
-        }
-    }
+    })
 }

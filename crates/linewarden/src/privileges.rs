@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     fn retained(text: &str) -> Vec<Capability> {
-        let config = format!("{text}\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n");
+        let config = format!("{text}\n[controller]\nsocket = \"s\"\n");
         let RetainedCapabilities(mut retained) =
             RetainedCapabilities::for_config(&toml::from_str(&config).unwrap());
         retained.retain(|capability| *capability != Capability::DacOverride);

@@ -2,14 +2,12 @@
 
 use indicatif::ProgressBar;
 use linewarden_cli::failure::Failure;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use linewarden_gateway::config::{GatewayConfig, RegistrySection};
 use linewarden_registry::{Location, MasterKey, Progress, Registry};
 
-use crate::config_file::{ConfigFile, Role, read_text, role_of};
-use crate::controller_config;
+use crate::controller_config::{self, RegistrySection};
 
 /// Environment variable that holds the master key if no key file is named.
 pub const KEY_VARIABLE: &str = "LINEWARDEN_MASTER_KEY";
@@ -17,7 +15,7 @@ pub const KEY_VARIABLE: &str = "LINEWARDEN_MASTER_KEY";
 /// Options that locate a registry and its key.
 #[derive(Args, Debug)]
 pub struct LocationArgs {
-    /// Configuration file of a gateway or controller, whose `registry` section names the registry and its key (path)
+    /// Configuration file of the controller, whose section [registry] names the registry and its key (path)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["registry", "key_file", "server"])]
     pub config: Option<PathBuf>,
     /// Registry (file, or postgres://USER@HOST/DATABASE)
@@ -70,10 +68,10 @@ impl LocationArgs {
     /// Opens the registry.
     pub async fn open(&self) -> Result<Registry, Failure> {
         if let Some(path) = &self.config {
-            return open(&registry_section(path)?).await;
+            return open(&controller_config::read(path)?.value.registry).await;
         }
         let location = self.registry.as_deref().ok_or_else(|| {
-            Failure::input("no registry selected: use --config FILE with a configuration that has [registry], or --registry and --key-file")
+            Failure::input("no registry selected: use --config FILE with the configuration of the controller, or --registry and --key-file")
         })?;
         let location = parse_location(location)?;
         let key = match &self.key_file {
@@ -82,22 +80,6 @@ impl LocationArgs {
         };
         Ok(Registry::open(location, &key).await?)
     }
-}
-
-/// The registry section of a gateway's or controller's configuration; its paths are absolute.
-fn registry_section(path: &Path) -> Result<RegistrySection, Failure> {
-    if role_of(&read_text(path)?) == Some(Role::Controller) {
-        return Ok(controller_config::read(path)?.value.registry);
-    }
-    let mut file = ConfigFile::<GatewayConfig>::read(path)?;
-    let directory = file.directory();
-    file.value.resolve_paths(&directory);
-    file.value.registry.ok_or_else(|| {
-        Failure::input(format!(
-            "{}: has no [registry], because the gateway uses a [controller]; run the command on the controller with `--config controller.toml`",
-            path.display()
-        ))
-    })
 }
 
 /// Parses the location of a registry. The location is not parsed by clap, because clap repeats invalid values in its messages,

@@ -1,4 +1,4 @@
-//! The trust policy of a gateway, built from the configuration of the gateway or of a controller.
+//! The trust policy of a gateway, built from the configuration of a controller.
 
 use linewarden_cli::failure::Failure;
 use std::collections::BTreeSet;
@@ -9,20 +9,16 @@ use linewarden_evidence::SwitchId;
 use linewarden_evidence::appraisal::Reference;
 use linewarden_evidence::encoding::Object;
 use linewarden_evidence::statement::DataPlaneKind;
-use linewarden_gateway::config::TrustSection;
 use linewarden_protocol::ids::GatewayId;
 
+use crate::controller_config::TrustSection;
 use crate::{cmd, evidence_key};
 
-/// Builds the trust policy. `kind` is the kind of the data plane; `None`: the kind in the reference values.
+/// Builds the trust policy.
 ///
 /// # Errors
 /// The field and the reason: reference values or a key cannot be read, or the reference values are of another data plane.
-pub fn policy(
-    section: &TrustSection,
-    gateway: GatewayId,
-    kind: Option<DataPlaneKind>,
-) -> Result<TrustPolicy, (&'static str, Failure)> {
+pub fn policy(section: &TrustSection, gateway: GatewayId) -> Result<TrustPolicy, (&'static str, Failure)> {
     let in_field = |field: &'static str| move |failure: Failure| (field, failure);
     let key = evidence_key::read_public_key(&section.key).map_err(in_field("key"))?;
     let reference_key = section.reference_key.as_deref();
@@ -32,7 +28,7 @@ pub fn policy(
         .map_err(in_field("reference_key"))?;
     let mut reference = cmd::appraise::read_reference(&section.reference, reference_key.as_ref())
         .map_err(in_field("reference"))?;
-    let switch = expected_switch(&reference, gateway, kind.unwrap_or(reference.kind));
+    let switch = expected_switch(&reference, gateway);
     reference.switch = Some(switch.map_err(|error| ("reference", Failure::input(error)))?);
     let nanoseconds = |seconds: u32| u64::from(seconds).saturating_mul(1_000_000_000);
     Ok(TrustPolicy {
@@ -47,12 +43,8 @@ pub fn policy(
 ///
 /// # Errors
 /// The reference values are of another data plane.
-fn expected_switch(
-    reference: &Reference,
-    gateway: GatewayId,
-    kind: DataPlaneKind,
-) -> Result<SwitchId, String> {
-    let id = match kind {
+fn expected_switch(reference: &Reference, gateway: GatewayId) -> Result<SwitchId, String> {
+    let id = match reference.kind {
         // A P4 switch has its own ID, which only the reference values contain.
         DataPlaneKind::P4 => reference.switch,
         // The statement of a gateway must not be accepted for another gateway, even if the two gateways share a key.
@@ -60,16 +52,14 @@ fn expected_switch(
     };
     let text = |switch: Option<SwitchId>| switch.map_or("any".to_owned(), |switch| switch.to_string());
     let is_other_switch = reference.switch.is_some_and(|switch| Some(switch) != id);
-    if is_other_switch || reference.kind != kind {
+    if is_other_switch {
         return Err(format!(
-            "reference values are of data plane {}, kind {}; this gateway's is {}, kind {}",
+            "reference values are of data plane {}; this gateway's is {}",
             text(reference.switch),
-            reference.kind.name(),
             text(id),
-            kind.name()
         ));
     }
-    if kind == DataPlaneKind::P4
+    if reference.kind == DataPlaneKind::P4
         && let Some(object) = fixed_volatile_object(reference)
     {
         return Err(format!(

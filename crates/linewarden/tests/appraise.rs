@@ -17,7 +17,7 @@ use linewarden_evidence::keys::Ed25519Signer;
 use linewarden_evidence::state::{MeasuredState, bpf_digest, program_digest};
 use linewarden_evidence::statement::{DataPlaneKind, Inventory, Nonce, Statement};
 use linewarden_evidence::{BootCount, SwitchId};
-use support::linewarden;
+use support::{linewarden, write_controller_config};
 
 const NONCE: [u8; 32] = [0x5a; 32];
 
@@ -255,23 +255,38 @@ fn damaged_files_are_rejected_with_the_cause() {
 fn only_a_data_plane_that_can_be_measured_can_be_trusted() {
     let directory = site();
     let path = directory.path();
-    let configuration = |data_plane: &str, evidence: &str| {
-        let text = format!(
-            "[gateway]\nid = 5\n{data_plane}\naddresses = [\"127.0.0.1\"]\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n\
-             {evidence}[trust]\nreference = \"xdp.reference\"\nkey = \"signer.pub\"\nevery_s = 0\n"
-        );
-        std::fs::write(path.join("gateway.toml"), text).unwrap();
-        run(path, "check gateway.toml")
-    };
-    let evidence = "[evidence]\nkey = \"signer.key\"\nboot_count = \"count\"\n";
-    let (code, _, error) = configuration("dataplane = \"host\"", evidence);
+    let gateway = "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n\
+                   [controller]\nsocket = \"controller.sock\"\n\
+                   [evidence]\nkey = \"signer.key\"\nboot_count = \"count\"\n";
+    std::fs::write(path.join("gateway.toml"), gateway).unwrap();
+    let (code, _, error) = run(path, "check gateway.toml");
     assert_eq!(code, 2, "{error}");
     assert!(error.contains("evidence: the host data plane"), "{error}");
+    let check_trust = |gateway: u32, every_s: u32| {
+        write_controller_config(path);
+        let mut text = std::fs::read_to_string(path.join("controller.toml")).unwrap();
+        text += &format!(
+            "[trust.{gateway}]\nreference = \"xdp.reference\"\nkey = \"signer.pub\"\nevery_s = {every_s}\n"
+        );
+        std::fs::write(path.join("controller.toml"), text).unwrap();
+        run(path, "check --machine controller.toml")
+    };
+    let (code, _, error) = check_trust(5, 0);
+    assert_eq!(code, 2, "{error}");
     assert!(
-        error.contains("trust.every_s: must be 1 to 86400; found 0"),
+        error.contains("trust.5.every_s: must be 1 to 86400; found 0"),
         "{error}"
     );
-    let (code, _, error) = configuration("interfaces = [\"lo\"]", "");
-    assert_eq!(code, 2);
-    assert!(error.contains("trust: requires [evidence]"), "{error}");
+    run(
+        path,
+        "registry create --registry fleet.registry --key-file master.key",
+    );
+    let (code, _, error) = check_trust(5, 1);
+    assert_eq!(code, 0, "{error}");
+    let (code, _, error) = check_trust(6, 1);
+    assert_eq!(code, 2, "{error}");
+    assert!(
+        error.contains("trust.6.reference: reference values are of data plane 5; this gateway's is 6"),
+        "{error}"
+    );
 }

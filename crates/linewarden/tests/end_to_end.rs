@@ -58,6 +58,11 @@ impl Environment<'_> {
     fn start(&self, arguments: &str) -> Process {
         Process::start(self.command(arguments))
     }
+
+    /// Starts the controller of `controller.toml`, and waits until it serves gateways.
+    fn start_controller(&self) -> Process {
+        support::start_controller(self.directory)
+    }
 }
 
 /// The scenario on one data plane: two devices renew their sessions, one device is revoked, all processes are stopped.
@@ -68,13 +73,16 @@ fn scenario(environment: &Environment<'_>, dataplane: &str) {
         format!(
             "[gateway]\nid = 5\ndataplane = \"{dataplane}\"\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\", \"::1\"]\n\
              port = {port}\nsession_lifetime_s = 2\nslots = 100\nthreads = 1\n\
-             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
+             [controller]\nsocket = \"controller.sock\"\n"
         ),
     )
     .unwrap();
+    support::write_controller_config(environment.directory);
     environment.run("registry create --registry fleet.registry --key-file master.key");
-    environment.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
-    environment.run("device enroll simulated --device d2 --model sram --out devices --config gateway.toml");
+    environment.run("device enroll simulated --device d1 --rows 40 --out devices --config controller.toml");
+    environment
+        .run("device enroll simulated --device d2 --model sram --out devices --config controller.toml");
+    let controller = environment.start_controller();
     let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
     let loaded = gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
@@ -110,7 +118,7 @@ fn scenario(environment: &Environment<'_>, dataplane: &str) {
             && other_agent.events("session_expired").is_empty()
     );
 
-    environment.run("device revoke d1 --reason lost --config gateway.toml");
+    environment.run("device revoke d1 --reason lost --config controller.toml");
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
     gateway.wait_for("refused packets", |line| {
         line["counters"]["drop_revoked"].as_u64() > Some(0)
@@ -125,6 +133,7 @@ fn scenario(environment: &Environment<'_>, dataplane: &str) {
     assert_eq!(last["event"], "stopped");
     assert!(last["counters"]["reply_ack"].as_u64() >= Some(6), "{last}");
     assert_eq!(last["counters"]["drop_tag"], Value::Null, "{last}");
+    controller.terminate();
 }
 
 #[test]
@@ -173,14 +182,9 @@ fn the_error_of_xdp_without_privileges_names_capabilities_and_alternatives() {
     };
     std::fs::write(
         directory.path().join("gateway.toml"),
-        "[gateway]\nid = 5\ninterfaces = [\"lo\"]\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n",
+        "[gateway]\nid = 5\ninterfaces = [\"lo\"]\n[controller]\nsocket = \"controller.sock\"\n",
     )
     .unwrap();
-    let outer_environment = Environment {
-        directory: directory.path(),
-        wrapper: Vec::new(),
-    };
-    outer_environment.run("registry create --registry r --key-file k");
     let output = environment
         .command("serve --config gateway.toml")
         .output()

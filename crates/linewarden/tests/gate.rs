@@ -7,6 +7,8 @@
     clippy::indexing_slicing
 )]
 
+mod support;
+
 use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
@@ -18,8 +20,7 @@ use linewarden_lab::capability::{self, FOR_LOAD_GENERATOR};
 use linewarden_lab::netns::NetNs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_linewarden");
+use support::PROGRAM;
 
 /// A BPF filesystem that the test mounts.
 struct BpfFilesystem(PathBuf);
@@ -46,6 +47,7 @@ struct Site {
     namespace: NetNs,
     directory: PathBuf,
     service: UdpSocket,
+    _controller: support::Process,
 }
 
 impl Site {
@@ -59,9 +61,8 @@ impl Site {
 
     /// Runs a command in the namespace: a child process is in the namespace of the thread that starts it.
     fn run(&self, arguments: &str) -> Output {
-        self.namespace
-            .run(|| self.command(arguments).output().unwrap())
-            .unwrap()
+        let mut command = self.command(arguments);
+        self.namespace.run(|| command.output().unwrap()).unwrap()
     }
 
     #[track_caller]
@@ -143,22 +144,25 @@ fn site_with_gate(gate: &str, directory: &Path, settings: &str) -> Site {
     service
         .set_read_timeout(Some(Duration::from_millis(200)))
         .unwrap();
-    let site = Site {
-        namespace,
-        directory: directory.to_owned(),
-        service,
-    };
+    support::write_controller_config(directory);
     std::fs::write(
         directory.join("gateway.toml"),
         format!(
             "[gateway]\nid = 5\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\ngate = \"{gate}\"\nslots = 16\ndevice_prefixes = [\"127.0.0.0/8\"]\n{settings}\n\
-             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
+             [controller]\nsocket = \"controller.sock\"\n"
         ),
     )
     .unwrap();
-    let created = site.run("registry create --registry fleet.registry --key-file master.key");
-    assert!(created.status.success());
-    site
+    support::run(support::linewarden(
+        directory,
+        "registry create --registry fleet.registry --key-file master.key",
+    ));
+    Site {
+        namespace,
+        directory: directory.to_owned(),
+        service,
+        _controller: support::start_controller(directory),
+    }
 }
 
 fn skipped() -> bool {
@@ -536,7 +540,7 @@ fn a_gate_is_removed_by_a_configuration_that_cannot_start() {
         .replace("[\"127.0.0.0/8\"]", "[]\nunknown = true")
         .replace("slots = 16", "slots = 0")
         .replace("[\"127.0.0.1\"]", &format!("[{}]", five_addresses.join(", ")))
-        .replace("[registry]", "[log]\nlevel = \"loud\"\n[unknown]")
+        .replace("[controller]", "[log]\nlevel = \"loud\"\n[unknown]")
         .replace("gate = \"bound\"", "gate = 7");
     site.serve().end(Signal::SIGKILL);
     assert!(!site.passes(), "the gate stays closed");

@@ -29,7 +29,10 @@ use linewarden_lab::packet_socket::{Options, PacketSocket};
 use linewarden_lab::topology::{Lab, Topology};
 use linewarden_protocol::wire::LAP_PORT;
 use nix::sys::signal::Signal;
-use support::{PROGRAM, Process, TEST_TIMEOUT, assert_echoed, key_file, linewarden};
+use support::{
+    PROGRAM, Process, TEST_TIMEOUT, assert_echoed, key_file, linewarden, start_controller,
+    write_controller_config,
+};
 
 /// UDP and TCP port of the service.
 const PORT: u16 = 5683;
@@ -61,6 +64,7 @@ impl Drop for BpfFilesystem {
 struct Site {
     lab: Lab,
     gateway: Process,
+    _controller: Process,
     _agent: Process,
     service_frames: PacketSocket,
     appraiser: Appraiser,
@@ -94,12 +98,13 @@ impl Site {
         let filesystem = BpfFilesystem::mount(directory_path.join("bpf"));
         let text = format!(
             "[gateway]\nid = 5\ninterfaces = [\"{}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"bound\"\nslots = 16\n\
-             pin_directory = \"bpf/gates\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+             pin_directory = \"bpf/gates\"\n[controller]\nsocket = \"controller.sock\"\n\
              [evidence]\nkey = \"gateway.evidence-key\"\nboot_count = \"boots\"\nsocket = \"evidence.sock\"\n\
              in_packets = \"option\"\npacket_key_file = \"packet.key\"\n",
             lab.gateway_devices_end.name, GATEWAY.v4, GATEWAY.v6
         );
         std::fs::write(directory_path.join("gateway.toml"), text).unwrap();
+        write_controller_config(directory_path);
         key_file(directory_path, "packet", &format!("{PACKET_KEY}\n"), 0o600);
         let public = run(
             &lab.gateway,
@@ -114,9 +119,10 @@ impl Site {
         run(
             &lab.gateway,
             directory_path,
-            "device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml",
+            "device enroll simulated --device d1 --rows 40 --out devices --config controller.toml",
         );
         run(&lab.gateway, directory_path, "check --machine gateway.toml");
+        let controller = start_controller(directory_path);
         let gateway = start(
             &lab.gateway,
             directory_path,
@@ -147,6 +153,7 @@ impl Site {
             key: PublicKey::from_pem(&public).unwrap(),
             lab,
             gateway,
+            _controller: controller,
             _agent: agent,
             _filesystem: filesystem,
             directory,
@@ -362,7 +369,7 @@ fn unsupported_settings_of_packet_evidence_are_rejected() {
     let directory_path = directory.path();
     let config = |gate: &str, evidence: &str| {
         format!(
-            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\n{gate}\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n\
+            "[gateway]\nid = 5\ninterfaces = [\"lo\"]\n{gate}\n[controller]\nsocket = \"controller.sock\"\n\
              [evidence]\nkey = \"e\"\nboot_count = \"b\"\n{evidence}\n"
         )
     };

@@ -1,4 +1,4 @@
-//! Repeated `kill -9` of a running gateway while devices authenticate at this gateway.
+//! Repeated `kill -9` of a running gateway, of its controller, or of both, while devices authenticate at this gateway.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use linewarden_protocol::ids::{DeviceId, Mode};
@@ -21,7 +21,7 @@ use linewarden_registry::{MasterKey, Registry};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use support::device::StatelessDevice;
-use support::{TEST_TIMEOUT, free_udp_port, linewarden};
+use support::{KilledOnDrop, TEST_TIMEOUT, free_udp_port, linewarden, write_controller_config};
 
 const KILLS: u32 = 40;
 const ROWS: u32 = 800;
@@ -36,8 +36,9 @@ struct Station {
     device: StatelessDevice,
     address: Ipv4Addr,
     socket: UdpSocket,
-    /// Number of the gateway process that accepted a row (pool mode) or a session (key mode).
-    acceptances: HashMap<(u32, [u8; 8]), u32>,
+    /// For each accepted row (pool mode) or session (key mode): the number of the gateway process that accepted the row or session,
+    /// and the ID of the session.
+    acceptances: HashMap<(u32, [u8; 8]), (u32, [u8; 8])>,
     /// Handshakes with the running gateway process.
     handshakes: u32,
 }
@@ -83,7 +84,8 @@ impl Station {
         self.device.poll(now_ms, |message| send(&self.socket, message));
     }
 
-    /// Records an ACK, which proves that a row is used. Asserts that no other gateway process has sent an ACK for this row.
+    /// Records an ACK, which proves that a row is used. Asserts that no other gateway process has sent an ACK for this row, and that
+    /// the row has opened no other session.
     fn record_ack(&mut self, payload: &[u8], process: u32) {
         let Ok(Message::Ack(ack)) = wire::parse(payload) else {
             return;
@@ -93,10 +95,11 @@ impl Station {
             Mode::Pool => (ack.idx.get(), [0; 8]),
             Mode::Key => (0, ack.session_id),
         };
-        let first_process = *self.acceptances.entry((idx, session)).or_insert(process);
+        let acceptance = (process, ack.session_id);
+        let first_acceptance = *self.acceptances.entry((idx, session)).or_insert(acceptance);
         assert_eq!(
-            first_process, process,
-            "row {idx} of device {} was accepted by processes {first_process} and {process}",
+            first_acceptance, acceptance,
+            "row {idx} of device {} was accepted twice: (gateway process, session)",
             self.device.id
         );
     }
@@ -107,16 +110,57 @@ fn send(socket: &UdpSocket, message: &[u8; 64]) {
     let _ = socket.send(message);
 }
 
-fn serve(directory: &Path) -> Child {
-    linewarden(directory, "serve --config gateway.toml --json")
+/// Which processes are killed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Killed {
+    Gateway,
+    Controller,
+    Both,
+}
+
+impl Killed {
+    fn has_gateway(self) -> bool {
+        self != Self::Controller
+    }
+
+    fn has_controller(self) -> bool {
+        self != Self::Gateway
+    }
+}
+
+/// Starts a process, and does not wait until the process serves.
+fn start(directory: &Path, arguments: &str) -> KilledOnDrop {
+    let child = linewarden(directory, arguments)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+        .spawn();
+    KilledOnDrop(child.unwrap())
+}
+
+fn serve(directory: &Path) -> KilledOnDrop {
+    start(directory, "serve --config gateway.toml --json")
+}
+
+fn start_controller(directory: &Path) -> KilledOnDrop {
+    start(directory, "controller --config controller.toml --json")
 }
 
 #[test]
 fn a_gateway_that_is_killed_at_any_moment_accepts_no_row_twice_and_empties_no_pool() {
+    scenario(Killed::Gateway);
+}
+
+#[test]
+fn a_gateway_whose_controller_is_killed_at_any_moment_accepts_no_row_twice_and_loses_no_row() {
+    scenario(Killed::Controller);
+}
+
+#[test]
+fn a_gateway_that_is_killed_with_its_controller_accepts_no_row_twice_and_empties_no_pool() {
+    scenario(Killed::Both);
+}
+
+fn scenario(killed: Killed) {
     let seed: u64 = std::env::var("LINEWARDEN_KILL_SEED").map_or_else(
         |_| getrandom::u64().unwrap(),
         |text| text.parse().expect("LINEWARDEN_KILL_SEED is a number"),
@@ -130,10 +174,11 @@ fn a_gateway_that_is_killed_at_any_moment_accepts_no_row_twice_and_empties_no_po
         format!(
             "[gateway]\nid = 5\ndataplane = \"host\"\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\"]\n\
              port = {port}\nslots = 100\nthreads = 1\nmark_block = {MARK_BLOCK}\n\
-             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
+             [controller]\nsocket = \"controller.sock\"\n"
         ),
     )
     .unwrap();
+    write_controller_config(directory.path());
     let modes = [Mode::Pool; 6].into_iter().chain([Mode::Key; 2]);
     let mut stations: Vec<Station> = (1..)
         .zip(modes)
@@ -156,21 +201,29 @@ fn a_gateway_that_is_killed_at_any_moment_accepts_no_row_twice_and_empties_no_po
     let mut lost_max = 0;
     let test_start = Instant::now();
     let now_ms = || u64::try_from(test_start.elapsed().as_millis()).unwrap();
-    for process in 0..=KILLS {
-        let mut gateway = serve(directory.path());
+    let mut controller = None;
+    let mut gateway = None;
+    let mut process = 0;
+    for pass in 0..=KILLS {
+        // Processes that start together start in either order.
+        if rng.random() {
+            controller.get_or_insert_with(|| start_controller(directory.path()));
+        }
+        gateway.get_or_insert_with(|| serve(directory.path()));
+        controller.get_or_insert_with(|| start_controller(directory.path()));
         let started = Instant::now();
         for station in &mut stations {
             // In most cases the device starts a new handshake. Otherwise the device continues to repeat its unanswered message.
-            station.device.is_idle |= process == KILLS || rng.random_ratio(3, 4);
+            station.device.is_idle |= pass == KILLS || rng.random_ratio(3, 4);
             station.handshakes = u32::from(!station.device.is_idle);
             // An eavesdropper replays messages that earlier processes received.
             for message in station.device.sent.iter().rev().take(3) {
                 let _ = station.socket.send(message);
             }
         }
-        let is_last = process == KILLS;
+        let is_last = pass == KILLS;
         let handshakes = if rng.random_ratio(1, 4) { 4 } else { 1 };
-        if !is_last {
+        if !is_last && killed.has_gateway() {
             lost_max += if handshakes == 1 { MARK_BLOCK } else { BUSY_LOSS };
         }
         let sessions_before: Vec<u32> = stations.iter().map(|station| station.device.sessions).collect();
@@ -197,13 +250,29 @@ fn a_gateway_that_is_killed_at_any_moment_accepts_no_row_twice_and_empties_no_po
                 false => {}
             }
         }
-        // SIGKILL.
-        gateway.kill().unwrap();
-        gateway.wait().unwrap();
-        // The loopback interface has already delivered the messages of the killed process.
-        stations
-            .iter_mut()
-            .for_each(|station| station.poll(process, now_ms()));
+        // SIGKILL, in either order.
+        if killed.has_controller() && rng.random() {
+            controller = None;
+            // The gateway continues without its controller for a short time.
+            let pause_end = Instant::now() + Duration::from_millis(rng.random_range(0..50));
+            while Instant::now() < pause_end {
+                stations
+                    .iter_mut()
+                    .for_each(|station| station.poll(process, now_ms()));
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        }
+        if killed.has_gateway() || is_last {
+            gateway = None;
+            // The loopback interface has already delivered the messages of the killed process.
+            stations
+                .iter_mut()
+                .for_each(|station| station.poll(process, now_ms()));
+            process += 1;
+        }
+        if killed.has_controller() || is_last {
+            controller = None;
+        }
     }
 
     let mut accepted_rows = 0;

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use linewarden_lab::xdp_pass::XdpPass;
-use support::{Namespace, PROGRAM, Process, TEST_TIMEOUT, assert_echoed};
+use support::{Namespace, PROGRAM, Process, TEST_TIMEOUT, assert_echoed, write_controller_config};
 
 const SERVICE_PORT: u16 = 5683;
 /// Time after which a sent datagram is either lost or in the gateway's counters. The kernel drops packets that wait for neighbor
@@ -92,6 +92,7 @@ impl Host {
 
 struct Site {
     gateway_process: Process,
+    _controller: Process,
     gateway: Namespace,
     _switch: Namespace,
     _program: XdpPass,
@@ -164,19 +165,21 @@ impl Site {
             directory_path.join("gateway.toml"),
             format!(
                 "[gateway]\nid = 5\ninterfaces = [\"v\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"{gate}\"\nslots = 16\n\
-                 gate_on_exit = \"remove\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+                 gate_on_exit = \"remove\"\n[controller]\nsocket = \"controller.sock\"\n",
                 gateway_addresses[0], gateway_addresses[1]
             ),
         )
         .unwrap();
+        write_controller_config(directory_path);
         let lw = |arguments: &str| gateway.run(directory_path, &format!("{PROGRAM} {arguments}"));
         lw("registry create --registry fleet.registry --key-file master.key");
         for id in ["d1", "d2"] {
             lw(&format!(
-                "device enroll simulated --device {id} --rows 40 --out devices --config gateway.toml"
+                "device enroll simulated --device {id} --rows 40 --out devices --config controller.toml"
             ));
         }
         gateway.echo(service(v6));
+        let controller = gateway.start_controller(directory_path);
         let gateway_process = gateway.start(
             directory_path,
             "serve --config gateway.toml --json --status-interval 1",
@@ -184,6 +187,7 @@ impl Site {
         gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
         Some(Self {
             gateway_process,
+            _controller: controller,
             gateway,
             _switch: switch,
             _program: program,

@@ -20,7 +20,7 @@ use linewarden_p4runtime::p4info::P4Info;
 use linewarden_p4runtime::target::Atomicity;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Namespace, PROGRAM, Process, assert_echoed, authority};
+use support::{Namespace, PROGRAM, Process, assert_echoed, authority, write_controller_config};
 use tonic::transport::Endpoint;
 
 /// IP address of the service. The switch receives LAP messages at the same address.
@@ -35,9 +35,8 @@ addresses = [\"10.9.1.1\"]
 device_prefixes = [\"10.9.0.0/16\"]
 dhcp_servers = [\"10.9.1.1\"]
 gate = \"bound\"
-[registry]
-path = \"fleet.registry\"
-master_key_file = \"master.key\"
+[controller]
+socket = \"controller.sock\"
 [p4]
 address = \"127.0.0.1:9559\"
 devices_port = 0
@@ -45,8 +44,9 @@ devices_port = 0
 mac = \"02:00:00:00:00:51\"
 port = 1
 ";
+/// The controller's requirements of the gateway.
 const TRUST: &str = "\
-[trust]
+[trust.5]
 reference = \"switch.reference\"
 key = \"switch.pub\"
 every_s = 1
@@ -91,8 +91,9 @@ impl Site {
             namespace.run(directory_path, &format!("ip link set {interface} up"));
         }
         std::fs::write(directory_path.join("gateway.toml"), CONFIGURATION).unwrap();
+        write_controller_config(directory_path);
         site.run("registry create --registry fleet.registry --key-file master.key");
-        site.run("device enroll simulated --device d1 --rows 60 --out devices --config gateway.toml");
+        site.run("device enroll simulated --device d1 --rows 60 --out devices --config controller.toml");
         Some(site)
     }
 
@@ -112,6 +113,10 @@ impl Site {
             .start(self.directory_path(), &format!("{SWITCH} --json {options}"));
         switch.wait_for("the server", |line| line["p4runtime"].is_string());
         switch
+    }
+
+    fn start_controller(&self) -> Process {
+        self.switch.start_controller(self.directory_path())
     }
 
     fn serve(&self) -> Process {
@@ -213,6 +218,7 @@ fn a_device_reaches_the_service_through_the_switch_after_its_authentication() {
     )
     .unwrap();
     site.run("check --machine gateway.toml");
+    let _controller = site.start_controller();
     let gateway_process = site.serve();
     gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     let socket = site.start_echo();
@@ -222,7 +228,7 @@ fn a_device_reaches_the_service_through_the_switch_after_its_authentication() {
     assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
     assert_echoed(&socket, service);
     gateway_process.wait_for("the session", |line| line["sessions_opened"] == 1);
-    site.run("device revoke d1 --config gateway.toml");
+    site.run("device revoke d1 --config controller.toml");
     gateway_process.wait_for("the revocation", |line| line["revoked"] == 1);
     assert!(!site.authenticates(2));
     gateway_process.wait_for_count("drop_revoked", 1);
@@ -243,17 +249,19 @@ fn a_gateway_gets_no_rows_while_its_switch_differs_from_the_reference_value() {
     std::fs::write(site.directory_path().join("switch.pub"), public).unwrap();
     let evidence = "--switch-id 9 --boot-count boots --evidence-key switch.evidence-key";
     let _switch = site.start_switch(evidence);
+    let controller_without_policy = site.start_controller();
     let gateway_process = site.serve();
     gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
     gateway_process.terminate();
+    controller_without_policy.terminate();
 
-    std::fs::write(
-        site.directory_path().join("gateway.toml"),
-        format!("{CONFIGURATION}{TRUST}"),
-    )
-    .unwrap();
+    let path = site.directory_path().join("controller.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(path, text + TRUST).unwrap();
+    site.run("check --machine controller.toml");
     site.run("check --machine gateway.toml");
+    let _controller = site.start_controller();
     let gateway_process = site.serve();
     gateway_process.wait_for("trust", has_trust("trusted"));
     assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
@@ -289,8 +297,9 @@ fn key_mode_sessions_also_end_with_the_gateway() {
         println!("SKIPPED: no root, or no unshare and ip");
         return;
     };
-    site.run("device enroll simulated --model sram --device d2 --out devices --config gateway.toml");
+    site.run("device enroll simulated --model sram --device d2 --out devices --config controller.toml");
     let switch = site.start_switch("");
+    let _controller = site.start_controller();
     let gateway_process = site.serve();
     gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     assert!(

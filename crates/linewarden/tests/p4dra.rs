@@ -22,7 +22,7 @@ use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::prover::Prover;
 use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, ProverId, Round};
 use serde_json::{Value, json};
-use support::{Namespace, PROGRAM, linewarden};
+use support::{Namespace, PROGRAM, linewarden, write_controller_config};
 
 /// The reference value.
 const H: [u8; 32] = [0x77; 32];
@@ -121,10 +121,11 @@ fn configure(directory_path: &Path, dataplane: &str) {
     write("provers", &provers_file(), 0o600);
     let gateway = format!(
         "[gateway]\nid = 5\ndataplane = \"{dataplane}\"\ninterfaces = [\"v\"]\naddresses = [\"10.9.1.1\"]\nslots = 16\n\
-         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+         [controller]\nsocket = \"controller.sock\"\n\
          [p4dra_classic]\nprovers_file = \"provers\"\nround_s = 1\n[audit]\npath = \"audit.jsonl\"\n"
     );
     write("gateway.toml", &gateway, 0o644);
+    write_controller_config(directory_path);
 }
 
 fn gateway_mac(gateway: &Namespace, directory_path: &Path) -> [u8; 6] {
@@ -168,6 +169,7 @@ fn scenario(dataplane: &str) {
         let stop = Arc::clone(&stop);
         move || segment.run(&stop)
     });
+    let _controller = gateway.start_controller(directory_path);
     let mut command = linewarden(
         directory_path,
         "serve --config gateway.toml --json --status-interval 1",

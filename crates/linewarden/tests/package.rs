@@ -20,7 +20,7 @@ use linewarden_lab::capability::{self, FOR_LOAD_GENERATOR};
 use nix::sys::signal::Signal;
 
 use self::machine::Machine;
-use self::support::{Namespace, PROGRAM, Process, linewarden, run};
+use self::support::{Namespace, PROGRAM, Process, linewarden, run, write_controller_config};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// Capability bounding set of the gateway's unit: CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON, CAP_BPF.
@@ -114,7 +114,7 @@ fn the_examples_are_valid_configurations() {
         assert!(run(command).contains(": valid"), "{}", path.display());
         example_count += 1;
     }
-    assert_eq!(example_count, 4);
+    assert_eq!(example_count, 5);
 }
 
 /// Maximum exposure level of each unit by `systemd-analyze security`, from 0 (best) to 10.
@@ -321,6 +321,7 @@ fn a_package_is_installed_runs_is_upgraded_and_is_purged_completely() {
     drop(agent);
     attest(&machine, &device);
     show_evidence(&machine);
+    serve_without_a_network(&machine);
     for unit in ["controller", "gateway", "agent"] {
         let restarts = machine.run(&format!(
             "systemctl show --property NRestarts --value linewarden-{unit}"
@@ -463,6 +464,33 @@ fn show_evidence(machine: &Machine) {
     machine.run(&format!("rm -r {drop_in}; systemctl daemon-reload"));
 }
 
+/// Runs controller and gateway with the examples for one machine: in the sandboxes of their units, the gateway reaches the
+/// controller's socket.
+fn serve_without_a_network(machine: &Machine) {
+    machine.systemctl("stop linewarden-gateway linewarden-controller");
+    machine.run("linewarden serve --config /etc/linewarden/gateway.toml --remove-gate");
+    for (example, name) in [
+        ("controller-local.toml", "controller.toml"),
+        ("gateway.toml", "gateway.toml"),
+    ] {
+        machine.run(&format!(
+            "cp /usr/share/doc/linewarden/examples/{example} /etc/linewarden/{name}"
+        ));
+    }
+    machine.linewarden("check --machine /etc/linewarden/controller.toml");
+    machine.systemctl("start linewarden-controller linewarden-gateway");
+    machine.run(
+        "timeout 60 sh -c 'until runuser -u linewarden -- linewarden gateway show 1 --config /etc/linewarden/controller.toml | grep -qw connected; \
+         do sleep 0.2; done'",
+    );
+    let socket = machine.run("stat -c '%U %a %F' /run/linewarden-controller/controller.sock");
+    assert_eq!(socket, "linewarden 600 socket\n");
+    let listening = machine.run("ss --listening --tcp --numeric --no-header --processes");
+    assert!(!listening.contains("linewarden"), "{listening}");
+    assert_confined(machine, "linewarden-controller", 0);
+    assert_confined(machine, "linewarden-gateway", GATEWAY_CAPABILITIES);
+}
+
 fn remove(machine: &Machine) {
     assert!(machine.run("ip link show eth1").contains("xdp"));
     machine.run("dpkg --remove linewarden");
@@ -490,7 +518,7 @@ fn remove(machine: &Machine) {
 fn start_as_root(namespace: &Namespace, directory_path: &Path, section: &str) -> Process {
     let text = format!(
         "[gateway]\nid = 3\naddresses = [\"127.0.0.1\"]\nslots = 100\nsession_lifetime_s = 2\n{section}\n\
-         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n[audit]\npath = \"audit.jsonl\"\n"
+         [controller]\nsocket = \"controller.sock\"\n[audit]\npath = \"audit.jsonl\"\n"
     );
     std::fs::write(directory_path.join("gateway.toml"), text).unwrap();
     let gateway = namespace.start(
@@ -517,6 +545,8 @@ fn a_gateway_drops_the_capabilities_of_its_start() {
         directory_path,
         "registry create --registry fleet.registry --key-file master.key",
     ));
+    write_controller_config(directory_path);
+    let _controller = namespace.start_controller(directory_path);
     let xdp = "dataplane = \"xdp\"\ninterfaces = [\"lo\"]";
     let bound_gate = "gate = \"bound\"\ngate_on_exit = \"remove\"";
     let sealed_gate = "gate = \"sealed\"\ngate_on_exit = \"remove\"";

@@ -12,7 +12,7 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Namespace, PROGRAM, Process};
+use support::{Namespace, PROGRAM, Process, write_controller_config};
 
 /// A Python program that sends requests through the agent's listener to a program at the peer, until a response arrives.
 const CLIENT: &str = "import socket,time\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\ns.settimeout(1)\n\
@@ -26,7 +26,7 @@ const SERVER: &str = "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_
 #[derive(Clone, Copy, Default)]
 struct SiteOptions {
     v6: bool,
-    /// Whether each device has its own gateway, with one registry; otherwise both devices share one gateway.
+    /// Whether each device has its own gateway, with one controller; otherwise both devices share one gateway.
     two_gateways: bool,
     /// Whether the gateways have a sealed gate; otherwise they have no gate.
     sealed: bool,
@@ -56,7 +56,7 @@ impl SiteOptions {
         };
         format!(
             "[gateway]\nid = {id}\n{dataplane}\naddresses = [{}]\nslots = 16\ngate_on_exit = \"remove\"\n\
-             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+             [controller]\nsocket = \"controller.sock\"\n",
             addresses.join(", ")
         )
     }
@@ -70,6 +70,7 @@ struct Site {
     /// Agent of device d2, on segment 2.
     b: Process,
     _gateways: Vec<Process>,
+    _controller: Process,
     _responder: Process,
     /// Network namespaces of the router, of device d1 and of device d2. The gateways run on the router.
     namespaces: [Namespace; 3],
@@ -93,9 +94,11 @@ impl Site {
         for (n, text) in (1..).zip(&configurations) {
             std::fs::write(directory_path.join(format!("gateway{n}.toml")), text).unwrap();
         }
+        write_controller_config(directory_path);
         let lw = |arguments: &str| router.run(directory_path, &format!("{PROGRAM} {arguments}"));
         lw("registry create --registry fleet.registry --key-file master.key");
         enroll(options, directory_path, lw);
+        let controller = router.start_controller(directory_path);
         let serve = |n| {
             let gateway = router.start(
                 directory_path,
@@ -112,6 +115,7 @@ impl Site {
             a: agent(options, 1, a, directory_path),
             b: agent(options, 2, b, directory_path),
             _gateways: gateways,
+            _controller: controller,
             _responder: responder,
             namespaces,
             directory,
@@ -126,7 +130,7 @@ impl Site {
     /// Allows the pair, and waits until both agents have connected.
     #[track_caller]
     fn allow_pair(&self) {
-        self.run("device pair create d1 d2 --config gateway1.toml");
+        self.run("device pair create d1 d2 --config controller.toml");
         for (agent, peer) in [(&self.a, "00000000000000d2"), (&self.b, "00000000000000d1")] {
             assert_eq!(agent.event("peer_connected")["peer"], peer);
         }
@@ -184,7 +188,7 @@ fn build_network(options: SiteOptions, namespaces: &[Namespace; 3], directory_pa
 fn enroll(options: SiteOptions, directory_path: &Path, lw: impl Fn(&str) -> String) {
     for (n, id, peer) in [(1, "d1", "d2"), (2, "d2", "d1")] {
         lw(&format!(
-            "device enroll simulated --device {id} --rows 40 --out devices --config gateway1.toml"
+            "device enroll simulated --device {id} --rows 40 --out devices --config controller.toml"
         ));
         let file = directory_path.join(format!("devices/00000000000000{id}.toml"));
         let mut config = std::fs::read_to_string(&file).unwrap();
@@ -236,8 +240,8 @@ fn scenario(options: SiteOptions, end_command: &str) {
     assert_eq!(closed["reason"], "the pair does not exist at the controller");
 }
 
-const REVOKE_COMMAND: &str = "device revoke d2 --reason lost --config gateway1.toml";
-const CLOSE_COMMAND: &str = "device pair delete d2 d1 --config gateway1.toml";
+const REVOKE_COMMAND: &str = "device revoke d2 --reason lost --config controller.toml";
+const CLOSE_COMMAND: &str = "device pair delete d2 d1 --config controller.toml";
 
 #[test]
 fn a_pair_communicates_until_one_device_is_revoked() {
@@ -271,7 +275,7 @@ fn a_pair_communicates_over_ipv6_without_a_gate_and_through_a_sealed_gate() {
     }
 }
 
-/// Each gateway knows only its own device. The shared registry provides the pair's key.
+/// Each gateway knows only its own device. The shared controller provides the pair's key.
 #[test]
 fn a_pair_communicates_across_two_gateways_of_one_registry() {
     let two_gateways = true;

@@ -277,7 +277,7 @@ fn commands_that_need_direct_access_to_the_registry_report_this() {
     assert!(conflict_error.contains("cannot be used with"), "{conflict_error}");
 }
 
-/// Commands can read the registry's location from the configuration of a controller, as from the configuration of a gateway.
+/// Commands can read the registry's location from the configuration of a controller.
 #[test]
 fn commands_on_a_registry_accept_the_controllers_configuration() {
     let controller = TestController::new();

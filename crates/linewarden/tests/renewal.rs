@@ -13,34 +13,41 @@ use std::path::Path;
 use std::time::Duration;
 
 use linewarden_agent::Credential;
+use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Process, free_udp_port, linewarden};
+use support::{Process, free_udp_port, linewarden, start_controller, write_controller_config};
 
-/// A registry, a gateway's configuration on `host`, and devices' files.
+/// A running controller, a gateway's configuration on `host`, and devices' files.
 struct Site {
+    controller: Process,
     directory: tempfile::TempDir,
     port: u16,
 }
 
 impl Site {
     fn new() -> Self {
-        let site = Self {
-            directory: tempfile::tempdir().unwrap(),
-            port: free_udp_port(),
-        };
+        let directory = tempfile::tempdir().unwrap();
+        let port = free_udp_port();
         std::fs::write(
-            site.path("gateway.toml"),
+            directory.path().join("gateway.toml"),
             format!(
                 "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\", \"::1\"]\nport = {}\nticket_port = {}\n\
-                 session_lifetime_s = 2\nslots = 100\nthreads = 1\n[registry]\npath = \"fleet.registry\"\n\
-                 master_key_file = \"master.key\"\n",
-                site.port,
+                 session_lifetime_s = 2\nslots = 100\nthreads = 1\n[controller]\nsocket = \"controller.sock\"\n",
+                port,
                 free_udp_port()
             ),
         )
         .unwrap();
-        site.run("registry create --registry fleet.registry --key-file master.key");
-        site
+        write_controller_config(directory.path());
+        support::run(linewarden(
+            directory.path(),
+            "registry create --registry fleet.registry --key-file master.key",
+        ));
+        Self {
+            controller: start_controller(directory.path()),
+            directory,
+            port,
+        }
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -62,9 +69,15 @@ impl Site {
         gateway
     }
 
+    /// Kills the controller with SIGKILL and starts it again.
+    fn restart_controller(&mut self) {
+        self.controller.end_with_signal(Signal::SIGKILL);
+        self.controller = start_controller(self.directory.path());
+    }
+
     fn enroll(&self, arguments: &str) {
         self.run(&format!(
-            "device enroll simulated {arguments} --out devices --config gateway.toml"
+            "device enroll simulated {arguments} --out devices --config controller.toml"
         ));
         let ticket_port = std::fs::read_to_string(self.path("gateway.toml")).unwrap();
         let ticket_port = ticket_port
@@ -93,7 +106,7 @@ impl Site {
     }
 
     fn device(&self, id: &str) -> Value {
-        let text = self.run(&format!("device show {id} --config gateway.toml --json"));
+        let text = self.run(&format!("device show {id} --config controller.toml --json"));
         serde_json::from_str(&text).unwrap()
     }
 
@@ -208,10 +221,11 @@ fn a_renewal_without_a_response_fails() {
     site.agent("d1", "--once").wait_for_success();
 }
 
-/// Kills the device with SIGKILL after its authentication. The moment of the kill differs in each pass.
+/// Kills the device with SIGKILL after its authentication. The moment of the kill differs in each pass. Between the passes, the
+/// controller is killed, every second time together with the gateway.
 #[test]
 fn a_device_killed_at_any_moment_of_a_renewal_continues() {
-    let site = Site::new();
+    let mut site = Site::new();
     site.enroll("--device d1 --rows 40");
     site.enroll("--device d2 --model sram");
     let mut gateway = site.gateway();
@@ -223,9 +237,14 @@ fn a_device_killed_at_any_moment_of_a_renewal_continues() {
             let _ = agent.next(Duration::from_millis(7 * pass));
             drop(agent);
         }
-        if pass % 4 == 3 {
-            drop(gateway);
-            gateway = site.gateway();
+        match pass % 4 {
+            1 => site.restart_controller(),
+            3 => {
+                drop(gateway);
+                site.restart_controller();
+                gateway = site.gateway();
+            }
+            _ => {}
         }
     }
     for id in ["d1", "d2"] {

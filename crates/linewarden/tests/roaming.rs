@@ -1,4 +1,4 @@
-//! A device that roams from one gateway to another and back: two gateways on `xdp` with one registry, each with its own
+//! A device that roams from one gateway to another and back: two gateways on `xdp` with one controller, each with its own
 //! segment, and a device with an interface in both segments. The old session ends at the gateway that the device left.
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 use linewarden_lab::xdp_pass::XdpPass;
-use support::{Namespace, PROGRAM, Process, assert_echoed};
+use support::{Namespace, PROGRAM, Process, assert_echoed, write_controller_config};
 
 const SERVICE_PORT: u16 = 5683;
 
@@ -21,6 +21,7 @@ const SERVICE_PORT: u16 = 5683;
 struct Site {
     gateways: [Namespace; 2],
     processes: [Process; 2],
+    _controller: Process,
     device: Namespace,
     _programs: [XdpPass; 2],
     directory: tempfile::TempDir,
@@ -96,7 +97,7 @@ fn configure(directory_path: &Path, gate: &str, segment: usize) {
         directory_path.join(format!("gateway{segment}.toml")),
         format!(
             "[gateway]\nid = {}\ninterfaces = [\"v\"]\naddresses = [\"{v4}\", \"{v6}\"]\ngate = \"{gate}\"\nslots = 16\n\
-             gate_on_exit = \"remove\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+             gate_on_exit = \"remove\"\n[controller]\nsocket = \"controller.sock\"\n\
              [audit]\npath = \"audit{segment}.jsonl\"\n",
             4 + segment
         ),
@@ -113,9 +114,10 @@ impl Site {
             configure(directory_path, gate, segment);
             build_segment(segment, gateway, &device, directory_path)
         });
+        write_controller_config(directory_path);
         let lw = |arguments: &str| first.run(directory_path, &format!("{PROGRAM} {arguments}"));
         lw("registry create --registry fleet.registry --key-file master.key");
-        lw("device enroll simulated --device d1 --rows 40 --out devices1 --config gateway1.toml");
+        lw("device enroll simulated --device d1 --rows 40 --out devices1 --config controller.toml");
         // The device has one agent for each gateway. Each agent has its own tunnel to the service.
         first.run(directory_path, "cp -r devices1 devices2");
         for segment in [1, 2] {
@@ -128,6 +130,7 @@ impl Site {
             );
             std::fs::write(&file, config + &tunnel).unwrap();
         }
+        let controller = first.start_controller(directory_path);
         let processes = [(1, &first), (2, &second)].map(|(segment, gateway)| {
             gateway.echo(service(v6));
             let arguments = format!("serve --config gateway{segment}.toml --json --status-interval 1");
@@ -138,6 +141,7 @@ impl Site {
         Some(Self {
             gateways: [first, second],
             processes,
+            _controller: controller,
             device,
             _programs: programs,
             directory,
@@ -244,7 +248,7 @@ fn scenario(gate: &'static str, v6: bool) {
     drop(returned_agent);
     let registry = site.gateways[0].run(
         site.directory.path(),
-        &format!("{PROGRAM} registry check --config gateway1.toml"),
+        &format!("{PROGRAM} registry check --config controller.toml"),
     );
     assert!(registry.contains("registry check passed"), "{registry}");
 }

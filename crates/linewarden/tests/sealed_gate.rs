@@ -25,7 +25,7 @@ use linewarden_protocol::frame::parse;
 use linewarden_protocol::wire::LAP_PORT;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{PROGRAM, Process, TEST_TIMEOUT, linewarden};
+use support::{PROGRAM, Process, TEST_TIMEOUT, linewarden, start_controller, write_controller_config};
 
 /// UDP port of the echo service, and of the agent's tunnel.
 const PORT: u16 = 5683;
@@ -61,6 +61,7 @@ fn start(namespace: &NetNs, directory: &Path, arguments: &str) -> Process {
 struct Site {
     agent: Process,
     gateway: Process,
+    _controller: Process,
     service: SocketAddr,
     echo: UdpSocket,
     lab: Lab,
@@ -104,16 +105,20 @@ impl Site {
             directory_path.join("gateway.toml"),
             format!(
                 "[gateway]\nid = 5\ninterfaces = [\"{interface}\"]\naddresses = [\"{}\", \"{}\"]\ngate = \"{gate}\"\n\
-                 session_lifetime_s = {session_lifetime_s}\n{gate_action}\nslots = 16\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+                 session_lifetime_s = {session_lifetime_s}\n{gate_action}\nslots = 16\n[controller]\nsocket = \"controller.sock\"\n",
                 GATEWAY.v4, GATEWAY.v6
             ),
         )
         .unwrap();
+        write_controller_config(directory_path);
         if forwards {
             let path = directory_path.join("gateway.toml");
             let text = std::fs::read_to_string(&path).unwrap();
-            let line = format!("forward_to = [\"{}\"]\n[registry]", lab.gateway_service_end.name);
-            std::fs::write(&path, text.replace("[registry]", &line)).unwrap();
+            let line = format!(
+                "forward_to = [\"{}\"]\n[controller]",
+                lab.gateway_service_end.name
+            );
+            std::fs::write(&path, text.replace("[controller]", &line)).unwrap();
         }
         run(
             &lab.gateway,
@@ -121,8 +126,9 @@ impl Site {
             PROGRAM,
             "registry create --registry fleet.registry --key-file master.key",
         );
-        let enroll = "device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml";
+        let enroll = "device enroll simulated --device d1 --rows 40 --out devices --config controller.toml";
         run(&lab.gateway, directory_path, PROGRAM, enroll);
+        let controller = start_controller(directory_path);
         let gateway = serve(&lab, directory_path);
 
         let service = SocketAddr::new(ip(&SERVICE, v6), PORT);
@@ -138,6 +144,7 @@ impl Site {
         let site = Self {
             agent,
             gateway,
+            _controller: controller,
             service,
             echo,
             lab,
@@ -239,7 +246,7 @@ fn scenario(v6: bool) {
     check_replays(&site, &mut listener);
     check_path_mtu(&site, &programs[0]);
 
-    let revoke = "device revoke d1 --reason lost --config gateway.toml";
+    let revoke = "device revoke d1 --reason lost --config controller.toml";
     run(&site.lab.gateway, site.directory.path(), PROGRAM, revoke);
     site.gateway.wait_for("revocation", |line| line["revoked"] == 1);
     programs[0].send(b"no receiver").unwrap();
@@ -491,7 +498,7 @@ fn a_gateway_is_replaced_without_a_lost_datagram() {
     assert_eq!(counter("reply_ack"), 1, "only the first session was opened");
 
     // The new process controls the gate: a revocation takes effect.
-    let revoke = "device revoke d1 --reason lost --config gateway.toml";
+    let revoke = "device revoke d1 --reason lost --config controller.toml";
     run(&site.lab.gateway, site.directory.path(), PROGRAM, revoke);
     site.gateway.wait_for("revocation", |line| line["revoked"] == 1);
     program.send(b"no receiver").unwrap();

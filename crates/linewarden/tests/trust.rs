@@ -1,5 +1,5 @@
-//! Evidence of gateways: a gateway is trusted, another process changes one of its maps, and restores the map. The controller is
-//! in the gateway's process, or there are remote controllers. Gateway and device are in private network namespaces.
+//! Evidence of gateways: a gateway is trusted, another process changes one of its maps, and restores the map. The gateway reaches
+//! one controller through a socket, or two controllers over TLS. Gateway and device are in private network namespaces.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use linewarden_lab::xdp_pass::XdpPass;
 use linewarden_testbed::{Postgres, PostgresOptions};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Namespace, PROGRAM, Process, TEST_TIMEOUT};
+use support::{Namespace, PROGRAM, Process, TEST_TIMEOUT, write_controller_config};
 
 const CONFIGURATION: &str = "\
 [gateway]
@@ -27,9 +27,8 @@ id = 5
 interfaces = [\"v\"]
 addresses = [\"10.9.1.1\"]
 slots = 16
-[registry]
-path = \"fleet.registry\"
-master_key_file = \"master.key\"
+[controller]
+socket = \"controller.sock\"
 [audit]
 path = \"audit.jsonl\"
 [evidence]
@@ -37,8 +36,9 @@ key = \"gateway.evidence-key\"
 boot_count = \"boot-count\"
 socket = \"evidence.sock\"
 ";
+/// A controller's requirements of the gateway.
 const TRUST: &str = "\
-[trust]
+[trust.5]
 reference = \"gateway.reference\"
 reference_key = \"operator.pub\"
 key = \"gateway.pub\"
@@ -95,6 +95,7 @@ impl Site {
         device.run(directory_path, "ethtool -K h0 tx off");
         let program = device.accept_xdp(directory_path, "h0");
         std::fs::write(directory_path.join("gateway.toml"), CONFIGURATION).unwrap();
+        write_controller_config(directory_path);
         Some(Self {
             gateway,
             device,
@@ -111,6 +112,18 @@ impl Site {
     fn run(&self, arguments: &str) -> String {
         self.gateway
             .run(self.directory_path(), &format!("{PROGRAM} {arguments}"))
+    }
+
+    fn start_controller(&self) -> Process {
+        self.gateway.start_controller(self.directory_path())
+    }
+
+    /// Adds the gateway's reference values to the controller's configuration.
+    fn require_trust(&self) {
+        let path = self.directory_path().join("controller.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text + TRUST).unwrap();
+        self.run("check --machine controller.toml");
     }
 
     fn serve(&self) -> Process {
@@ -202,20 +215,19 @@ fn a_gateway_changed_by_another_process_has_no_leases_until_it_is_restored() {
         return;
     };
     site.run("registry create --registry fleet.registry --key-file master.key");
-    site.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
+    site.run("device enroll simulated --device d1 --rows 40 --out devices --config controller.toml");
     site.create_key("gateway");
     site.create_key("operator");
+    let controller_without_policy = site.start_controller();
     let gateway_process = site.serve();
     gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
     gateway_process.terminate();
+    controller_without_policy.terminate();
 
-    std::fs::write(
-        site.directory_path().join("gateway.toml"),
-        format!("{CONFIGURATION}{TRUST}"),
-    )
-    .unwrap();
+    site.require_trust();
     site.run("check --machine gateway.toml");
+    let controller = site.start_controller();
     let gateway_process = site.serve();
     gateway_process.wait_for("trust", has_trust("trusted"));
     assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
@@ -243,6 +255,7 @@ fn a_gateway_changed_by_another_process_has_no_leases_until_it_is_restored() {
     let audit = std::fs::read_to_string(site.directory_path().join("audit.jsonl")).unwrap();
     let count_of = |event: &str| audit.matches(&format!("\"event\":\"{event}\"")).count();
     assert_eq!((count_of("trusted"), count_of("untrusted")), (2, 1), "{audit}");
+    controller.terminate();
 }
 
 /// The machine gets and loses IP addresses. The gateway writes these changes to its map `control`, and its evidence does not
@@ -254,18 +267,17 @@ fn a_gateway_follows_changes_of_ip_addresses_and_its_evidence_does_not_change() 
         return;
     };
     site.run("registry create --registry fleet.registry --key-file master.key");
-    site.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
+    site.run("device enroll simulated --device d1 --rows 40 --out devices --config controller.toml");
     site.create_key("gateway");
     site.create_key("operator");
+    let controller_without_policy = site.start_controller();
     let gateway_process = site.serve();
     gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
     gateway_process.terminate();
-    std::fs::write(
-        site.directory_path().join("gateway.toml"),
-        format!("{CONFIGURATION}{TRUST}"),
-    )
-    .unwrap();
+    controller_without_policy.terminate();
+    site.require_trust();
+    let controller = site.start_controller();
     let gateway_process = site.serve();
     gateway_process.wait_for("trust", has_trust("trusted"));
 
@@ -317,6 +329,7 @@ fn a_gateway_follows_changes_of_ip_addresses_and_its_evidence_does_not_change() 
     gateway_process.terminate();
     let audit = std::fs::read_to_string(site.directory_path().join("audit.jsonl")).unwrap();
     assert_eq!(audit.matches("\"event\":\"untrusted\"").count(), 1, "{audit}");
+    controller.terminate();
 }
 
 #[test]
@@ -326,20 +339,20 @@ fn a_gateway_with_another_configuration_gets_no_rows_and_a_damaged_boot_count_pr
         return;
     };
     site.run("registry create --registry fleet.registry --key-file master.key");
-    site.run("device enroll simulated --device d1 --rows 40 --out devices --config gateway.toml");
+    site.run("device enroll simulated --device d1 --rows 40 --out devices --config controller.toml");
     site.create_key("gateway");
     site.create_key("operator");
+    let controller_without_policy = site.start_controller();
     let gateway_process = site.serve();
     gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
     site.make_reference();
     gateway_process.terminate();
+    controller_without_policy.terminate();
 
     let other = CONFIGURATION.replace("slots = 16", "slots = 32");
-    std::fs::write(
-        site.directory_path().join("gateway.toml"),
-        format!("{other}{TRUST}"),
-    )
-    .unwrap();
+    std::fs::write(site.directory_path().join("gateway.toml"), other).unwrap();
+    site.require_trust();
+    let _controller = site.start_controller();
     let gateway_process = site.serve();
     let line = gateway_process.wait_for("distrust", has_trust("untrusted"));
     let reason = line["trust"]["reason"].as_str().unwrap();
@@ -485,7 +498,7 @@ fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
     controller_without_policy.terminate();
 
     for name in ["a", "b"] {
-        controllers.configure(name, &TRUST.replace("[trust]", "[trust.5]"));
+        controllers.configure(name, TRUST);
         site.run(&format!("check --machine ctl-{name}.toml"));
     }
     site.run("check --machine gateway.toml");

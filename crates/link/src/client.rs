@@ -1,28 +1,31 @@
 //! The gateway's end of the link: a client that uses one controller at a time, and changes to the next controller after a
 //! failure.
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use linewarden_controller::attest::{Plan, PlanRequest, ProverIds, Provers, RoundAppraisal, RoundOutcome};
-use linewarden_controller::trust::TrustStatus;
-use linewarden_controller::{
-    AdmissionRequest, AdmissionResponse, Changes, LeaseChunk, Provision, RowRefusal, RowRequest,
-    SessionReport, SessionReportResult,
-};
+use hyper_util::rt::TokioIo;
 use linewarden_protocol::attest::PeriodStart;
-use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{LeasedCursor, Revision, UnusedRows};
+use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_tls::{ClientTls, endpoint};
-use tonic::transport::Channel;
+use linewarden_types::{
+    AdmissionRequest, AdmissionResponse, Changes, LeaseChunk, LeasedCursor, LinkError, Plan, PlanRequest,
+    ProverIds, Provers, Provision, Revision, RoundAppraisal, RoundOutcome, RowRefusal, RowRequest,
+    SessionReport, SessionReportResult, StatusReport, TrustStatus, UnusedRows,
+};
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+use tower::service_fn;
 
 use crate::convert::{self, Malformed};
+use crate::identity::socket_authority;
 use crate::proto;
 use crate::proto::link_client::LinkClient;
-use crate::server::{DENIAL, StatusReport};
+use crate::{CONNECTION_BYTES, DENIAL};
 
 /// Maximum length of a response, bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -32,17 +35,52 @@ const KEEPALIVE: Duration = Duration::from_secs(2);
 /// Options of a [`Client`].
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// `HOST:PORT` of each controller, in the order in which the client tries them.
-    pub controllers: Vec<String>,
-    /// Trust anchors, certificate and key. The client reads them for each new connection, so certificates can be
-    /// renewed without a restart.
-    pub identities: Arc<dyn Identities>,
+    /// The controllers.
+    pub controllers: Controllers,
     /// Timeout of a connection attempt.
     pub connect_timeout: Duration,
     /// Timeout of a response; for requests about a whole fleet, ten times this value.
     pub response_timeout: Duration,
     /// The program's version, for display.
     pub version: String,
+}
+
+/// The controllers of a gateway.
+#[derive(Clone)]
+pub enum Controllers {
+    /// Controllers that the client reaches over TLS.
+    Remote {
+        /// `HOST:PORT` of each controller, in the order in which the client tries them.
+        addresses: Vec<String>,
+        /// Trust anchors, certificate and key. The client reads them for each new connection, so certificates can be
+        /// renewed without a restart.
+        identities: Arc<dyn Identities>,
+    },
+    /// A controller on this machine.
+    Socket {
+        /// The controller's socket.
+        path: PathBuf,
+        /// This gateway.
+        gateway: GatewayId,
+    },
+}
+
+impl Controllers {
+    fn count(&self) -> usize {
+        match self {
+            Self::Remote { addresses, .. } => addresses.len().max(1),
+            Self::Socket { .. } => 1,
+        }
+    }
+}
+
+impl std::fmt::Debug for Controllers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Remote { addresses, .. } => f.debug_list().entries(addresses).finish(),
+            Self::Socket { path, .. } => path.fmt(f),
+        }
+    }
 }
 
 /// The source of certificates and keys.
@@ -54,27 +92,9 @@ pub trait Identities: Send + Sync {
     fn current(&self) -> Result<ClientTls, String>;
 }
 
-/// The reason why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ClientError {
-    /// No controller was reachable, or the controller could not complete the request.
-    #[error("{0}")]
-    Failed(String),
-    /// The gateway's evidence is missing or was not affirmed.
-    #[error("{0}")]
-    Untrusted(String),
-    /// Another process has registered as this gateway, or the gateway was revoked.
-    #[error("{0}")]
-    Replaced(String),
-    /// The registry was restored to an earlier state. All leases of this process are void, and the process must register
-    /// again.
-    #[error("{0}")]
-    RegistryRestored(String),
-}
-
-impl From<Malformed> for ClientError {
+impl From<Malformed> for LinkError {
     fn from(error: Malformed) -> Self {
-        Self::Failed(format!("invalid response of the controller: {error}"))
+        Self::Failed(format!("controller: invalid response: {error}"))
     }
 }
 
@@ -97,7 +117,7 @@ impl std::fmt::Debug for Client {
 
 #[derive(Default)]
 struct CurrentController {
-    /// Index of the controller in [`ClientOptions::controllers`].
+    /// Index of the controller in [`Controllers::Remote`].
     index: usize,
     connection: Option<Connection>,
 }
@@ -133,7 +153,7 @@ impl Client {
     }
 
     /// Returns the open connection, or connects to the current controller.
-    async fn connection(&self) -> Result<Connection, ClientError> {
+    async fn connection(&self) -> Result<Connection, LinkError> {
         let index = {
             let current = self.current();
             if let Some(connection) = &current.connection {
@@ -141,30 +161,64 @@ impl Client {
             }
             current.index
         };
-        let count = self.options.controllers.len().max(1);
-        let Some(address) = self.options.controllers.get(index % count) else {
-            return Err(ClientError::Failed("no controller is configured".to_owned()));
-        };
-        let failed = |reason: String| ClientError::Failed(format!("controller {address}: {reason}"));
-        let tls = self.options.identities.current().map_err(failed)?;
-        let endpoint = endpoint(address, Some(&tls))
-            .map_err(|error| failed(error_with_causes(&error)))?
-            .connect_timeout(self.options.connect_timeout)
-            .http2_keep_alive_interval(KEEPALIVE)
-            .keep_alive_timeout(KEEPALIVE)
-            .keep_alive_while_idle(true)
-            .tcp_nodelay(true);
-        let mut id = vec![0; 16];
-        getrandom::fill(&mut id).map_err(|error| failed(error.to_string()))?;
-        let connecting = endpoint.connect();
-        let channel = match tokio::time::timeout(self.options.connect_timeout, connecting).await {
-            Ok(channel) => channel.map_err(|error| failed(error_with_causes(&error)))?,
-            Err(_) => return Err(failed("connection timed out".to_owned())),
+        let mut id = vec![0; CONNECTION_BYTES];
+        getrandom::fill(&mut id).map_err(|error| LinkError::failed("controller", error.to_string()))?;
+        let channel = match &self.options.controllers {
+            Controllers::Remote {
+                addresses,
+                identities,
+            } => {
+                let Some(address) = addresses.get(index % addresses.len().max(1)) else {
+                    return Err(LinkError::failed(
+                        "controller",
+                        "no controller is configured".to_owned(),
+                    ));
+                };
+                let tls = identities
+                    .current()
+                    .map_err(|reason| failed_at(address, &reason))?;
+                let endpoint = endpoint(address, Some(&tls)).map_err(|error| failed_with(address, &error))?;
+                let connecting = self.configure(endpoint);
+                self.connect(address, connecting.connect()).await?
+            }
+            Controllers::Socket { path, gateway } => {
+                let name = path.display().to_string();
+                let endpoint = endpoint(&socket_authority(*gateway), None)
+                    .map_err(|error| failed_with(&name, &error))?;
+                let path = path.clone();
+                let connector = service_fn(move |_| {
+                    let path = path.clone();
+                    async move { UnixStream::connect(path).await.map(TokioIo::new) }
+                });
+                let connecting = self.configure(endpoint);
+                self.connect(&name, connecting.connect_with_connector(connector))
+                    .await?
+            }
         };
         let connection = Connection { channel, id };
         let mut current = self.current();
         // Another request may have connected at the same time.
         Ok(current.connection.get_or_insert(connection).clone())
+    }
+
+    async fn connect(
+        &self,
+        controller: &str,
+        connecting: impl Future<Output = Result<Channel, tonic::transport::Error>>,
+    ) -> Result<Channel, LinkError> {
+        match tokio::time::timeout(self.options.connect_timeout, connecting).await {
+            Ok(channel) => channel.map_err(|error| failed_with(controller, &error)),
+            Err(_) => Err(failed_at(controller, "connection timed out")),
+        }
+    }
+
+    fn configure(&self, endpoint: Endpoint) -> Endpoint {
+        endpoint
+            .connect_timeout(self.options.connect_timeout)
+            .http2_keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE)
+            .keep_alive_while_idle(true)
+            .tcp_nodelay(true)
     }
 
     /// Drops the connection to the controller at `index` and selects the next controller, if no other request has done so
@@ -178,7 +232,7 @@ impl Client {
         };
         if is_same_connection && current.index == index {
             current.connection = None;
-            current.index = (index + 1) % self.options.controllers.len().max(1);
+            current.index = (index + 1) % self.options.controllers.count();
         }
     }
 
@@ -187,13 +241,13 @@ impl Client {
         &self,
         size: ResponseSize,
         mut request: impl AsyncFnMut(&mut LinkClient<Channel>, Vec<u8>) -> Result<tonic::Response<T>, Status>,
-    ) -> Result<T, ClientError> {
+    ) -> Result<T, LinkError> {
         let timeout = match size {
             ResponseSize::Small => self.options.response_timeout,
             ResponseSize::Fleet => self.options.response_timeout.saturating_mul(10),
         };
         let mut last_error = None;
-        for _ in 0..self.options.controllers.len().max(1) {
+        for _ in 0..self.options.controllers.count() {
             let index = self.current().index;
             let connection = match self.connection().await {
                 Ok(connection) => connection,
@@ -222,14 +276,15 @@ impl Client {
                 }
             }
         }
-        Err(last_error.unwrap_or_else(|| ClientError::Failed("no controller is configured".to_owned())))
+        Err(last_error
+            .unwrap_or_else(|| LinkError::failed("controller", "no controller is configured".to_owned())))
     }
 
     /// Registers this process. Requests with the fencing token of an earlier process are rejected from then on.
     ///
     /// # Errors
-    /// [`ClientError`].
-    pub async fn register(&self) -> Result<u64, ClientError> {
+    /// [`LinkError`].
+    pub async fn register(&self) -> Result<u64, LinkError> {
         let version = &self.options.version;
         let reply = self.call(ResponseSize::Small, async |client, connection| {
             let version = version.clone();
@@ -253,12 +308,12 @@ impl Client {
     /// Returns the next part of the leases that the gateway had when it stopped, and the cursor of the following part.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`LinkError`].
     pub async fn resume_leases(
         &self,
         fencing_token: u64,
         cursor: LeasedCursor,
-    ) -> Result<(LeaseChunk, LeasedCursor), ClientError> {
+    ) -> Result<(LeaseChunk, LeasedCursor), LinkError> {
         let reply = self.call(ResponseSize::Fleet, async |client, connection| {
             let request = proto::ResumeLeasesRequest {
                 registration: registration(fencing_token, connection),
@@ -279,12 +334,12 @@ impl Client {
     /// Leases more rows for devices in the gateway's data plane.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`LinkError`].
     pub async fn extend_leases(
         &self,
         fencing_token: u64,
         requests: &[RowRequest],
-    ) -> Result<(Vec<Provision>, Vec<RowRefusal>), ClientError> {
+    ) -> Result<(Vec<Provision>, Vec<RowRefusal>), LinkError> {
         let reply = self.call(ResponseSize::Small, async |client, connection| {
             let request = proto::ExtendLeasesRequest {
                 registration: registration(fencing_token, connection),
@@ -304,13 +359,13 @@ impl Client {
     /// requests.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`LinkError`].
     pub async fn admit_devices(
         &self,
         fencing_token: u64,
         requests: &[AdmissionRequest],
         fresh: [u8; 8],
-    ) -> Result<Vec<AdmissionResponse>, ClientError> {
+    ) -> Result<Vec<AdmissionResponse>, LinkError> {
         let reply = self.call(ResponseSize::Small, async |client, connection| {
             let request = proto::AdmitDevicesRequest {
                 registration: registration(fencing_token, connection),
@@ -331,12 +386,12 @@ impl Client {
     /// their pools.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`LinkError`].
     pub async fn report_unused_rows(
         &self,
         fencing_token: u64,
         unused_rows: &[UnusedRows],
-    ) -> Result<u64, ClientError> {
+    ) -> Result<u64, LinkError> {
         let mut rows_returned = 0u64;
         // A stopping gateway reports all its devices in one call of this function.
         for part in unused_rows.chunks(convert::ENTRIES_MAX) {
@@ -355,12 +410,12 @@ impl Client {
     /// Reports sessions that were opened at the gateway. The results are in the order of the reports.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`LinkError`].
     pub async fn report_sessions(
         &self,
         fencing_token: u64,
         reports: &[SessionReport],
-    ) -> Result<Vec<SessionReportResult>, ClientError> {
+    ) -> Result<Vec<SessionReportResult>, LinkError> {
         let reply = self.call(ResponseSize::Small, async |client, connection| {
             let request = proto::ReportSessionsRequest {
                 registration: registration(fencing_token, connection),
@@ -382,12 +437,12 @@ impl Client {
     /// the controller has issued one.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`LinkError`].
     pub async fn list_changes(
         &self,
         fencing_token: u64,
         since: Revision,
-    ) -> Result<(Changes, Option<(TrustStatus, Option<u64>)>), ClientError> {
+    ) -> Result<(Changes, Option<(TrustStatus, Option<u64>)>), LinkError> {
         let reply = self.call(ResponseSize::Small, async |client, connection| {
             let request = proto::ListChangesRequest {
                 registration: registration(fencing_token, connection),
@@ -404,13 +459,13 @@ impl Client {
     /// controller has issued one.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`LinkError`].
     pub async fn submit_evidence(
         &self,
         fencing_token: u64,
         statement: &[u8],
         inventory: &[u8],
-    ) -> Result<(TrustStatus, Option<u64>), ClientError> {
+    ) -> Result<(TrustStatus, Option<u64>), LinkError> {
         let reply = self.call(ResponseSize::Small, async |client, connection| {
             let request = proto::SubmitEvidenceRequest {
                 registration: registration(fencing_token, connection),
@@ -426,12 +481,12 @@ impl Client {
     /// Returns the attestation plan; `None` if the controller has no random salt for a new period.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`LinkError`].
     pub async fn get_plan(
         &self,
         fencing_token: u64,
         plan_request: PlanRequest,
-    ) -> Result<Option<Plan>, ClientError> {
+    ) -> Result<Option<Plan>, LinkError> {
         let reply = self.call(ResponseSize::Fleet, async |client, connection| {
             let request = proto::GetPlanRequest {
                 registration: registration(fencing_token, connection),
@@ -447,13 +502,13 @@ impl Client {
     /// Returns the provers that have changed since a revision, with this gateway's keys of a period.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`LinkError`].
     pub async fn list_provers(
         &self,
         fencing_token: u64,
         start: PeriodStart,
         since: u64,
-    ) -> Result<Provers, ClientError> {
+    ) -> Result<Provers, LinkError> {
         let reply = self.call(ResponseSize::Fleet, async |client, connection| {
             let request = proto::ListProversRequest {
                 registration: registration(fencing_token, connection),
@@ -468,13 +523,13 @@ impl Client {
     /// Submits a round that ended `age_ns` ago, and returns its appraisal.
     ///
     /// # Errors
-    /// [`ClientError`].
+    /// [`LinkError`].
     pub async fn appraise_round(
         &self,
         fencing_token: u64,
         round: &RoundOutcome,
         age_ns: u64,
-    ) -> Result<RoundAppraisal, ClientError> {
+    ) -> Result<RoundAppraisal, LinkError> {
         let reply = self.call(ResponseSize::Fleet, async |client, connection| {
             let request = proto::AppraiseRoundRequest {
                 registration: registration(fencing_token, connection),
@@ -488,8 +543,8 @@ impl Client {
     /// Returns the ids of the devices that have become provers, or are no longer provers, since a revision.
     ///
     /// # Errors
-    /// [`ClientError`].
-    pub async fn list_prover_ids(&self, fencing_token: u64, since: u64) -> Result<ProverIds, ClientError> {
+    /// [`LinkError`].
+    pub async fn list_prover_ids(&self, fencing_token: u64, since: u64) -> Result<ProverIds, LinkError> {
         let reply = self.call(ResponseSize::Small, async |client, connection| {
             let request = proto::ListProverIdsRequest {
                 registration: registration(fencing_token, connection),
@@ -504,16 +559,19 @@ impl Client {
     /// response. `locate` returns the address of a device's session at this gateway.
     ///
     /// # Errors
-    /// [`ClientError`]; also before this process has registered.
+    /// [`LinkError`]; also before this process has registered.
     pub async fn relay_ticket(
         &self,
         message: &[u8],
         locate: &(dyn Fn(DeviceId) -> Option<[u8; 16]> + Sync),
-    ) -> Result<Option<Vec<u8>>, ClientError> {
+    ) -> Result<Option<Vec<u8>>, LinkError> {
         use proto::relay_ticket_response::Outcome;
         let fencing_token = self.fencing_token.load(Relaxed);
         if fencing_token == 0 {
-            return Err(ClientError::Failed("gateway has not registered yet".to_owned()));
+            return Err(LinkError::failed(
+                "controller",
+                "gateway has not registered yet".to_owned(),
+            ));
         }
         let mut location = None;
         // The first response may request the address of a device's session; the second request contains it.
@@ -541,8 +599,8 @@ impl Client {
     /// Reports the gateway's status.
     ///
     /// # Errors
-    /// [`ClientError`].
-    pub async fn report_status(&self, fencing_token: u64, report: &StatusReport) -> Result<(), ClientError> {
+    /// [`LinkError`].
+    pub async fn report_status(&self, fencing_token: u64, report: &StatusReport) -> Result<(), LinkError> {
         let reply = self.call(ResponseSize::Small, async |client, connection| {
             let request = proto::ReportStatusRequest {
                 registration: registration(fencing_token, connection),
@@ -574,24 +632,35 @@ fn registration(fencing_token: u64, connection: Vec<u8>) -> Option<proto::Regist
 
 /// Converts a status: `Ok` for a denial that any controller would repeat, `Err` for a failure that another controller
 /// may not have.
-fn client_error(status: &Status) -> Result<ClientError, ClientError> {
+fn client_error(status: &Status) -> Result<LinkError, LinkError> {
     let reason = status
         .metadata()
         .get(DENIAL)
         .and_then(|reason| reason.to_str().ok());
     let message = || status.message().to_owned();
     match reason {
-        Some("replaced") => Ok(ClientError::Replaced(message())),
-        Some("restored") => Ok(ClientError::RegistryRestored(message())),
-        Some("untrusted") => Ok(ClientError::Untrusted(message())),
+        Some("replaced") => Ok(LinkError::Replaced(message())),
+        Some("restored") => Ok(LinkError::RegistryRestored(message())),
+        Some("untrusted") => Ok(LinkError::Untrusted(message())),
         // The request or the caller is at fault.
         _ if matches!(status.code(), Code::InvalidArgument | Code::Unauthenticated) => {
-            Ok(ClientError::Failed(message()))
+            Ok(LinkError::failed("controller", message()))
         }
         // This controller is at fault. Another controller may use another database server.
-        Some(_) => Err(ClientError::Failed(message())),
-        None => Err(ClientError::Failed(format!("{}: {}", status.code(), message()))),
+        Some(_) => Err(LinkError::failed("controller", message())),
+        None => Err(LinkError::failed(
+            "controller",
+            format!("{}: {}", status.code(), message()),
+        )),
     }
+}
+
+fn failed_at(controller: &str, reason: &str) -> LinkError {
+    LinkError::Failed(format!("controller {controller}: {reason}"))
+}
+
+fn failed_with(controller: &str, error: &dyn std::error::Error) -> LinkError {
+    failed_at(controller, &error_with_causes(error))
 }
 
 /// Returns the message of an error with its causes.

@@ -36,6 +36,21 @@ pub fn gateway_of(certificate: &[u8]) -> Option<GatewayId> {
     Some(GatewayId(number))
 }
 
+const AUTHORITY_PREFIX: &str = "gateway-";
+
+/// Returns the host of URIs that names the gateway at the socket of a controller on the same machine.
+#[must_use]
+pub fn socket_authority(gateway: GatewayId) -> String {
+    format!("{AUTHORITY_PREFIX}{}", gateway.0)
+}
+
+/// Returns the gateway that the host of a URI names, if any.
+#[must_use]
+pub fn gateway_of_authority(authority: &str) -> Option<GatewayId> {
+    let gateway = GatewayId(authority.strip_prefix(AUTHORITY_PREFIX)?.parse().ok()?);
+    (socket_authority(gateway) == authority).then_some(gateway)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +88,24 @@ mod tests {
         }
         assert_eq!(gateway_of(b"nonsense"), None);
         assert_eq!(gateway_uri(GatewayId(7)), "urn:linewarden:gateway:7");
+    }
+
+    #[test]
+    fn the_host_of_a_uri_names_exactly_one_gateway() {
+        for number in [0, 7, u32::MAX] {
+            let authority = socket_authority(GatewayId(number));
+            assert_eq!(gateway_of_authority(&authority), Some(GatewayId(number)));
+        }
+        for authority in [
+            "",
+            "gateway-",
+            "gateway-07",
+            "gateway-+7",
+            "gateway-4294967296",
+            "gateway-7:80",
+            "7",
+        ] {
+            assert_eq!(gateway_of_authority(authority), None, "{authority}");
+        }
     }
 }

@@ -10,17 +10,19 @@
 //!   └─────────────────┘                      └──────────────────┘
 //! ```
 //!
-//! The gateway's certificate names the gateway: `urn:linewarden:gateway:N`. Each request carries the fencing token of
-//! the registration, so every controller rejects a process that was replaced, and a connection id, so a controller
-//! discards the state of an older connection. Each request may be repeated.
+//! The gateway's certificate names the gateway: `urn:linewarden:gateway:N`. A controller on the same machine may serve a
+//! Unix socket instead: the file's mode controls access, and the host of the request's URI names the gateway. Each
+//! request carries the fencing token of the registration, so every controller rejects a process that was replaced, and a
+//! connection id, so a controller discards the state of an older connection. Each request may be repeated.
 //!
-//! The crate opens no listening socket and stores nothing on disk.
+//! The crate opens no listening socket and stores nothing on disk. The controller's end of the link is in
+//! `linewarden-service`.
 //!
 //! | module | content |
 //! |---|---|
 //! | `client` | [`Client`]: the gateway's end, with failover between controllers |
-//! | `server` | [`Server`]: the controller's end; [`GatewayObserver`] receives its events |
-//! | `convert` | conversion between messages and the types of controller and gateway |
+//! | `remote` | [`RemoteController`]: a client as the controller of a gateway |
+//! | [`convert`] | conversion between messages and domain types |
 //! | `identity` | the gateway's number in its certificate |
 //! | [`proto`] | the generated messages |
 //!
@@ -28,12 +30,15 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use linewarden_link::{Client, ClientError, ClientOptions, Identities};
+//! use linewarden_link::{Client, ClientOptions, Controllers, Identities};
+//! use linewarden_types::LinkError;
 //!
-//! # async fn example(identities: Arc<dyn Identities>) -> Result<(), ClientError> {
+//! # async fn example(identities: Arc<dyn Identities>) -> Result<(), LinkError> {
 //! let client = Client::new(ClientOptions {
-//!     controllers: vec!["controller.example:20557".to_owned()],
-//!     identities,
+//!     controllers: Controllers::Remote {
+//!         addresses: vec!["controller.example:20560".to_owned()],
+//!         identities,
+//!     },
 //!     connect_timeout: Duration::from_secs(5),
 //!     response_timeout: Duration::from_secs(10),
 //!     version: "1.0.0".to_owned(),
@@ -46,13 +51,25 @@
 #![forbid(unsafe_code)]
 
 mod client;
-mod convert;
+pub mod convert;
 mod identity;
 pub mod proto;
-mod server;
+mod remote;
 
-pub use client::{Client, ClientError, ClientOptions, Identities};
-pub use identity::{PeerGateway, gateway_of, gateway_uri};
-pub use server::{
-    GatewayObserver, MESSAGE_BYTES_MAX, SHORT_MESSAGE_BYTES_MAX, Server, ServerEnvironment, StatusReport,
-};
+pub use client::{Client, ClientOptions, Controllers, Identities};
+pub use identity::{PeerGateway, gateway_of, gateway_of_authority, gateway_uri, socket_authority};
+pub use remote::RemoteController;
+
+/// Maximum length of a message, bytes: evidence with its inventory.
+pub const MESSAGE_BYTES_MAX: usize = 32 << 20;
+/// Maximum length of a gateway's message except evidence and appraisals, bytes. It allows [`convert::ENTRIES_MAX`] entries
+/// below 256 bytes each. A message is decoded before its registration is checked. An entry without fields takes 2 bytes on
+/// the wire and 56 in memory, so decoding allocates at most 14 MiB, even if the list's capacity has just doubled. The
+/// lists of evidence and appraisals, which may be longer, contain only 8-byte numbers.
+pub const SHORT_MESSAGE_BYTES_MAX: usize = 256 << 10;
+/// Length of the connection id, bytes.
+pub const CONNECTION_BYTES: usize = 16;
+/// The trailer that contains the reason of a rejection.
+pub const DENIAL: &str = "linewarden-denial";
+/// Reason of a rejection: another process is registered as this gateway, or the gateway was revoked.
+pub const REPLACED: &str = "replaced";

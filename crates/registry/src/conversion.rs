@@ -1,9 +1,10 @@
 //! Conversion between table columns and the types of this crate.
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+use linewarden_types::Revision;
 
 use crate::column::ColumnValue;
-use crate::device::{DeviceInfo, Quarantine, Revision, Status};
+use crate::device::{DeviceInfo, Quarantine, Status};
 use crate::error::{RegistryError, Result};
 use crate::record_tag::RecordAuthenticator;
 use crate::sql::{FromRow, Row};

@@ -1,5 +1,6 @@
 //! Records of devices: for enrollment, and without credentials for display.
 
+use linewarden_types::Revision;
 use std::ops::Range;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
@@ -126,15 +127,6 @@ impl Status {
     pub fn is_active(&self) -> bool {
         matches!(self, Self::Active)
     }
-}
-
-/// A counter of changes to devices; each change has a unique value, and later changes have higher values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Revision(pub u64);
-
-impl Revision {
-    /// Before any change: `changes_since(Revision::ZERO)` returns all devices.
-    pub const ZERO: Self = Self(0);
 }
 
 impl DeviceRecord {

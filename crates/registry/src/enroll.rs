@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use linewarden_protocol::ids::{DeviceId, RowIndex};
+use linewarden_types::Revision;
 
 use crate::conversion::{
     id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns,
 };
-use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status, TEXT_BYTES_MAX, check_text};
+use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Status, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::fingerprint::Fingerprint;

@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+use linewarden_types::GroupName;
 
-use crate::attest::GroupName;
 use crate::location::Location;
 
 /// The result type of this crate.

@@ -6,30 +6,14 @@
 //! device has roamed. If nothing has changed, a query costs one index look-up. Changes of marks are not reported,
 //! because the gateways move the marks themselves.
 
-use linewarden_protocol::ids::DeviceId;
-
 use crate::column::ColumnValue;
 use crate::conversion::{DEVICE_COLUMNS, DeviceColumns, device_columns, device_info, id_from_column};
-use crate::device::Revision;
 use crate::error::{RegistryError, Result};
 use crate::roaming::{self, NewestSession, NewestSessionColumns};
 use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
 use crate::walk::revision;
-
-/// A changed device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The device.
-    pub device: DeviceId,
-    /// Revision of the newest change.
-    pub revision: Revision,
-    /// Whether the device may authenticate. `false`: the device is revoked or in quarantine, or its record does not
-    /// authenticate.
-    pub active: bool,
-    /// Number of replacements of the credentials.
-    pub epoch: u32,
-}
+use linewarden_types::{Change, Revision};
 
 /// A page of the feed.
 #[derive(Clone, Debug, PartialEq, Eq)]

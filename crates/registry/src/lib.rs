@@ -100,26 +100,22 @@ mod transfer;
 mod walk;
 
 pub use attest::{
-    Appraisal, AppraisalPage, AttestationState, BINDING_BYTES_MAX, EVIDENCE_BYTES_MAX, EnrollmentTime, Group,
-    GroupList, GroupName, GroupNameError, GroupPolicy, InvalidRoundCursor, LOST_COUNTER_GAP,
-    MISSED_ROUNDS_MAX, NewGroup, NewProver, OVERLAY_BYTES_MAX, PERIODS_MAX, PeriodRecord, Protection,
-    ProverIdPage, ProverLocation, ProverPage, ProverRecord, ROUNDS_MAX, ReleaseMode, ReservedRounds, RollOut,
-    RoundCursor, RoundPage, RoundRecord,
+    Appraisal, AppraisalPage, AttestationState, BINDING_BYTES_MAX, EVIDENCE_BYTES_MAX, Group, GroupList,
+    InvalidRoundCursor, LOST_COUNTER_GAP, MISSED_ROUNDS_MAX, NewGroup, NewProver, OVERLAY_BYTES_MAX,
+    PERIODS_MAX, PeriodRecord, Protection, ProverIdPage, ProverLocation, ProverPage, ProverRecord,
+    ROUNDS_MAX, ReservedRounds, RollOut, RoundCursor, RoundPage, RoundRecord,
 };
 pub use copy::CopySummary;
 pub use credentials::{Credentials, POOL_ROW_BYTES, POOL_ROWS_MAX, PoolRow};
-pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Quarantine, Revision, Status, TEXT_BYTES_MAX};
+pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Quarantine, Status, TEXT_BYTES_MAX};
 pub use enroll::{BulkOptions, NewDevice, OnConflict, Progress, SealedDevices};
 pub use error::{LineProblem, RegistryError, Result};
-pub use feed::{Change, Changes};
+pub use feed::Changes;
 pub use fingerprint::{BANDS_MAX, Band, Fingerprint};
 pub use gateway::FencingToken;
 pub use import::ExportFile;
 pub use key::{ExportKey, KEY_BYTES, MasterKey};
-pub use lease::{
-    Lease, LeaseGrant, LeaseRequest, LeasedChunk, LeasedCursor, LeasedDevice, LeasedStream, SealedChunk,
-    UnusedRows,
-};
+pub use lease::{Lease, LeaseGrant, LeaseRequest, LeasedChunk, LeasedDevice, LeasedStream, SealedChunk};
 pub use linewarden_files::seal::SEAL_OVERHEAD_BYTES;
 pub use location::{Location, LocationError, PostgresAddress};
 pub use monitor::{TransactionMonitor, TransactionObserver};
@@ -127,7 +123,7 @@ pub use pair::{PAIR_LIFETIME_S, PairKey};
 pub use quarantine::{QuarantineRequest, QuarantineResult};
 pub use query::{DeviceFilter, DevicePage, ids_with_prefix};
 pub use renew::{Enrollment, Renewal, RenewalResult};
-pub use roaming::{BootId, BootTimestamp, NewestSession, ProvenSession, SessionOrder};
+pub use roaming::{NewestSession, ProvenSession, SessionOrder};
 pub use service::{
     Action, Actor, CLOCK_SKEW_MAX_MS, EventFilter, EventLogEntry, EventLogPage, EventLogReader,
     GatewayRecord, GatewayState, IdempotencyState, NewEvent, RESPONSES_KEPT_S, Role, SignerRecord,

@@ -4,11 +4,11 @@
 use std::collections::HashSet;
 
 use linewarden_protocol::ids::DeviceId;
+use linewarden_types::{EnrollmentTime, Revision};
 
-use crate::attest::EnrollmentTime;
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column, quarantine_to_columns, seconds_to_column};
-use crate::device::{DeviceInfo, Quarantine, Revision, TEXT_BYTES_MAX, check_text};
+use crate::device::{DeviceInfo, Quarantine, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::record_tag::{RecordAuthenticator, TagBuilder};

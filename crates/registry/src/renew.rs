@@ -5,11 +5,12 @@
 
 use linewarden_protocol::ids::{DeviceId, Mode};
 use linewarden_protocol::keys::RowKey;
+use linewarden_types::Revision;
 
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column};
 use crate::credentials::{Credentials, POOL_ROWS_MAX, PoolRow};
-use crate::device::{DeviceInfo, Revision};
+use crate::device::DeviceInfo;
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::lease::damage;

@@ -1,11 +1,12 @@
 //! Revocation, which is permanent: a lost device is never trusted again under the same id.
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+use linewarden_types::Revision;
 
 use crate::conversion::{
     id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns,
 };
-use crate::device::{DeviceInfo, Revision, Status, TEXT_BYTES_MAX, check_text};
+use crate::device::{DeviceInfo, Status, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
 use crate::sql::{self, Connection};

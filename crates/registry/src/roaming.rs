@@ -10,10 +10,10 @@
 use std::collections::{HashMap, HashSet};
 
 use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_types::{BootId, BootTimestamp, Revision};
 
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column};
-use crate::device::Revision;
 use crate::enroll::{IDS_PER_QUERY, PushIds as _};
 use crate::error::Result;
 use crate::feed;
@@ -24,43 +24,6 @@ use crate::sql::{self, Builder, Connection, Pool};
 use crate::store::Registry;
 
 const LABEL: &[u8] = b"linewarden registry table newest_session v1";
-
-/// Maximum difference between two readings of the clock that reach the registry in the wrong order, ns.
-const CLOCK_SKEW_MAX_NS: i64 = 1_000_000_000;
-
-/// Identifies a boot of the controller's machine: random and different for each boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BootId(pub [u8; 16]);
-
-/// A reading of the clock that orders sessions ([`Registry::session_clock`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BootTimestamp {
-    /// The boot that the time counts from.
-    pub boot_id: BootId,
-    /// Time since the boot, ns; negative for a time before the boot. On the clock of the database server: time since
-    /// 1970-01-01 UTC.
-    pub ns: i64,
-}
-
-impl BootTimestamp {
-    /// The time that is `age_ns` before this time.
-    #[must_use]
-    pub fn earlier_by(self, age_ns: u64) -> Self {
-        Self {
-            ns: self.ns.saturating_sub_unsigned(age_ns),
-            ..self
-        }
-    }
-
-    /// The age of this time at `now`, ns. `None` if the times cannot be compared: they are of different boots, or this
-    /// time is after `now`, for example because a snapshot of the machine was restored.
-    #[must_use]
-    pub fn age_ns(self, now: Self) -> Option<u64> {
-        let is_ahead = self.ns > now.ns.saturating_add(CLOCK_SKEW_MAX_NS);
-        let age_ns = u64::try_from(now.ns.saturating_sub(self.ns)).unwrap_or_default();
-        (self.boot_id == now.boot_id && !is_ahead).then_some(age_ns)
-    }
-}
 
 /// A session that a gateway has proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,11 +14,12 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+use linewarden_types::Revision;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::credentials::Credentials;
-use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Revision, Status, TEXT_BYTES_MAX, check_text};
+use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Status, TEXT_BYTES_MAX, check_text};
 use crate::enroll::{NewDevice, Progress};
 use crate::error::{RegistryError, Result};
 use crate::fingerprint::Fingerprint;

@@ -1,13 +1,14 @@
 //! Reading and opening credentials: of one device, or of all devices in the order of their changes.
 
 use linewarden_protocol::ids::DeviceId;
+use linewarden_types::Revision;
 
 use crate::column::ColumnValue;
 use crate::conversion::{
     DEVICE_COLUMNS, DEVICE_REVISION, DeviceColumns, device_columns, device_info, id_from_column, id_to_column,
 };
 use crate::credentials::Credentials;
-use crate::device::{DeviceInfo, Revision};
+use crate::device::DeviceInfo;
 use crate::error::{RegistryError, Result};
 use crate::gateway;
 use crate::lease;

@@ -4,18 +4,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use linewarden_controller::attest::RoundAppraisal;
 use linewarden_controller::trust::{TrustMemory, TrustReport};
-use linewarden_link::{GatewayObserver, StatusReport};
 use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::{CLOCK_SKEW_MAX_MS, GatewayState, NewEvent, Registry, RegistryError, RoundRecord};
+use linewarden_types::{RoundAppraisal, StatusReport};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::api::Round;
 use crate::clock::now_ms;
+use crate::link::GatewayObserver;
 use crate::stream::{EventStream, StreamEvent};
 use crate::trust::Trust;
 
@@ -303,7 +303,7 @@ impl GatewayStatus {
     }
 }
 
-/// Receives notifications from [`linewarden_link::Server`].
+/// Receives notifications from [`Server`](crate::link::Server).
 pub(crate) struct FleetSink {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) registry: Registry,

@@ -7,14 +7,15 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use linewarden_link::{MESSAGE_BYTES_MAX, PeerGateway, SHORT_MESSAGE_BYTES_MAX, Server};
+use linewarden_controller::MachineEnvironment;
+use linewarden_link::{MESSAGE_BYTES_MAX, PeerGateway, SHORT_MESSAGE_BYTES_MAX};
 use linewarden_protocol::ids::GatewayId;
 use tokio::sync::Semaphore;
 use tonic::Status;
 
-use crate::clock::MachineClock;
 use crate::fleet::FleetSink;
 use crate::limits::Limits;
+use crate::link::Server;
 use crate::permits::{KeyedPermits, hold_until_sent};
 use crate::state::App;
 use crate::telemetry;
@@ -44,7 +45,11 @@ pub(crate) fn router(app: &App) -> Router {
         fleet: Arc::clone(&app.fleet),
         registry: app.registry.with_separate_reader(),
     };
-    let server = Server::new(app.controller.with_separate_reader(), MachineClock::new(), sink);
+    let server = Server::new(
+        app.controller.with_separate_reader(),
+        MachineEnvironment::new(),
+        sink,
+    );
     let short_message_service = server.clone().into_service(SHORT_MESSAGE_BYTES_MAX);
     let large_message_service = server.into_service(MESSAGE_BYTES_MAX);
     let permits = LargeRequestPermits {

@@ -13,7 +13,8 @@
 //! | `service`, `listener` | start and stop, TLS connections and their limits |
 //! | `api`, `auth`, `idempotency`, `error` | HTTP API v1, its users, repeatable writes and errors |
 //! | `dashboard` | the web dashboard, compiled into the program |
-//! | `gateways`, `fleet`, `trust` | gRPC routes for gateways, and the state of all gateways |
+//! | `gateways`, `link` | gRPC routes for gateways, and the controller's end of the link |
+//! | `fleet`, `trust` | the state of all gateways |
 //! | `stream`, `nats` | events for API clients and NATS subscribers |
 //! | `metrics`, `telemetry` | Prometheus metrics and OpenTelemetry traces |
 //! | `limits`, `permits` | rate and concurrency limits |
@@ -40,6 +41,7 @@ mod gateways;
 mod health;
 mod idempotency;
 mod limits;
+mod link;
 mod listener;
 mod metrics;
 mod nats;
@@ -54,5 +56,5 @@ mod trust;
 pub use api::{openapi, wire};
 pub use nats::{NatsError, NatsOptions, NatsTls};
 pub use peer::{user_from_certificate, user_uri, validity_s};
-pub use service::{Service, ServiceError, ServiceOptions};
+pub use service::{ApiOptions, Service, ServiceError, ServiceOptions};
 pub use telemetry::{TelemetryError, TelemetryOptions};

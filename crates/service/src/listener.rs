@@ -3,6 +3,7 @@
 mod activity;
 mod handshakes;
 mod request_body;
+pub(crate) mod socket;
 
 use std::io;
 use std::net::SocketAddr;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::api;
 use crate::fleet::Fleet;
 use crate::gateways;
 use crate::limits::Limits;
-use crate::listener::{self, Tls};
+use crate::listener::{self, Tls, socket};
 use crate::nats::{NatsError, NatsOptions, Publisher};
 use crate::state::App;
 use crate::stream::EventStream;
@@ -33,12 +34,12 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 pub struct ServiceOptions {
     /// Name of this controller, unique among controllers.
     pub name: String,
-    /// Address of the API, the dashboard and the gateway link.
-    pub listen: SocketAddr,
+    /// API, dashboard and gateways on other machines; `None`: only gateways on this machine.
+    pub api: Option<ApiOptions>,
+    /// Socket for gateways on this machine; `None`: only gateways on other machines.
+    pub socket: Option<PathBuf>,
     /// Address for metrics and health, without TLS; `None`: no metrics listener.
     pub metrics: Option<SocketAddr>,
-    /// Server certificate, and the CA of gateway and user certificates.
-    pub tls: ServerTls,
     /// The registry.
     pub registry: Registry,
     /// The controller.
@@ -49,6 +50,14 @@ pub struct ServiceOptions {
     pub telemetry: Option<TelemetryOptions>,
 }
 
+/// The listener of API, dashboard and gateways on other machines.
+pub struct ApiOptions {
+    /// The address.
+    pub listen: SocketAddr,
+    /// Server certificate, and the CA of gateway and user certificates.
+    pub tls: ServerTls,
+}
+
 /// A failed start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -57,6 +66,14 @@ pub enum ServiceError {
     Listen {
         /// The address.
         address: SocketAddr,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// The socket cannot be bound.
+    #[error("failed to listen on {}: {source}", path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
     },
@@ -73,9 +90,9 @@ pub enum ServiceError {
 
 /// A running service.
 pub struct Service {
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     metrics_address: Option<SocketAddr>,
-    tls: Tls,
+    tls: Option<Tls>,
     stop: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
     background_tasks: Vec<JoinHandle<()>>,
@@ -89,8 +106,17 @@ impl Service {
     /// The address cannot be bound, or the configuration of TLS, NATS or telemetry is invalid. An unreachable NATS
     /// server or collector is not an error.
     pub async fn start(options: ServiceOptions) -> Result<Self, ServiceError> {
-        let tls = Tls::new(options.tls.to_rustls(&PROTOCOLS)?);
-        let api_listener = bind(options.listen).await?;
+        let api_listener = match &options.api {
+            Some(api) => Some((Tls::new(api.tls.to_rustls(&PROTOCOLS)?), bind(api.listen).await?)),
+            None => None,
+        };
+        let socket_listener = match &options.socket {
+            Some(path) => Some(socket::bind(path).map_err(|source| {
+                let path = path.clone();
+                ServiceError::Socket { path, source }
+            })?),
+            None => None,
+        };
         let metrics_listener = match options.metrics {
             Some(address) => Some(bind(address).await?),
             None => None,
@@ -134,15 +160,29 @@ impl Service {
             device_counts: Arc::default(),
             readiness: Arc::default(),
         };
-        let router = api::router(&app).merge(gateways::router(&app));
+        let gateway_router = gateways::router(&app);
         let (stop, stop_receiver) = watch::channel(false);
-        let address = local_address(&api_listener, options.listen);
-        let mut listeners = vec![tokio::spawn(listener::serve(
-            api_listener,
-            Some(tls.clone()),
-            router,
-            stop_receiver.clone(),
-        ))];
+        let mut listeners = Vec::new();
+        if let Some(listener) = socket_listener {
+            let router = gateway_router.clone();
+            listeners.push(tokio::spawn(socket::serve(
+                listener,
+                router,
+                stop_receiver.clone(),
+            )));
+        }
+        let (mut address, mut tls) = (None, None);
+        if let Some((api_tls, listener)) = api_listener {
+            address = listener.local_addr().ok();
+            tls = Some(api_tls.clone());
+            let router = api::router(&app).merge(gateway_router);
+            listeners.push(tokio::spawn(listener::serve(
+                listener,
+                Some(api_tls),
+                router,
+                stop_receiver.clone(),
+            )));
+        }
         let metrics_address = metrics_listener
             .as_ref()
             .zip(options.metrics)
@@ -173,9 +213,9 @@ impl Service {
         })
     }
 
-    /// The address of the API.
+    /// The address of the API, if it is enabled.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
@@ -190,7 +230,9 @@ impl Service {
     /// # Errors
     /// Invalid TLS configuration. The current configuration then stays in use.
     pub fn replace_tls(&self, tls: &ServerTls) -> Result<(), TlsError> {
-        self.tls.replace(tls.to_rustls(&PROTOCOLS)?);
+        if let Some(current) = &self.tls {
+            current.replace(tls.to_rustls(&PROTOCOLS)?);
+        }
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 //! Trust state of gateways with required attestation, as recorded for other controllers.
 
-use linewarden_controller::trust::{GatewayTrustState, TrustMemory, TrustReport};
+use linewarden_controller::trust::{TrustMemory, TrustReport};
 use linewarden_evidence::{BootCount, Sequence};
 use linewarden_registry::CLOCK_SKEW_MAX_MS;
+use linewarden_types::GatewayTrustState;
 use serde::{Deserialize, Serialize};
 
 /// Maximum length of a stored reason, bytes.

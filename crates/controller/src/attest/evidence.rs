@@ -269,11 +269,10 @@ mod tests {
     use linewarden_protocol::attest::AttestationKey;
     use linewarden_protocol::ids::Suite;
     use linewarden_protocol::keys::RowKey;
-    use linewarden_registry::{
-        Credentials, DeviceRecord, GroupName, GroupPolicy, MasterKey, NewGroup, NewProver, Registry,
-    };
+    use linewarden_registry::{Credentials, DeviceRecord, MasterKey, NewGroup, NewProver, Registry};
     use linewarden_tpm::Protection;
     use linewarden_tpm::enroll::Version;
+    use linewarden_types::{GroupName, GroupPolicy};
     use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
     use super::*;

@@ -4,18 +4,8 @@
 use std::net::IpAddr;
 
 use linewarden_protocol::gateway::Configuration;
-use linewarden_registry::{AttestationState, GroupPolicy, ReleaseMode};
-
-/// The outcome of a round for one prover.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProofOutcome {
-    /// The prover proved this configuration in time.
-    Ok(Configuration),
-    /// The prover proved this configuration, but later than its group allows.
-    Late(Configuration),
-    /// No valid proof was received. A wrong proof counts as no proof, because any sender can send one.
-    Missed,
-}
+use linewarden_registry::AttestationState;
+use linewarden_types::{GroupPolicy, ProofOutcome, ReleaseMode};
 
 /// The consequence for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

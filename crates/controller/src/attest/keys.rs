@@ -1,13 +1,13 @@
 //! The keys of a gateway's provers, for one period.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use linewarden_measurement::configuration::Configuration;
-use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart, RequestKey};
+use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodStart};
 use linewarden_protocol::gateway::ProverKeys;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{EnrollmentTime, Group, GroupName, ProverRecord, RegistryError};
+use linewarden_registry::{Group, ProverRecord, RegistryError};
+use linewarden_types::{GroupName, ProverIds};
 use sha2::{Digest as _, Sha256};
 
 use crate::link::Link;
@@ -16,59 +16,6 @@ use crate::link::Link;
 pub(super) const PROVERS_PER_PAGE: u32 = 500;
 /// Maximum number of prover ids in one query.
 const IDS_PER_PAGE: u32 = 4_096;
-
-/// A prover, with this gateway's keys.
-#[derive(Clone, Debug)]
-pub struct ProverProvision {
-    /// The device.
-    pub device: DeviceId,
-    /// The device's group.
-    pub group: GroupName,
-    /// Identifies the enrollment. Round outcomes of another enrollment of the device are ignored.
-    pub enrolled_at: EnrollmentTime,
-    /// The UDP port to which challenges are sent.
-    pub port: u16,
-    /// The keys that verify proofs; `None` while the group has no reference value.
-    pub keys: Option<ProverKeys>,
-    /// The key of challenges without a session.
-    pub request_key: RequestKey,
-    /// The address of challenges without a session, if this gateway challenges the prover.
-    pub address: Option<IpAddr>,
-    /// Whether the prover is not in quarantine, and its last round does not count as missed.
-    pub is_responsive: bool,
-}
-
-/// A part of a gateway's provers, in the order of their changes.
-#[derive(Debug)]
-pub struct Provers {
-    /// The period of the keys.
-    pub start: PeriodStart,
-    /// As [`Plan::reference_digest`](super::Plan::reference_digest).
-    pub reference_digest: u64,
-    /// Current provers.
-    pub provisions: Vec<ProverProvision>,
-    /// Devices that are no longer provers.
-    pub removed: Vec<DeviceId>,
-    /// Descriptions of records that cannot be used.
-    pub damaged: Vec<String>,
-    /// Continue from this revision.
-    pub up_to_revision: u64,
-    /// Whether more provers are available now.
-    pub has_more: bool,
-}
-
-/// Changes of the set of provers since a revision.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProverIds {
-    /// Current provers.
-    pub provers: Vec<DeviceId>,
-    /// Devices that are no longer provers.
-    pub removed: Vec<DeviceId>,
-    /// Continue from this revision.
-    pub up_to_revision: u64,
-    /// Whether more ids are available now.
-    pub has_more: bool,
-}
 
 impl Link {
     /// Returns the devices that have become provers, or are no longer provers, since a revision. A gateway that does not

@@ -22,10 +22,7 @@ mod verifier;
 
 pub(crate) use evidence::EvidenceInbox;
 pub use evidence::examine;
-pub use history::{Decision, ProofOutcome, ProverHistory};
-pub use keys::{ProverIds, ProverProvision, Provers};
-pub use outage::GroupOutage;
-pub use plan::{GroupPlan, Plan, PlanRequest};
+pub use history::{Decision, ProverHistory};
 pub use results::{DeviceResult, ResultsError, SUBMODULES_MAX, Signer};
-pub use round::{ProverObservation, QuarantinedDevice, RoundAppraisal, RoundOutcome};
+pub use round::round_record;
 pub use verifier::Verifier;

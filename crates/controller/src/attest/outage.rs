@@ -1,25 +1,11 @@
 //! Group outages: if no device of a group sends a proof in a round, the network or the gateway is the likely cause, not
 //! the devices (`docs/adr/0023-rounds-without-any-proof.md`).
 
+use linewarden_types::{GroupName, GroupOutage, GroupPolicy, ProofOutcome};
 use std::collections::HashMap;
-
-use linewarden_registry::{GroupName, GroupPolicy};
-
-use super::history::ProofOutcome;
 
 /// Minimum number of devices of an outage: fewer devices that miss a round are no outage.
 const OUTAGE_DEVICES_MIN: u32 = 3;
-
-/// A round in which no device of a group has sent a proof, although the devices were compliant before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupOutage {
-    /// Number of challenged devices.
-    pub requested: u32,
-    /// Number of outage rounds since the last complete round, including this round.
-    pub excused: u32,
-    /// Maximum number of outage rounds that do not count toward a quarantine.
-    pub excused_max: u32,
-}
 
 /// The classification of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

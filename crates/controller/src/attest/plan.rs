@@ -1,10 +1,9 @@
 //! The attestation plan of a gateway: periods, groups and round numbers.
 
-use std::ops::Range;
-
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::Period;
-use linewarden_registry::{GroupName, GroupPolicy, PeriodRecord, Registry, RegistryError};
+use linewarden_registry::{PeriodRecord, Registry, RegistryError};
+use linewarden_types::PlanRequest;
 
 /// Number of round numbers that one request reserves. Reserved numbers that are unused when the gateway process ends are
 /// lost.
@@ -23,48 +22,6 @@ pub(super) fn rounds_floor(now_s: u64) -> u32 {
 fn periods_floor(now_s: u64, period_s: u32) -> Period {
     let periods = now_s.saturating_sub(EPOCH_S) / u64::from(period_s.max(1));
     Period(periods.saturating_sub(1))
-}
-
-/// A gateway's request for the plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlanRequest {
-    /// The period that the gateway starts now: the running period has lasted long enough, and the keys of the new period
-    /// are installed.
-    pub start_period: Option<Period>,
-    /// The duration of a period at the gateway, seconds.
-    pub period_s: u32,
-    /// Whether the gateway needs more round numbers.
-    pub needs_round_numbers: bool,
-}
-
-/// The attestation plan of a gateway.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// The running period.
-    pub running: PeriodStart,
-    /// How long the period has been running, in seconds of the controller's clock.
-    pub age_s: u64,
-    /// The next period. The salt of the period must stay secret until the period starts.
-    pub next: PeriodStart,
-    /// The newest revision of provers and groups.
-    pub revision: u64,
-    /// Digest of the reference values of all groups. When it changes, all keys are derived again.
-    pub reference_digest: u64,
-    /// The groups.
-    pub groups: Vec<GroupPlan>,
-    /// Round numbers for this gateway alone; empty unless requested.
-    pub rounds: Range<u32>,
-}
-
-/// A group in the plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupPlan {
-    /// Its name.
-    pub name: GroupName,
-    /// The group's policy.
-    pub policy: GroupPolicy,
-    /// Number of rounds that were requested by command.
-    pub rounds_requested: u64,
 }
 
 /// Returns the running and the next period, and creates them if they do not exist. `random` returns 8 random bytes; if

@@ -2,105 +2,44 @@
 //! returned.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 
-use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RoundNumber};
+use linewarden_protocol::ids::{DeviceId, GatewayId, RoundNumber};
 use linewarden_registry::{
-    Appraisal, AttestationState, EnrollmentTime, GroupName, GroupPolicy, Protection, QuarantineRequest,
-    QuarantineResult, RegistryError, ReleaseMode, Revision, RoundRecord,
+    Appraisal, AttestationState, Protection, QuarantineRequest, QuarantineResult, RegistryError, RoundRecord,
+};
+use linewarden_types::{
+    EnrollmentTime, GroupPolicy, ProofOutcome, ProverObservation, QuarantinedDevice, ReleaseMode,
+    RoundAppraisal, RoundOutcome,
 };
 
-use super::history::{Decision, ProofOutcome, ProverHistory};
-use super::outage::{GroupOutage, RoundKind};
+use super::history::{Decision, ProverHistory};
+use super::outage::RoundKind;
 use super::results::{DeviceResult, SUBMODULES_MAX};
 use super::verifier::Verifier;
 
-/// The outcome of a round for one prover.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProverObservation {
-    /// The prover.
-    pub device: DeviceId,
-    /// The enrollment under which the prover was challenged. The outcome does not apply to another enrollment.
-    pub enrolled_at: EnrollmentTime,
-    /// The outcome.
-    pub outcome: ProofOutcome,
-    /// The address to which the challenge was sent.
-    pub address: IpAddr,
-}
-
-/// A round that has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RoundOutcome {
-    /// The round number.
-    pub number: RoundNumber,
-    /// The group.
-    pub group: GroupName,
-    /// The period of the proofs.
-    pub period: Period,
-    /// The newest revision that the gateway had read when the round started. A proof of this round does not release a
-    /// device that a later change has quarantined.
-    pub feed_revision: Revision,
-    /// Duration of the round, ms.
-    pub duration_ms: u64,
-    /// End of the round, boot-time clock of the gateway, ns.
-    pub ended_ns: u64,
-    /// Time from the start of the round to the last proof, ms.
-    pub last_proof_ms: u32,
-    /// The outcomes for all challenged provers.
-    pub observations: Vec<ProverObservation>,
-}
-
-impl RoundOutcome {
-    /// Returns the record of the round for the registry. `ended_s` is the end of the round, in seconds since
-    /// 1970-01-01 UTC.
-    #[must_use]
-    pub fn record(&self, gateway: GatewayId, ended_s: u64) -> RoundRecord {
-        let count = |is_counted: fn(&ProofOutcome) -> bool| {
-            let matching = self
-                .observations
-                .iter()
-                .filter(|observation| is_counted(&observation.outcome));
-            u32::try_from(matching.count()).unwrap_or(u32::MAX)
-        };
-        RoundRecord {
-            gateway,
-            number: self.number.0,
-            group: self.group.clone(),
-            period: self.period,
-            started_at_s: started_s(self, ended_s),
-            ended_at_s: ended_s,
-            requested: count(|_| true),
-            ok: count(|outcome| matches!(outcome, ProofOutcome::Ok(_))),
-            late: count(|outcome| matches!(outcome, ProofOutcome::Late(_))),
-            missed: count(|outcome| *outcome == ProofOutcome::Missed),
-            last_proof_ms: self.last_proof_ms,
-        }
+/// Returns the record of a round for the registry. `ended_s` is the end of the round, in seconds since 1970-01-01 UTC.
+#[must_use]
+pub fn round_record(round: &RoundOutcome, gateway: GatewayId, ended_s: u64) -> RoundRecord {
+    let count = |is_counted: fn(&ProofOutcome) -> bool| {
+        let matching = round
+            .observations
+            .iter()
+            .filter(|observation| is_counted(&observation.outcome));
+        u32::try_from(matching.count()).unwrap_or(u32::MAX)
+    };
+    RoundRecord {
+        gateway,
+        number: round.number.0,
+        group: round.group.clone(),
+        period: round.period,
+        started_at_s: started_s(round, ended_s),
+        ended_at_s: ended_s,
+        requested: count(|_| true),
+        ok: count(|outcome| matches!(outcome, ProofOutcome::Ok(_))),
+        late: count(|outcome| matches!(outcome, ProofOutcome::Late(_))),
+        missed: count(|outcome| *outcome == ProofOutcome::Missed),
+        last_proof_ms: round.last_proof_ms,
     }
-}
-
-/// The result of appraising a round.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RoundAppraisal {
-    /// Devices that this round has quarantined.
-    pub quarantined: Vec<QuarantinedDevice>,
-    /// Devices that this round has released, each with the revision of the release in the change feed.
-    pub remediated: Vec<(DeviceId, Revision)>,
-    /// Signed attestation results (EARs as JWTs) of all devices whose state changed; none without a signer.
-    pub attestation_results: Vec<String>,
-    /// The outage, if no device sent a proof and the round does not count toward a quarantine.
-    pub outage: Option<GroupOutage>,
-}
-
-/// A device that was quarantined.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuarantinedDevice {
-    /// The device.
-    pub device: DeviceId,
-    /// The reason.
-    pub reason: String,
-    /// Upper bound (inclusive) of the revision of the quarantine in the change feed. A change of the device with a higher
-    /// revision happened after the quarantine.
-    pub revision: Revision,
 }
 
 impl Verifier {
@@ -510,7 +449,7 @@ impl Verifier {
         changed: &[(Appraisal, EnrollmentTime)],
         ended_s: u64,
     ) -> Result<(), RegistryError> {
-        let record = round.record(self.link.gateway(), ended_s);
+        let record = round_record(round, self.link.gateway(), ended_s);
         self.link
             .registry()
             .record_round(self.link.fencing_token(), &record, changed)

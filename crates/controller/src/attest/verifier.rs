@@ -6,19 +6,19 @@ use std::ops::Range;
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, RoundNumber};
 use linewarden_registry::{
-    Appraisal, AttestationState, DeviceFilter, EnrollmentTime, GroupName, GroupPolicy, Protection,
-    ProverRecord, RegistryError, Revision,
+    Appraisal, AttestationState, DeviceFilter, Protection, ProverRecord, RegistryError,
+};
+use linewarden_types::{
+    EnrollmentTime, GroupName, GroupPlan, GroupPolicy, Plan, PlanRequest, ProverProvision, Provers, Revision,
+    RoundAppraisal,
 };
 
 use super::history::ProverHistory;
-use super::keys::{
-    PROVERS_PER_PAGE, ProverProvision, Provers, ReferenceSet, log_revision_rollback, proof_keys,
-};
+use super::keys::{PROVERS_PER_PAGE, ReferenceSet, log_revision_rollback, proof_keys};
 use super::outage::{OutageTracker, RoundKind};
-use super::plan::{GroupPlan, Plan, PlanRequest, ROUNDS_RESERVED, period_start, periods, rounds_floor};
-use super::round::RoundAppraisal;
+use super::plan::{ROUNDS_RESERVED, period_start, periods, rounds_floor};
+use crate::denial::Denial;
 use crate::link::Link;
-use crate::message::Denial;
 
 /// Maximum number of devices in one read from the registry.
 const DEVICES_PER_PAGE: u32 = 1_000;

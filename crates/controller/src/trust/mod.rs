@@ -16,6 +16,7 @@
 
 mod table;
 
+use linewarden_types::{GatewayTrustState, TrustStatus};
 use std::sync::Arc;
 
 use linewarden_evidence::appraisal::{Appraisal, Reference, ReferenceError, appraise};
@@ -45,30 +46,6 @@ pub struct TrustPolicy {
     pub every_ns: u64,
     /// Timeout of an evidence request, ns.
     pub response_timeout_ns: u64,
-}
-
-/// The trust state of a gateway.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GatewayTrustState {
-    /// The gateway has submitted no evidence since its registration.
-    Unproven,
-    /// The evidence matches the reference values.
-    Trusted,
-    /// The evidence does not match, or is missing.
-    Untrusted {
-        /// The differences, or the error.
-        reason: String,
-    },
-}
-
-/// The trust state of a gateway, and the request for evidence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TrustStatus {
-    /// The nonce of the requested evidence; `None` if no evidence is requested. The nonce stays the same until the
-    /// evidence has been received or the request has timed out.
-    pub nonce: Option<Nonce>,
-    /// The trust state.
-    pub state: GatewayTrustState,
 }
 
 /// The last evidence of a gateway: the signed state, and its appraisal.

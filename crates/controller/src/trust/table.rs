@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{FencingToken, RegistryError};
+use linewarden_types::{GatewayTrustState, TrustStatus};
 
-use super::{
-    EvidenceRejected, GatewayTrust, GatewayTrustState, TrustMemory, TrustPolicy, TrustReport, TrustStatus,
-};
+use super::{EvidenceRejected, GatewayTrust, TrustMemory, TrustPolicy, TrustReport};
+use crate::denial::Denial;
 use crate::link::{Controller, Link};
-use crate::message::Denial;
 
 /// The current time, of two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

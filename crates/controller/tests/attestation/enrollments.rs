@@ -1,9 +1,10 @@
 //! Devices that are enrolled again, get another address, or are removed during rounds.
 
-use linewarden_controller::attest::{PlanRequest, ProofOutcome, Verifier};
+use linewarden_controller::attest::Verifier;
 use linewarden_protocol::gateway::Configuration::Current;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{AttestationState, EnrollmentTime};
+use linewarden_registry::AttestationState;
+use linewarden_types::{EnrollmentTime, PlanRequest, ProofOutcome};
 use sqlx::Executor as _;
 
 use super::site::{

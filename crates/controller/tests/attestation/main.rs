@@ -11,9 +11,10 @@ mod site;
 
 use std::collections::HashSet;
 
-use linewarden_controller::attest::{PlanRequest, ProofOutcome, RoundOutcome, Verifier};
+use linewarden_controller::attest::Verifier;
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{AttestationState, QuarantineRequest, Revision};
+use linewarden_registry::{AttestationState, QuarantineRequest};
+use linewarden_types::{PlanRequest, ProofOutcome, Revision, RoundOutcome};
 use sqlx::{Connection as _, Executor as _};
 
 use self::site::{DEVICES, FIRST_ENROLLMENT, OK, Site, ids, miss_rounds, prover, round};
@@ -484,7 +485,7 @@ async fn a_restored_change_counter_hides_no_quarantine() {
         };
         site.registry.quarantine(&[suspect], 9).await.unwrap();
         let feed = link.changes_since(read_revision, None).await.unwrap();
-        let is_reported = |change: &linewarden_registry::Change| change.device == device && !change.active;
+        let is_reported = |change: &linewarden_types::Change| change.device == device && !change.active;
         assert!(feed.changes.iter().any(is_reported), "{feed:?}");
         read_revision = feed.up_to_revision;
     }

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use linewarden_controller::attest::{
-    PlanRequest, ProofOutcome, ProverObservation, RoundOutcome, Signer, Verifier,
-};
+use linewarden_controller::attest::{Signer, Verifier};
 use linewarden_controller::{Controller, Policy};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration;
@@ -15,8 +13,11 @@ use linewarden_protocol::gateway::Configuration::Current;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RoundNumber, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    AttestationState, Credentials, DeviceRecord, EnrollmentTime, GroupName, GroupPolicy, MasterKey, NewGroup,
-    NewProver, Protection, Registry, Revision,
+    AttestationState, Credentials, DeviceRecord, MasterKey, NewGroup, NewProver, Protection, Registry,
+};
+use linewarden_types::{
+    EnrollmentTime, GroupName, GroupPolicy, PlanRequest, ProofOutcome, ProverObservation, Revision,
+    RoundOutcome,
 };
 use sqlx::{Connection as _, SqliteConnection};
 

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use linewarden_controller::trust::{EvidenceRejected, GatewayTrustState, Timestamps, TrustOutcome};
-use linewarden_controller::{Controller, Denial, Link, Policy, RefusalReason, RowRequest};
+use linewarden_controller::trust::{EvidenceRejected, Timestamps, TrustOutcome};
+use linewarden_controller::{Controller, Denial, Link, Policy};
 use linewarden_evidence::encoding::{BpfMapEntry, Entry};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{Credentials, DeviceRecord, MasterKey, Options, Registry, RegistryError};
+use linewarden_types::{GatewayTrustState, RefusalReason, RowRequest};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 

@@ -10,8 +10,8 @@ mod attested_data_plane;
 mod links;
 mod state;
 
-use linewarden_controller::trust::GatewayTrustState;
 use linewarden_protocol::ids::GatewayId;
+use linewarden_types::GatewayTrustState;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const EVIDENCE_INTERVAL_NS: u64 = 60 * SECOND_NS;

@@ -1,9 +1,10 @@
 //! The trust state of one gateway.
 
-use linewarden_controller::trust::{EvidenceRejected, GatewayTrust, GatewayTrustState, TrustMemory};
+use linewarden_controller::trust::{EvidenceRejected, GatewayTrust, TrustMemory};
 use linewarden_evidence::keys::Signer as _;
 use linewarden_evidence::statement::{Nonce, verify};
 use linewarden_evidence::{BootCount, Sequence};
+use linewarden_types::GatewayTrustState;
 use proptest::prelude::*;
 
 use crate::attested_data_plane::{AttestedDataPlane, nonces, signer};

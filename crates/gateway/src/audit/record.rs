@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use linewarden_controller::attest::{ProofOutcome, RoundOutcome};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, SessionId};
+use linewarden_types::{ProofOutcome, RoundOutcome};
 use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 

@@ -260,7 +260,7 @@ fn without_contained(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{REGISTRY, parse, refused};
+    use super::super::tests::{CONTROLLER, parse, refused};
     use super::{
         GatewayConfig, InterfaceAddress, OwnAddress, Prefix, addresses, within_room, without_contained,
     };
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn service_subnets_are_excluded_and_upper_subnets_are_listed() {
         let detect = |more: &str| {
-            let text = format!("[gateway]\nid = 7\ninterfaces = [\"eth1\"]\n{more}\n{REGISTRY}");
+            let text = format!("[gateway]\nid = 7\ninterfaces = [\"eth1\"]\n{more}\n{CONTROLLER}");
             let section = parse(&text).gateway;
             let address_of = |interface: &str, address: &str| {
                 let address = address.parse().unwrap();
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn devices_are_in_the_configured_prefixes_or_in_the_subnets_of_the_interfaces() {
         let prefixes = |more: &str| -> Vec<String> {
-            let text = format!("[gateway]\nid = 7\n{more}\n{REGISTRY}");
+            let text = format!("[gateway]\nid = 7\n{more}\n{CONTROLLER}");
             let resolved = parse(&text).resolve([1, 2], 3).unwrap();
             resolved
                 .config
@@ -362,7 +362,7 @@ mod tests {
         let named = "interfaces = [\"lo\"]\ndevice_prefixes = [\"10.66.0.0/16\", \"fd66::/64\"]";
         assert_eq!(prefixes(named), ["10.66.0.0/16", "fd66::/64"]);
         let host = "dataplane = \"host\"\naddresses = [\"203.0.113.77\"]";
-        let (path, problem) = refused(&format!("[gateway]\nid = 7\n{host}\n{REGISTRY}"));
+        let (path, problem) = refused(&format!("[gateway]\nid = 7\n{host}\n{CONTROLLER}"));
         assert_eq!(path, "gateway");
         assert!(
             problem.contains("device_prefixes is missing") && problem.contains("203.0.113.77"),
@@ -373,12 +373,12 @@ mod tests {
             ("\"10.0.0.0/8\", \"10.0.0.0/8\"", "occurs twice"),
         ] {
             let (path, problem) = refused(&format!(
-                "[gateway]\nid = 7\ninterfaces = [\"lo\"]\ndevice_prefixes = [{prefixes}]\n{REGISTRY}"
+                "[gateway]\nid = 7\ninterfaces = [\"lo\"]\ndevice_prefixes = [{prefixes}]\n{CONTROLLER}"
             ));
             assert_eq!(path, "gateway.device_prefixes");
             assert!(problem.contains(reason), "{problem}");
         }
-        let wrong = format!("[gateway]\nid = 7\ndevice_prefixes = [\"10.0.0.1/8\"]\n{REGISTRY}");
+        let wrong = format!("[gateway]\nid = 7\ndevice_prefixes = [\"10.0.0.1/8\"]\n{CONTROLLER}");
         let error = toml::from_str::<GatewayConfig>(&wrong).unwrap_err().to_string();
         assert!(error.contains("write 10.0.0.0/8"), "{error}");
     }

@@ -4,7 +4,7 @@ use linewarden_dataplane::LiveSettings;
 
 use super::{
     AttestSection, AuditSection, FieldError, GatewayConfig, GatewaySection, P4draClassicSection,
-    RegistrySection, ResolvedConfig,
+    ResolvedConfig,
 };
 use crate::audit::AuditOptions;
 
@@ -15,23 +15,16 @@ impl GatewayConfig {
         // Each field is named, so a new field does not compile until it is handled.
         let Self {
             gateway,
-            registry,
             controller,
             classic,
             p4dra_classic,
             attest,
             p4,
             evidence,
-            trust,
             log: _,
             audit: _,
         } = self;
         let mut errors = gateway.needing_restart(&next.gateway);
-        match (registry, &next.registry) {
-            (Some(registry), Some(next)) => errors.extend(registry.needing_restart(next)),
-            (None, None) => {}
-            _ => errors.push(needs_restart(&["registry"])),
-        }
         if *controller != next.controller {
             errors.push(needs_restart(&["controller"]));
         }
@@ -53,9 +46,6 @@ impl GatewayConfig {
         }
         if *evidence != next.evidence {
             errors.push(needs_restart(&["evidence"]));
-        }
-        if *trust != next.trust {
-            errors.push(needs_restart(&["trust"]));
         }
         errors
     }
@@ -112,39 +102,13 @@ impl GatewaySection {
     }
 }
 
-impl RegistrySection {
-    fn needing_restart(&self, next: &Self) -> Vec<FieldError> {
-        let Self {
-            path,
-            master_key_file,
-            master_key_env,
-        } = self;
-        let differs = [
-            ("path", *path != next.path),
-            ("master_key_file", *master_key_file != next.master_key_file),
-            ("master_key_env", *master_key_env != next.master_key_env),
-        ];
-        let changed = differs.into_iter().filter(|(_, differs)| *differs);
-        changed
-            .map(|(field, _)| needs_restart(&["registry", field]))
-            .collect()
-    }
-}
-
 impl AttestSection {
     fn needing_restart(&self, next: &Self) -> Vec<FieldError> {
-        let Self {
-            provers,
-            signing_key,
-            period_s: _,
-        } = self;
-        let differs = [
-            ("provers", *provers != next.provers),
-            ("signing_key", *signing_key != next.signing_key),
-        ];
-        let changed = differs.into_iter().filter(|(_, differs)| *differs);
-        changed
-            .map(|(field, _)| needs_restart(&["attest", field]))
+        let Self { provers, period_s: _ } = self;
+        let differs = *provers != next.provers;
+        differs
+            .then(|| needs_restart(&["attest", "provers"]))
+            .into_iter()
             .collect()
     }
 }
@@ -202,8 +166,7 @@ impl AuditSection {
 mod tests {
     use super::*;
 
-    const TEXT: &str =
-        "[gateway]\nid = 1\ninterfaces = [\"lo\"]\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
+    const TEXT: &str = "[gateway]\nid = 1\ninterfaces = [\"lo\"]\n[controller]\nsocket = \"s\"\n";
 
     fn parse(text: &str) -> GatewayConfig {
         toml::from_str(text).unwrap()
@@ -213,12 +176,12 @@ mod tests {
     fn fields_that_need_a_restart_are_reported() {
         let config = parse(TEXT);
         let live = "session_lifetime_s = 7\nmark_block = 9\nlow_rows = 1\noffline_limit_s = 3\nnak_per_s = 1\nalarm_per_s = 1\n\
-                    miss_per_s = 0\nfeed_poll_ms = 1\nforward_to = [\"lo\"]\ndevice_prefixes = [\"10.0.0.0/8\"]\n[log]\nlevel = \"debug\"\n[audit]\npath = \"a\"\n[registry]";
-        let next = parse(&TEXT.replace("[registry]", live));
+                    miss_per_s = 0\nfeed_poll_ms = 1\nforward_to = [\"lo\"]\ndevice_prefixes = [\"10.0.0.0/8\"]\n[log]\nlevel = \"debug\"\n[audit]\npath = \"a\"\n[controller]";
+        let next = parse(&TEXT.replace("[controller]", live));
         assert_eq!(config.needing_restart(&next), []);
         let text = TEXT
             .replace("id = 1", "id = 2\nring = 3\nport = 4")
-            .replace("\"k\"", "\"other\"");
+            .replace("\"s\"", "\"other\"");
         let fields: Vec<String> = config
             .needing_restart(&parse(&text))
             .iter()
@@ -226,12 +189,7 @@ mod tests {
             .collect();
         assert_eq!(
             fields,
-            [
-                "gateway.id",
-                "gateway.port",
-                "gateway.ring",
-                "registry.master_key_file"
-            ]
+            ["gateway.id", "gateway.port", "gateway.ring", "controller"]
         );
     }
 

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use linewarden_controller::Policy;
 use linewarden_dataplane as dataplane;
 use linewarden_evidence::inband::ContentFormat;
 use linewarden_protocol::ids::GatewayId;
@@ -13,18 +12,13 @@ use linewarden_protocol::ticket;
 use super::devices::Addresses;
 use super::{
     Backend, ClassicProfile, ClassicSection, ControllerSection, EvidenceSection, FieldError, Gate,
-    GatewayConfig, GatewaySection, LOW_CREDIT, P4Section, PacketCarrier, ResolvedConfig, TrustSection,
+    GatewayConfig, GatewaySection, LOW_CREDIT, P4Section, PacketCarrier, ResolvedConfig,
 };
 use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS};
 use crate::{addresses, classic, p4dra};
 
 /// Minimum value of `[audit] bytes_max`, bytes.
 const AUDIT_BYTES_MIN: u64 = 4096;
-/// Maximum interval of evidence requests, s.
-const TRUST_EVERY_S_MAX: u32 = 86_400;
-/// Maximum timeout of an evidence request, s: the longest time that a gateway keeps its rows without evidence.
-const TRUST_RESPONSE_TIMEOUT_S_MAX: u32 = 600;
-
 /// The problem with an empty path.
 const NO_PATH: &str = "\"\": set a path";
 
@@ -32,42 +26,39 @@ fn is_empty(path: Option<&PathBuf>) -> bool {
     path.is_some_and(|path| path.as_os_str().is_empty())
 }
 
-impl TrustSection {
-    /// The problems of the section's fields, in a gateway's or a controller's configuration.
-    #[must_use]
-    pub fn problems(&self) -> Vec<(&'static str, String)> {
-        let paths = [
-            ("reference", Some(&self.reference)),
-            ("reference_key", self.reference_key.as_ref()),
-            ("key", Some(&self.key)),
-        ];
-        let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
-        let mut problems: Vec<_> = empty.map(|(field, _)| (field, NO_PATH.to_owned())).collect();
-        for (field, value, max) in [
-            ("every_s", self.every_s, TRUST_EVERY_S_MAX),
-            (
-                "response_timeout_s",
-                self.response_timeout_s,
-                TRUST_RESPONSE_TIMEOUT_S_MAX,
-            ),
-        ] {
-            if !(1..=max).contains(&value) {
-                problems.push((field, format!("must be 1 to {max}; found {value}")));
-            }
-        }
-        problems
-    }
-}
-
 impl ControllerSection {
     fn problems(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
+        let remote = [
+            ("ca", self.ca.is_some()),
+            ("cert", self.cert.is_some()),
+            ("key", self.key.is_some()),
+        ];
+        if self.socket.is_some() {
+            let set = [
+                ("addresses", !self.addresses.is_empty()),
+                ("server_name", self.server_name.is_some()),
+            ];
+            let set = remote.into_iter().chain(set).filter(|(_, is_set)| *is_set);
+            errors.extend(set.map(|(field, _)| {
+                let problem =
+                    "remove this setting, or remove socket: a socket needs no address and no certificate";
+                FieldError::new(&["controller", field], problem)
+            }));
+            return errors;
+        }
         if self.addresses.is_empty() {
             errors.push(FieldError::new(
-                &["controller", "addresses"],
-                "must have at least one controller, HOST:PORT; found []",
+                &["controller"],
+                "addresses is missing: HOST:PORT of at least one controller (or set socket, for a controller on this machine)",
             ));
+            return errors;
         }
+        let missing = remote.into_iter().filter(|(_, is_set)| !is_set);
+        errors.extend(missing.map(|(field, _)| {
+            let problem = format!("{field} is missing: the path of a PEM file");
+            FieldError::new(&["controller"], problem)
+        }));
         let has_port = |address: &str| {
             address
                 .rsplit_once(':')
@@ -82,7 +73,7 @@ impl ControllerSection {
 }
 
 impl GatewayConfig {
-    /// Checks the configuration without reading this machine's interfaces and the registry.
+    /// Checks the configuration without reading this machine's interfaces and connecting to a controller.
     ///
     /// # Errors
     /// All fields that cannot be used.
@@ -136,10 +127,6 @@ impl GatewayConfig {
         let p4 = self.p4.as_ref().map(P4Section::options).transpose();
         let p4 = p4.map_err(|error| vec![error])?;
         Ok(ResolvedConfig {
-            policy: Policy {
-                lease_rows: section.ring.saturating_add(1),
-                mark_block: section.mark_block,
-            },
             config,
             settings: self.settings(),
             without_subnet,
@@ -262,53 +249,7 @@ impl GatewayConfig {
     }
 
     fn source_problems(&self) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        match (&self.registry, &self.controller) {
-            (Some(_), Some(_)) => errors.push(FieldError::new(
-                &["controller"],
-                "set either [registry], for a controller in this process, or [controller], for controllers on other machines, not both",
-            )),
-            (None, None) => errors.push(FieldError::new(
-                &["registry"],
-                "is missing: set [registry] or [controller]",
-            )),
-            _ => {}
-        }
-        if let Some(controller) = &self.controller {
-            errors.extend(controller.problems());
-            let source_settings = [
-                (self.trust.is_some(), &["trust"][..]),
-                (
-                    self.attest
-                        .as_ref()
-                        .is_some_and(|attest| attest.signing_key.is_some()),
-                    &["attest", "signing_key"][..],
-                ),
-            ];
-            let present = source_settings.into_iter().filter(|(is_present, _)| *is_present);
-            errors.extend(present.map(|(_, field)| {
-                FieldError::new(
-                    field,
-                    "remove this setting: with [controller], only the configuration of the controller has the setting",
-                )
-            }));
-        }
-        let keys = self
-            .registry
-            .as_ref()
-            .map(|registry| (&registry.master_key_file, &registry.master_key_env));
-        match keys {
-            None => {}
-            Some((Some(_), Some(_))) => errors.push(FieldError::new(
-                &["registry", "master_key_env"],
-                "set either master_key_file or master_key_env, not both",
-            )),
-            Some((None, None)) => errors.push(FieldError::new(
-                &["registry"],
-                "master_key_file is missing: the path of the key file, of mode 0600 (or set master_key_env)",
-            )),
-            _ => {}
-        }
+        let mut errors = self.controller.problems();
         if self
             .attest
             .as_ref()
@@ -351,25 +292,14 @@ impl GatewayConfig {
         if let (Some(evidence), Backend::Xdp) = (&self.evidence, self.gateway.dataplane) {
             in_packets_contradictions(evidence, self.gateway.gate, &mut refuse);
         }
-        let Some(trust) = &self.trust else {
-            return errors;
-        };
-        if self.evidence.is_none() && self.gateway.dataplane != Backend::P4 {
-            let problem = "requires [evidence]: add [evidence], or remove [trust]";
-            refuse(&["trust"], problem.to_owned());
-        }
-        for (field, problem) in trust.problems() {
-            refuse(&["trust", field], problem);
-        }
         errors
     }
 
     fn empty_paths(&self) -> Vec<FieldError> {
         let audit = self.audit.as_ref().map(|audit| &audit.path);
-        let attest = self.attest.as_ref();
         let evidence = self.evidence.as_ref();
-        let controller = self.controller.as_ref();
-        let paths: [(&[&'static str], Option<&PathBuf>); 12] = [
+        let controller = &self.controller;
+        let paths: [(&[&'static str], Option<&PathBuf>); 10] = [
             (&["evidence", "key"], evidence.map(|section| &section.key)),
             (
                 &["evidence", "boot_count"],
@@ -383,25 +313,12 @@ impl GatewayConfig {
                 &["evidence", "packet_key_file"],
                 evidence.and_then(|section| section.packet_key_file.as_ref()),
             ),
-            (
-                &["registry", "path"],
-                self.registry.as_ref().and_then(|registry| registry.path.file()),
-            ),
-            (&["controller", "ca"], controller.map(|section| &section.ca)),
-            (&["controller", "cert"], controller.map(|section| &section.cert)),
-            (&["controller", "key"], controller.map(|section| &section.key)),
-            (
-                &["registry", "master_key_file"],
-                self.registry
-                    .as_ref()
-                    .and_then(|registry| registry.master_key_file.as_ref()),
-            ),
+            (&["controller", "socket"], controller.socket.as_ref()),
+            (&["controller", "ca"], controller.ca.as_ref()),
+            (&["controller", "cert"], controller.cert.as_ref()),
+            (&["controller", "key"], controller.key.as_ref()),
             (&["gateway", "pin_directory"], Some(&self.gateway.pin_directory)),
             (&["audit", "path"], audit),
-            (
-                &["attest", "signing_key"],
-                attest.and_then(|attest| attest.signing_key.as_ref()),
-            ),
         ];
         let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
         empty.map(|(field, _)| FieldError::new(field, NO_PATH)).collect()

@@ -15,12 +15,12 @@ pub(super) fn refused(text: &str) -> (String, String) {
     (error.path.join("."), error.problem)
 }
 
-pub(super) const REGISTRY: &str = "[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
+pub(super) const CONTROLLER: &str = "[controller]\nsocket = \"s\"\n";
 
 #[test]
 fn the_smallest_configuration_has_the_documented_defaults() {
     let config = parse(&format!(
-        "[gateway]\nid = 7\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n{REGISTRY}"
+        "[gateway]\nid = 7\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n{CONTROLLER}"
     ));
     let resolved = config.resolve([1, 2], 3).unwrap();
     assert_eq!(resolved.config.gateway_id, GatewayId(7));
@@ -33,7 +33,7 @@ fn the_smallest_configuration_has_the_documented_defaults() {
 
 #[test]
 fn addresses_come_from_the_interfaces() {
-    let config = parse(&format!("[gateway]\nid = 7\ninterfaces = [\"lo\"]\n{REGISTRY}"));
+    let config = parse(&format!("[gateway]\nid = 7\ninterfaces = [\"lo\"]\n{CONTROLLER}"));
     let resolved = config.resolve([1, 2], 3).unwrap();
     assert!(resolved.config.local.contains(&"127.0.0.1".parse().unwrap()));
     assert_eq!(resolved.interfaces, [1]);
@@ -43,7 +43,7 @@ fn addresses_come_from_the_interfaces() {
 fn only_a_sealed_gate_forwards_and_never_towards_devices() {
     let first_error_with = |gate: &str| {
         let text =
-            format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\nforward_to = [\"lo\"]\n{gate}{REGISTRY}");
+            format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\nforward_to = [\"lo\"]\n{gate}{CONTROLLER}");
         refused(&text)
     };
     for (gate, problem) in [("", "only a sealed"), ("gate = \"sealed\"\n", "in `interfaces`")] {
@@ -56,7 +56,7 @@ fn only_a_sealed_gate_forwards_and_never_towards_devices() {
 #[test]
 fn exempt_protocols_are_known_by_name_and_need_a_gate() {
     let config_with = |lists: &str, gate: &str| {
-        format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\n{gate}{lists}{REGISTRY}")
+        format!("[gateway]\nid = 1\ninterfaces = [\"lo\"]\n{gate}{lists}{CONTROLLER}")
     };
     let bound = "gate = \"bound\"\n";
     let lists = "always_pass = [\"lldp\", \"ptp\"]\ndhcp_servers = [\"10.0.0.1\", \"ff05::1:3\"]\n";
@@ -119,43 +119,57 @@ fn exempt_protocols_are_known_by_name_and_need_a_gate() {
 #[test]
 fn each_mistake_names_its_field() {
     let host = "id = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n";
-    let cases: [(String, &str, &str); 9] = [
-        (format!("id = 1\n{REGISTRY}"), "gateway", "interfaces is missing"),
+    let cases: [(String, &str, &str); 11] = [
         (
-            format!("id = 1\ninterfaces = [\"lw-none0\"]\n{REGISTRY}"),
+            format!("id = 1\n{CONTROLLER}"),
+            "gateway",
+            "interfaces is missing",
+        ),
+        (
+            format!("id = 1\ninterfaces = [\"lw-none0\"]\n{CONTROLLER}"),
             "gateway.interfaces",
             "interface lw-none0 does not exist",
         ),
         (
-            format!("id = 1\ndataplane = \"host\"\n{REGISTRY}"),
+            format!("id = 1\ndataplane = \"host\"\n{CONTROLLER}"),
             "gateway",
             "addresses is missing",
         ),
         (
-            format!("{host}gate = \"bound\"\n{REGISTRY}"),
+            format!("{host}gate = \"bound\"\n{CONTROLLER}"),
             "gateway.gate",
             "no gate",
         ),
         (
-            format!("{host}session_lifetime_s = 0\n{REGISTRY}"),
+            format!("{host}session_lifetime_s = 0\n{CONTROLLER}"),
             "gateway.session_lifetime_s",
             "at least a second",
         ),
-        (format!("{host}port = 0\n{REGISTRY}"), "gateway.port", "20550"),
+        (format!("{host}port = 0\n{CONTROLLER}"), "gateway.port", "20550"),
         (
-            format!("{host}mark_block = 2\n{REGISTRY}"),
+            format!("{host}mark_block = 2\n{CONTROLLER}"),
             "gateway.mark_block",
             "3 to 14",
         ),
         (
-            format!("{host}low_rows = 15\n{REGISTRY}"),
+            format!("{host}low_rows = 15\n{CONTROLLER}"),
             "gateway.low_rows",
             "less than `ring`",
         ),
         (
-            format!("{host}[registry]\npath = \"r\"\n"),
-            "registry",
-            "master_key_file is missing",
+            format!("{host}[controller]\naddresses = [\"ctl:1\"]\nca = \"a\"\ncert = \"b\"\n"),
+            "controller",
+            "key is missing",
+        ),
+        (
+            format!("{host}[controller]\n"),
+            "controller",
+            "addresses is missing",
+        ),
+        (
+            format!("{host}{CONTROLLER}ca = \"a\"\n"),
+            "controller.ca",
+            "remove socket",
         ),
     ];
     for (text, path, problem) in cases {
@@ -169,7 +183,7 @@ fn each_mistake_names_its_field() {
 fn all_errors_are_reported_at_once() {
     let text = format!(
         "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = []\ngate = \"bound\"\nsession_lifetime_s = 0\nmark_block = 15\n\
-         low_rows = 20\nfeed_poll_ms = 0\noffline_limit_s = 0\nforward_to = [\"a\", \"a\"]\n{REGISTRY}\
+         low_rows = 20\nfeed_poll_ms = 0\noffline_limit_s = 0\nforward_to = [\"a\", \"a\"]\n{CONTROLLER}\
          [audit]\npath = \"a\"\nper_s = 0\nbytes_max = 1\n"
     );
     let errors = parse(&text).check().unwrap_err();
@@ -200,7 +214,7 @@ fn unknown_fields_are_errors() {
         "[gateway]\nid = 1\n[gate]\nx = 1\n",
     ] {
         assert!(
-            toml::from_str::<GatewayConfig>(&format!("{text}{REGISTRY}")).is_err(),
+            toml::from_str::<GatewayConfig>(&format!("{text}{CONTROLLER}")).is_err(),
             "{text}"
         );
     }

@@ -4,58 +4,28 @@
 //! leases of a fleet are resumed, an authentication waits for neither, and neither a revocation nor an authentication
 //! waits for session reports, attestation or slow signatures.
 
-mod local;
 mod rates;
-#[cfg(feature = "full")]
-mod remote;
+mod status_report;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
-use linewarden_controller::attest::RoundOutcome;
-use linewarden_controller::trust::Timestamps;
-use linewarden_controller::{Controller, SessionReport};
-use linewarden_dataplane::{Counters, HandlingTimes, SessionOpening};
-#[cfg(feature = "full")]
-use linewarden_link::Client;
-use linewarden_protocol::ids::GatewayId;
+use linewarden_dataplane::{Counters, HandlingTimes, Measurement, SessionOpening};
+use linewarden_evidence::statement::Nonce;
+use linewarden_types::{ControllerLink, LinkError, SessionReport, TrustStatus};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::evidence_source::EvidenceSource;
-use crate::gateway::random;
 use crate::node::Status;
 use crate::requests::{ControllerRequest, ControllerResponse};
 use crate::time::Clock;
 
-/// The controller of a gateway.
-#[derive(Clone, Debug)]
-pub enum ControllerLink {
-    /// A controller in this process.
-    InProcess(Controller),
-    /// Controllers on other machines.
-    #[cfg(feature = "full")]
-    Remote(Client, DataPlaneInfo),
-}
-
-/// Constant properties of a gateway's data plane.
+/// Constant properties of a gateway's data plane, which the gateway reports to its controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataPlaneInfo {
     /// The kind of the data plane.
     pub kind: String,
     /// Number of slots in the data plane.
     pub slots: u64,
-}
-
-impl From<Controller> for ControllerLink {
-    fn from(controller: Controller) -> Self {
-        Self::InProcess(controller)
-    }
-}
-
-#[cfg(feature = "full")]
-impl From<Client> for ControllerLink {
-    fn from(client: Client) -> Self {
-        Self::Remote(client, DataPlaneInfo::default())
-    }
 }
 
 /// The queues of requests.
@@ -93,7 +63,9 @@ impl RequestQueues {
 
 /// Serves the queues.
 pub(crate) struct RequestDispatcher {
-    backend: ControllerBackend,
+    controller: Arc<dyn ControllerLink>,
+    data_plane: DataPlaneInfo,
+    source: Option<EvidenceSource>,
     resume: UnboundedReceiver<ControllerRequest>,
     rows: UnboundedReceiver<ControllerRequest>,
     reports: UnboundedReceiver<ControllerRequest>,
@@ -104,8 +76,8 @@ pub(crate) struct RequestDispatcher {
 
 impl RequestDispatcher {
     pub(crate) fn new(
-        controller: ControllerLink,
-        gateway: GatewayId,
+        controller: Arc<dyn ControllerLink>,
+        data_plane: DataPlaneInfo,
         source: Option<EvidenceSource>,
     ) -> (Self, RequestQueues) {
         let (resume, resume_inbox) = unbounded_channel();
@@ -115,15 +87,9 @@ impl RequestDispatcher {
         let (evidence, evidence_inbox) = unbounded_channel();
         let (attestation, attestation_inbox) = unbounded_channel();
         let dispatcher = Self {
-            backend: match controller {
-                ControllerLink::InProcess(controller) => {
-                    ControllerBackend::Local(local::LocalController::new(controller, gateway, source))
-                }
-                #[cfg(feature = "full")]
-                ControllerLink::Remote(client, data_plane) => {
-                    ControllerBackend::Remote(remote::RemoteController::new(client, data_plane, source))
-                }
-            },
+            controller,
+            data_plane,
+            source,
             resume: resume_inbox,
             rows: rows_inbox,
             reports: reports_inbox,
@@ -149,7 +115,9 @@ impl RequestDispatcher {
         sample_status: impl Fn() -> Option<StatusSample> + Clone + Send + 'static,
     ) {
         let Self {
-            backend,
+            controller,
+            data_plane,
+            source,
             resume,
             rows,
             reports,
@@ -157,6 +125,7 @@ impl RequestDispatcher {
             evidence,
             attestation,
         } = self;
+        let backend = Backend { controller, source };
         let responses = async {
             tokio::join!(
                 backend.serve(resume, &on_response),
@@ -169,16 +138,9 @@ impl RequestDispatcher {
         };
         tokio::select! {
             _ = responses => {}
-            () = backend.report_status(sample_status) => {}
+            () = status_report::run(&*backend.controller, &data_plane, sample_status) => {}
         }
     }
-}
-
-/// The controller that serves the requests.
-enum ControllerBackend {
-    Local(local::LocalController),
-    #[cfg(feature = "full")]
-    Remote(remote::RemoteController),
 }
 
 /// A sample of the gateway's status.
@@ -193,37 +155,88 @@ pub(crate) struct StatusSample {
     pub(crate) sessions: Option<u64>,
 }
 
-impl ControllerBackend {
-    /// Reports the status to remote controllers, as long as the gateway runs.
-    async fn report_status(&self, sample_status: impl Fn() -> Option<StatusSample> + Clone + Send + 'static) {
-        match self {
-            Self::Local(_) => std::future::pending().await,
-            #[cfg(feature = "full")]
-            Self::Remote(backend) => backend.report_status(sample_status).await,
-        }
-    }
+/// The controller, and the source of evidence for it.
+struct Backend {
+    controller: Arc<dyn ControllerLink>,
+    source: Option<EvidenceSource>,
+}
 
+impl Backend {
     /// Serves one queue, one request after the other.
     async fn serve(
         &self,
         mut requests: UnboundedReceiver<ControllerRequest>,
         on_response: &impl Fn(ControllerResponse),
     ) {
-        match self {
-            Self::Local(backend) => {
-                let mut queue_state = local::QueueState::default();
-                while let Some(request) = requests.recv().await {
-                    on_response(backend.respond(request, &mut queue_state).await);
+        while let Some(request) = requests.recv().await {
+            on_response(self.respond(request).await);
+        }
+    }
+
+    async fn respond(&self, request: ControllerRequest) -> ControllerResponse {
+        let controller = &*self.controller;
+        match request {
+            ControllerRequest::Register => ControllerResponse::Register(controller.register().await),
+            ControllerRequest::ResumeLeases => {
+                ControllerResponse::ResumeLeases(controller.resume_leases().await)
+            }
+            ControllerRequest::SubmitEvidence { nonce, measurement } => {
+                ControllerResponse::SubmitEvidence(self.submit_evidence(nonce, measurement).await)
+            }
+            ControllerRequest::ExtendLeases(requests) => {
+                ControllerResponse::ExtendLeases(controller.extend_leases(&requests).await)
+            }
+            ControllerRequest::AdmitDevices { requests, fresh } => {
+                ControllerResponse::AdmitDevices(controller.admit_devices(&requests, fresh).await)
+            }
+            ControllerRequest::ReportUnusedRows(unused_rows) => {
+                ControllerResponse::ReportUnusedRows(controller.report_unused_rows(&unused_rows).await)
+            }
+            ControllerRequest::ReportSessions(openings) => {
+                let at_ns = Clock::now().boot_ns;
+                let reports: Vec<SessionReport> = openings
+                    .iter()
+                    .map(|opening| session_report(opening, at_ns))
+                    .collect();
+                ControllerResponse::ReportSessions {
+                    result: controller.report_sessions(&reports).await,
+                    at_ns,
                 }
             }
-            #[cfg(feature = "full")]
-            Self::Remote(backend) => {
-                let mut queue_state = remote::QueueState::default();
-                while let Some(request) = requests.recv().await {
-                    on_response(backend.respond(request, &mut queue_state).await);
-                }
+            ControllerRequest::GetPlan(plan_request) => {
+                ControllerResponse::GetPlan(controller.get_plan(plan_request).await)
+            }
+            ControllerRequest::ListProvers { start, since } => {
+                ControllerResponse::ListProvers(controller.list_provers(start, since).await)
+            }
+            ControllerRequest::AppraiseRound(round) => {
+                let age_ns = Clock::now().boot_ns.saturating_sub(round.ended_ns);
+                ControllerResponse::AppraiseRound(controller.appraise_round(&round, age_ns).await)
+            }
+            ControllerRequest::ListProverIds { since } => {
+                ControllerResponse::ListProverIds(controller.list_prover_ids(since).await)
+            }
+            ControllerRequest::ListChanges { since } => {
+                let at_ns = Clock::now().boot_ns;
+                let (result, trust) = controller.list_changes(since).await;
+                ControllerResponse::ListChanges { result, at_ns, trust }
             }
         }
+    }
+
+    /// Creates signed evidence, and submits it.
+    async fn submit_evidence(
+        &self,
+        nonce: Nonce,
+        measurement: Option<Box<Measurement>>,
+    ) -> Result<TrustStatus, LinkError> {
+        let source = self.source.as_ref();
+        let source = source.ok_or_else(|| LinkError::Failed("gateway has no evidence key".to_owned()))?;
+        let evidence = source.statement(nonce, measurement).await;
+        let evidence = evidence.map_err(|error| LinkError::NoEvidence(error.to_string()))?;
+        self.controller
+            .submit_evidence(evidence.statement, evidence.inventory)
+            .await
     }
 }
 
@@ -233,31 +246,5 @@ fn session_report(opening: &SessionOpening, now_ns: u64) -> SessionReport {
         message: opening.response,
         loc: opening.loc,
         age_ns: now_ns.saturating_sub(opening.opened_ns),
-    }
-}
-
-fn random_32() -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    for chunk in bytes.chunks_exact_mut(8) {
-        chunk.copy_from_slice(&random()?);
-    }
-    Some(bytes)
-}
-
-fn now_s() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    since_1970.map_or(0, |time| time.as_secs())
-}
-
-/// Returns the end of a round, in seconds since 1970-01-01 UTC.
-fn ended_s(round: &RoundOutcome, now_s: u64) -> u64 {
-    let age_ns = Clock::now().boot_ns.saturating_sub(round.ended_ns);
-    now_s.saturating_sub(age_ns / 1_000_000_000)
-}
-
-fn timestamps() -> Timestamps {
-    Timestamps {
-        now_ns: Clock::now().boot_ns,
-        now_s: now_s(),
     }
 }

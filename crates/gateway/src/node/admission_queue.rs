@@ -6,10 +6,10 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 
-use linewarden_controller::AdmissionRequest;
 use linewarden_dataplane::Miss;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::wire::message_type;
+use linewarden_types::AdmissionRequest;
 
 /// Maximum number of waiting REQUESTs, and of waiting RESPONSEs.
 const WAITING_MAX: usize = 1024;

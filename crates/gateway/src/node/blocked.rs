@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Change, Revision};
+use linewarden_types::{Change, Revision};
 
 /// Devices that are revoked, in quarantine, or have a damaged record.
 #[derive(Debug, Default)]

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use linewarden_controller::{Provision, RefusalReason, RowRefusal, RowRequest};
 use linewarden_dataplane::{LineStatus, StoreError};
 use linewarden_protocol::commit;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
+use linewarden_types::{Provision, RefusalReason, RowRefusal, RowRequest};
 
 use super::Node;
 use super::eviction::{EvictionHandle, Uses};

@@ -1,9 +1,9 @@
 //! Submission of evidence, and the state of the gateway while it is not trusted.
 
-use linewarden_controller::trust::{GatewayTrustState, TrustStatus};
 use linewarden_dataplane::{Measurement, MeasurementSource};
 use linewarden_evidence::statement::Nonce;
 use linewarden_protocol::ids::{DeviceId, Mode};
+use linewarden_types::{GatewayTrustState, LinkError, TrustStatus};
 
 use super::Node;
 use super::channel::Channel;
@@ -11,7 +11,7 @@ use super::devices::State;
 use super::freshness::Freshness;
 use super::status::TrustState;
 use crate::audit::AuditEvent;
-use crate::requests::{ControllerRequest, LinkError};
+use crate::requests::ControllerRequest;
 use crate::time::Clock;
 
 /// State of the evidence requests.

@@ -1,12 +1,11 @@
 //! Requests of the node to its controller, one of each kind at a time, and the handling of responses.
 
-use linewarden_controller::{Changes, LeaseChunk, RowRequest};
-use linewarden_registry::{Change, Revision, UnusedRows};
+use linewarden_types::{Change, Changes, LeaseChunk, LinkError, Revision, RowRequest, UnusedRows};
 
 use super::channel::Channel;
 use super::{LinkState, Node};
 use crate::audit::AuditEvent;
-use crate::requests::{ControllerRequest, ControllerResponse, LinkError};
+use crate::requests::{ControllerRequest, ControllerResponse};
 use crate::time::Clock;
 
 /// Maximum number of devices in a request for rows or a report of unused rows.

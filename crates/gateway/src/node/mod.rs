@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use linewarden_dataplane::{DataPlane, LiveSettings};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Revision, UnusedRows};
+use linewarden_types::{Revision, UnusedRows};
 
 use self::admission_queue::AdmissionQueue;
 use self::adoption::Adoption;

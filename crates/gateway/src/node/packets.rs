@@ -1,7 +1,7 @@
 //! Events and messages from the data plane.
 
-use linewarden_controller::AdmissionResponse;
 use linewarden_dataplane::{DataPlaneError, Event, EventKind, Miss};
+use linewarden_types::AdmissionResponse;
 
 use super::devices::State;
 use super::{Node, admission_queue};

@@ -2,7 +2,7 @@
 
 use linewarden_dataplane::{LineStatus, StoreError};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
-use linewarden_registry::UnusedRows;
+use linewarden_types::UnusedRows;
 
 use super::Node;
 use super::devices::{DeviceEntry, State, uses};

@@ -3,9 +3,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use linewarden_controller::{NewerSession, SessionReportResult};
 use linewarden_dataplane::SessionOpening;
 use linewarden_protocol::ids::{DeviceId, GatewayId, SessionId};
+use linewarden_types::{NewerSession, SessionReportResult};
 
 use super::Node;
 use crate::audit::{AuditEvent, CloseReason, session_name};

@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linewarden_controller::{Controller, Policy};
+use linewarden_controller::{Controller, InProcessController, Policy};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_gateway::{Gateway, Settings};
@@ -198,7 +199,8 @@ impl Site {
             mark_block: 4,
         };
         let controller = configure(Controller::new(self.registry.clone(), policy));
-        let gateway = Gateway::start(Box::new(host), controller, GATEWAY, settings).unwrap();
+        let controller = Arc::new(InProcessController::new(controller, GATEWAY));
+        let gateway = Gateway::start(Box::new(host), controller, settings).unwrap();
         assert!(gateway.wait_until(TIMEOUT, |status| status.loaded));
         gateway
     }

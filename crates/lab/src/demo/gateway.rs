@@ -1,9 +1,10 @@
 //! The gateway of the demonstration: a data plane on the lab's link with the gateway process and the registry behind it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linewarden_controller::{Controller, Policy};
+use linewarden_controller::{Controller, InProcessController, Policy};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, DataPlane, Gate, Geometry, LineStatus};
@@ -116,8 +117,11 @@ pub(super) fn start_gateway(
         lease_rows: config.geometry.ring.saturating_add(1),
         mark_block: settings.mark_block,
     };
-    let controller = Controller::new(store.registry.clone(), policy);
-    Ok(Gateway::start(data_plane, controller, GATEWAY_ID, settings)?)
+    let controller = Arc::new(InProcessController::new(
+        Controller::new(store.registry.clone(), policy),
+        GATEWAY_ID,
+    ));
+    Ok(Gateway::start(data_plane, controller, settings)?)
 }
 
 /// A running gateway that has loaded the whole fleet.

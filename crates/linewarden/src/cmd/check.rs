@@ -18,11 +18,10 @@ use crate::registry::block_on;
 #[command(after_help = "\
 Reports every mistake of the file with line, column and field; peer.2 is the second [[peer]]. The content determines whether the \
 file is a gateway's, an agent's or a controller's. \
-With --machine also checks the prerequisites on this machine. Gateway: interfaces, privileges, key files and the registry, which is \
-not changed. Agent: helper data, the PUF source, the interface, and for [attest] the key file, the TCG event log, access to the TPM \
+With --machine also checks the prerequisites on this machine. Gateway: interfaces, privileges, certificates and key files. Agent: helper data, the PUF source, the interface, and for [attest] the key file, the TCG event log, access to the TPM \
 device, and the measured files; run the command as the user of the service; paths that the service's sandbox hides cause a warning. \
 `attest measure` tests the TPM and replays the TCG event log to the PCRs. Controller: certificate, keys and CAs, NATS, telemetry and the \
-registry. Exit code: 0 without errors (warnings do not count); otherwise the exit code with which the program itself would refuse the \
+registry, which is not changed. Exit code: 0 without errors (warnings do not count); otherwise the exit code with which the program itself would refuse the \
 first error.
 
 Examples:
@@ -62,7 +61,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let problems = match role_of(&text) {
         Some(Role::Agent) => check_agent(args, text),
         Some(Role::Controller) => check_controller(args, text)?,
-        Some(Role::Gateway) | None => check_gateway(args, text)?,
+        Some(Role::Gateway) | None => check_gateway(args, text),
     };
     let mut warnings = 0;
     for problem in &problems {
@@ -91,14 +90,14 @@ fn check_controller(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Fail
     Ok(problems)
 }
 
-fn check_gateway(args: &CheckArgs, text: String) -> Result<Vec<Problem>, Failure> {
+fn check_gateway(args: &CheckArgs, text: String) -> Vec<Problem> {
     let (file, mut problems) = gateway_config::parse(&args.file, text);
     if let (Some(file), true, true) = (file, args.machine, problems.is_empty()) {
-        problems = block_on(async { Ok(gateway_config::check_machine(&file).await) })?;
+        problems = gateway_config::check_machine(&file);
         problems.extend(gateway_config::interfaces_without_subnet(&file));
     }
     problems.sort_by_key(Problem::position);
-    Ok(problems)
+    problems
 }
 
 /// Converts a field error to a problem with its position.

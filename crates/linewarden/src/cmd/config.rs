@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn the_gateway_example_shows_the_defaults() {
         let example: GatewayConfig = toml::from_str(&all_fields(GATEWAY)).unwrap();
-        let smallest = "[gateway]\nid = 1\n[registry]\npath = \"r\"\nmaster_key_file = \"k\"\n";
+        let smallest = "[gateway]\nid = 1\n[controller]\nsocket = \"s\"\n";
         let default: GatewayConfig = toml::from_str(smallest).unwrap();
         let (example, default) = (example.gateway, default.gateway);
         assert_eq!(

@@ -4,13 +4,13 @@ use linewarden_cli::failure::Failure;
 use linewarden_cli::log;
 use linewarden_cli::output::Output;
 use linewarden_cli::signals::{SignalRequest, Signals};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use linewarden_controller::{Controller, Policy};
 use linewarden_registry::Registry;
-use linewarden_service::{Service, ServiceOptions};
+use linewarden_service::{ApiOptions, Service, ServiceOptions};
 use linewarden_tls::ServerTls;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
@@ -52,7 +52,8 @@ pub struct ControllerArgs {
 enum ControllerOutput<'a> {
     Started {
         name: &'a str,
-        address: String,
+        address: Option<String>,
+        socket: Option<&'a Path>,
         metrics: Option<String>,
     },
     Reloaded,
@@ -75,20 +76,21 @@ pub fn run(args: &ControllerArgs, log_flag: Option<&str>) -> Result<(), Failure>
         .thread_name("lw-service")
         .enable_all()
         .build()?;
-    let files = tls::TlsFiles {
-        ca: config.tls.ca.clone(),
-        cert: config.tls.cert.clone(),
-        key: config.tls.key.clone(),
+    let files = config.tls.as_ref().map(|section| tls::TlsFiles {
+        ca: section.ca.clone(),
+        cert: section.cert.clone(),
+        key: section.key.clone(),
         domain: None,
-    };
-    let (name, identity) = (controller_name(config), files.read_server()?);
+    });
+    let name = controller_name(config);
+    let identity = files.as_ref().map(tls::TlsFiles::read_server).transpose()?;
     if let Some(problem) = controller_config::certificate_problem(&file) {
         tracing::error!(error = %problem, action = "replace the certificate and send SIGHUP to the controller", "certificate of the controller is invalid; clients and gateways refuse the controller");
     }
     let (service, registry) = start(&runtime, &file, &name, identity)?;
-    print_start(output, &name, &service)?;
+    print_start(output, &name, &service, config)?;
     service_manager::notify(service_manager::READY);
-    serve(&signals, &service, &files, output)?;
+    serve(&signals, &service, files.as_ref(), output)?;
     service_manager::notify(service_manager::STOPPING);
     output.line("stopping")?;
     runtime.block_on(async {
@@ -103,7 +105,7 @@ fn start(
     runtime: &Runtime,
     file: &ConfigFile<ControllerConfig>,
     name: &str,
-    identity: ServerTls,
+    identity: Option<ServerTls>,
 ) -> Result<(Service, Registry), Failure> {
     let config = &file.value;
     let signing_key = config.attest.signing_key.as_deref();
@@ -128,9 +130,12 @@ fn start(
     };
     let started = Service::start(ServiceOptions {
         name: name.to_owned(),
-        listen: config.service.listen,
+        api: identity.map(|tls| ApiOptions {
+            listen: config.service.listen,
+            tls,
+        }),
+        socket: config.service.socket.clone(),
         metrics: config.service.metrics,
-        tls: identity,
         registry: registry.clone(),
         controller,
         nats,
@@ -140,13 +145,25 @@ fn start(
     Ok((service, registry))
 }
 
-fn print_start(output: Output, name: &str, service: &Service) -> Result<(), Failure> {
+fn print_start(
+    output: Output,
+    name: &str,
+    service: &Service,
+    config: &ControllerConfig,
+) -> Result<(), Failure> {
+    let socket = config.service.socket.as_deref();
     output.object(&ControllerOutput::Started {
         name,
-        address: service.address().to_string(),
+        address: service.address().map(|address| address.to_string()),
+        socket,
         metrics: service.metrics_address().map(|address| address.to_string()),
     })?;
-    output.line(format_args!("controller {name}: https://{}", service.address()))?;
+    if let Some(address) = service.address() {
+        output.line(format_args!("controller {name}: https://{address}"))?;
+    }
+    if let Some(socket) = socket {
+        output.line(format_args!("gateways on this machine: {}", socket.display()))?;
+    }
     match service.metrics_address() {
         Some(metrics) => output.line(format_args!("metrics: http://{metrics}/metrics")),
         None => Ok(()),
@@ -154,14 +171,21 @@ fn print_start(output: Output, name: &str, service: &Service) -> Result<(), Fail
 }
 
 /// Handles signals until a signal stops the controller.
-fn serve(signals: &Signals, service: &Service, files: &tls::TlsFiles, output: Output) -> Result<(), Failure> {
+fn serve(
+    signals: &Signals,
+    service: &Service,
+    files: Option<&tls::TlsFiles>,
+    output: Output,
+) -> Result<(), Failure> {
     loop {
         match signals.wait(Duration::from_secs(1))? {
             None | Some(SignalRequest::PrintCounters) => {}
             Some(SignalRequest::Stop) => return Ok(()),
             Some(SignalRequest::Reload) => {
                 service_manager::notify(&service_manager::reloading());
-                reload(service, files, output)?;
+                if let Some(files) = files {
+                    reload(service, files, output)?;
+                }
                 service_manager::notify(service_manager::READY);
             }
         }

@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand, ValueEnum};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::{Output, counted};
-use linewarden_registry::GroupName;
 use linewarden_service::wire::{Policy, PolicyChange, RoundQuery};
+use linewarden_types::GroupName;
 
 use crate::cmd::device::{damaged_records_failure, date};
 use crate::registry_access::{ReasonArgs, RegistryAccessArgs, for_each_item};

@@ -32,7 +32,7 @@ Examples:
     /// Write a copy of a registry to a new file or database, while gateways continue to run
     #[command(after_help = "\
 Examples:
-  linewarden registry backup fleet-2026-11-21.registry --config gateway.toml
+  linewarden registry backup fleet-2026-11-21.registry --config controller.toml
   linewarden registry backup fleet.copy --registry postgres://db.example/fleet \\
     --key-file master.key
 

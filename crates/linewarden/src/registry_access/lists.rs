@@ -5,12 +5,12 @@ use linewarden_cli::output::Output;
 use linewarden_client::ClientError;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::EventFilter;
-use linewarden_registry::GroupName;
 use linewarden_registry::RegistryError;
 use linewarden_service::wire::{
     self, AttestationResult, AuditQuery, AuditRecord, Device, DeviceQuery, EventHistoryQuery, EventRecord,
     Gateway, List, Policy, ResultQuery, Round, RoundQuery, Signer,
 };
+use linewarden_types::GroupName;
 
 use super::RegistryAccess;
 

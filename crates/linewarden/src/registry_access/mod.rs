@@ -10,8 +10,9 @@ use std::os::unix::fs::MetadataExt as _;
 
 use linewarden_client::{Client, ClientError, DeviceAction};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{Action, Actor, GroupName, NewEvent, Registry, RegistryError, Role};
+use linewarden_registry::{Action, Actor, NewEvent, Registry, RegistryError, Role};
 use linewarden_service::wire::{Device, Gateway, NewGateway, NewSigner, Policy, PolicyChange, Signer};
+use linewarden_types::GroupName;
 
 pub use self::args::RegistryAccessArgs;
 pub use self::lists::{Page, for_each_item};

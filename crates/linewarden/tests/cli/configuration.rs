@@ -5,71 +5,71 @@ use super::*;
 #[test]
 fn broken_configurations_are_reported_with_file_line_and_field() {
     let site = Site::new();
-    let registry = "[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n";
+    let controller = "[controller]\nsocket = \"controller.sock\"\n";
     let host = "dataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n";
     let lo = "dataplane = \"host\"\ninterfaces = [\"lo\"]\n";
     let section = "[p4dra_classic]\nprovers_file = \"provers\"\n";
     for (text, expected) in [
         (
-            format!("[gateway]\nid = 1\n{host}session_lifetime_s = 0\n{registry}"),
+            format!("[gateway]\nid = 1\n{host}session_lifetime_s = 0\n{controller}"),
             "error: g.toml:5:1: gateway.session_lifetime_s: 0: a session must last at least a second\n",
         ),
         (
-            format!("[gateway]\nid = 1\n{host}session_lifetimes = 5\n{registry}"),
+            format!("[gateway]\nid = 1\n{host}session_lifetimes = 5\n{controller}"),
             "error: g.toml:5:1: gateway.session_lifetimes: unknown field `session_lifetimes`; did you mean `session_lifetime_s`?\n",
         ),
         (
-            format!("[gateway]\nid = 1\n{host}zzz = 5\n{registry}"),
+            format!("[gateway]\nid = 1\n{host}zzz = 5\n{controller}"),
             "error: g.toml:5:1: gateway.zzz: unknown field `zzz`, expected one of `id`, `dataplane`, `interfaces`, \
              `addresses`, `device_prefixes`, `port`, `ticket_port`, `gate`, `always_pass`, `dhcp_servers`, `forward_to`, `gate_on_exit`, `pin_directory`, `session_lifetime_s`, `slots`, `ring`, `low_rows`, `mark_block`, `offline_limit_s`, `nak_per_s`, \
              `alarm_per_s`, `miss_per_s`, `feed_poll_ms`, `threads`\n",
         ),
         (
-            format!("[gateway]\nid = \"one\"\n{host}{registry}"),
+            format!("[gateway]\nid = \"one\"\n{host}{controller}"),
             "error: g.toml:2:6: gateway.id: \"one\": expected a whole number from 0 to 4294967295\n",
         ),
         (
-            format!("[gateway]\n{host}{registry}"),
+            format!("[gateway]\n{host}{controller}"),
             "error: g.toml:1:1: gateway: missing field `id`\n",
         ),
         (
-            format!("[gateway]\nid = 1\n{host}gate = \"bound\"\n{registry}"),
+            format!("[gateway]\nid = 1\n{host}gate = \"bound\"\n{controller}"),
             "error: g.toml:5:1: gateway.gate: the host data plane receives only messages for itself and has no gate; use \
              dataplane = \"xdp\" or \"p4\"\n",
         ),
         (
-            format!("[gateway]\nid = 1\ninterfaces = [\"lw-none0\"]\n{registry}"),
+            format!("[gateway]\nid = 1\ninterfaces = [\"lw-none0\"]\n{controller}"),
             "error: g.toml:3:1: gateway.interfaces: interface lw-none0 does not exist; `ip link` lists all interfaces\n",
         ),
         ("[gateway\nid = 1\n".to_owned(), "error: g.toml:1:9: "),
         (
             format!(
-                "[gateway]\nid = 1\n{host}[classic]\nprofile = \"iot\"\nresponse_bits = 64\ncrps_file = \"crps\"\n{registry}"
+                "[gateway]\nid = 1\n{host}[classic]\nprofile = \"iot\"\nresponse_bits = 64\ncrps_file = \"crps\"\n{controller}"
             ),
             "error: g.toml:8:1: classic.crps_file: ",
         ),
         (
-            format!("[gateway]\nid = 1\n{host}{section}{registry}"),
+            format!("[gateway]\nid = 1\n{host}{section}{controller}"),
             "error: g.toml:1:2: gateway: interfaces is missing: [p4dra_classic] uses raw frames; ",
         ),
         (
-            format!("[gateway]\nid = 1\n{lo}{section}controller = \"here\"\n{registry}"),
+            format!("[gateway]\nid = 1\n{lo}{section}controller = \"here\"\n{controller}"),
             "error: g.toml:7:14: p4dra_classic.controller: \"here\": expected a MAC address, such as \"08:00:00:00:01:01\"\n",
         ),
         (
-            format!("[gateway]\nid = 1\n{lo}{section}controller = \"09:00:00:00:01:01\"\n{registry}"),
+            format!("[gateway]\nid = 1\n{lo}{section}controller = \"09:00:00:00:01:01\"\n{controller}"),
             "error: g.toml:7:1: p4dra_classic.controller: ",
         ),
         (
-            format!("[gateway]\nid = 1\n{lo}{section}ether_type = 0x0800\n{registry}"),
+            format!("[gateway]\nid = 1\n{lo}{section}ether_type = 0x0800\n{controller}"),
             "error: g.toml:7:1: p4dra_classic.ether_type: 0x0800: a type of its own, 0x0600 or above\n",
         ),
         (
-            format!("[gateway]\nid = 1\n{lo}{section}round_s = 0\n{registry}"),
+            format!("[gateway]\nid = 1\n{lo}{section}round_s = 0\n{controller}"),
             "error: g.toml:7:1: p4dra_classic.round_s: must be 1 to 86400; found 0\n",
         ),
         (
-            format!("[gateway]\nid = 1\n{lo}[p4dra_classic]\nprovers_file = \"twice\"\n{registry}"),
+            format!("[gateway]\nid = 1\n{lo}[p4dra_classic]\nprovers_file = \"twice\"\n{controller}"),
             "error: g.toml:6:1: p4dra_classic.provers_file: ",
         ),
     ] {
@@ -97,16 +97,16 @@ fn check_reports_all_mistakes_at_once() {
     site.write(
         "g.toml",
         "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nport = 70000\nsession_lifetimes = 5\nlow_rows = 15\n\
-         mark_block = 2\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\nmaster_key = \"k\"\n\
+         mark_block = 2\n[controller]\nsocket = \"controller.sock\"\nserver_nam = \"k\"\n\
          [log]\nlevel = \"a=b=c\"\n",
     );
     let expected = [
         "g.toml:5:8: gateway.port: 70000: expected a whole number from 0 to 65535",
         "g.toml:6:1: gateway.session_lifetimes: unknown field `session_lifetimes`; did you mean `session_lifetime_s`?",
-        "g.toml:12:1: registry.master_key: unknown field `master_key`; did you mean `master_key_env`?",
+        "g.toml:11:1: controller.server_nam: unknown field `server_nam`; did you mean `server_name`?",
         "g.toml:7:1: gateway.low_rows: 15: less than `ring`, otherwise every RESPONSE reports low rows",
         "g.toml:8:1: gateway.mark_block: must be 3 to 14; found 2",
-        "g.toml:14:1: log.level: \"a=b=c\": ",
+        "g.toml:13:1: log.level: \"a=b=c\": ",
     ];
     for arguments in ["check g.toml", "serve --config g.toml"] {
         let report = site.run(arguments).refused(2);
@@ -137,8 +137,8 @@ fn check_reports_all_mistakes_at_once() {
 #[test]
 fn missing_fields_hide_no_mistakes() {
     let site = Site::new();
-    let text = "[gateway]\nsession_lifetime_s = 0\nport = \"x\"\ninterfaces = [\"a\", \"a\"]\naddresses = [\"here\"]\n[registry]\n\
-                master_key_env = \"K\"\n[classic]\nresponse_bits = 65\n[audit]\nper_s = 0\n";
+    let text = "[gateway]\nsession_lifetime_s = 0\nport = \"x\"\ninterfaces = [\"a\", \"a\"]\naddresses = [\"here\"]\n[controller]\n\
+                addresses = [\"ctl:1\"]\n[classic]\nresponse_bits = 65\n[audit]\nper_s = 0\n";
     site.write("g.toml", text);
     let report = site.run("check g.toml").refused(2);
     let expected = [
@@ -147,7 +147,9 @@ fn missing_fields_hide_no_mistakes() {
         "g.toml:3:8: gateway.port: \"x\": expected a whole number from 0 to 65535",
         "g.toml:4:1: gateway.interfaces: a occurs twice; remove one of the two entries",
         "g.toml:5:14: gateway.addresses: \"here\": expected an address, such as",
-        "g.toml:6:1: registry: missing field `path`",
+        "g.toml:6:2: controller: ca is missing: the path of a PEM file",
+        "g.toml:6:2: controller: cert is missing: the path of a PEM file",
+        "g.toml:6:2: controller: key is missing: the path of a PEM file",
         "g.toml:8:1: classic: missing field `profile`",
         "g.toml:8:1: classic: missing field `crps_file`",
         "g.toml:9:1: classic.response_bits: 65 is not 64, 128 or 256",
@@ -163,7 +165,7 @@ fn missing_fields_hide_no_mistakes() {
     let report = site.run("check g.toml").refused(2);
     let fields = [
         "missing field `gateway`",
-        "registry: is missing: set [registry] or [controller]",
+        "missing field `controller`",
         "log.level: \"loud\"",
     ];
     assert!(fields.iter().all(|field| report.contains(field)), "{report}");
@@ -174,17 +176,16 @@ fn missing_fields_hide_no_mistakes() {
 fn values_that_would_fail_later_are_errors() {
     let site = Site::new();
     let text = "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\", \"::1\", \"127.0.0.1\"]\n\
-                pin_directory = \"\"\n[registry]\npath = \"\"\nmaster_key_file = \"\"\n[log]\nlevel = \"loud\"\n\
+                pin_directory = \"\"\n[controller]\nsocket = \"\"\n[log]\nlevel = \"loud\"\n\
                 [audit]\npath = \"\"\n";
     site.write("g.toml", text);
     let report = site.run("check g.toml").refused(2);
     let expected = [
         "g.toml:4:1: gateway.addresses: 127.0.0.1 occurs twice; remove one of the two entries",
         "g.toml:5:1: gateway.pin_directory: \"\": set a path",
-        "g.toml:7:1: registry.path: \"\": set a path",
-        "g.toml:8:1: registry.master_key_file: \"\": set a path",
-        "g.toml:10:1: log.level: \"loud\" is invalid; use error, warn",
-        "g.toml:12:1: audit.path: \"\": set a path",
+        "g.toml:7:1: controller.socket: \"\": set a path",
+        "g.toml:9:1: log.level: \"loud\" is invalid; use error, warn",
+        "g.toml:11:1: audit.path: \"\": set a path",
     ];
     assert_eq!(report.lines().count(), expected.len(), "{report}");
     for line in expected {
@@ -200,7 +201,7 @@ fn check_inspects_the_machine_only_with_the_option_machine() {
     site.write(
         "g.toml",
         "[gateway]\nid = 1\ninterfaces = [\"lw-none0\", \"lw-none1\"]\ngate = \"bound\"\npin_directory = \"pins\"\n\
-         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n[audit]\npath = \"none/audit.jsonl\"\n",
+         [controller]\nsocket = \"controller.sock\"\n[audit]\npath = \"none/audit.jsonl\"\n",
     );
     assert_eq!(site.run("check g.toml").ok(), "g.toml: valid\n");
     let report = site.run("check --machine g.toml").refused(2);
@@ -208,8 +209,7 @@ fn check_inspects_the_machine_only_with_the_option_machine() {
         "g.toml:3:1: gateway.interfaces: interface lw-none0 does not exist; `ip link` lists all interfaces",
         "g.toml:3:1: gateway.interfaces: interface lw-none1 does not exist; `ip link` lists all interfaces",
         "g.toml:5:1: gateway.pin_directory: not on a BPF filesystem",
-        "g.toml:8:1: registry.master_key_file: reading the key file",
-        "g.toml:10:1: audit.path: reading the directory of the file failed: ",
+        "g.toml:9:1: audit.path: reading the directory of the file failed: ",
     ] {
         assert!(report.contains(line), "{line}\n{report}");
     }
@@ -218,7 +218,7 @@ fn check_inspects_the_machine_only_with_the_option_machine() {
     site.write(
         "g.toml",
         "[gateway]\nid = 1\ndataplane = \"host\"\ninterfaces = [\"lo\"]\n\
-         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+         [controller]\nsocket = \"controller.sock\"\n",
     );
     site.run("check --machine g.toml").ok();
     let text = fs::read_to_string(site.path("g.toml")).unwrap();
@@ -229,24 +229,43 @@ fn check_inspects_the_machine_only_with_the_option_machine() {
         let output = site.run("check --machine g.toml");
         let has_warning = output
             .err
-            .contains("warning: g.toml:9:1: audit.path: other users can read");
+            .contains("warning: g.toml:8:1: audit.path: other users can read");
         assert_eq!((output.code, has_warning), (0, expects_warning), "{}", output.err);
     }
+}
+
+/// `check --machine` and `controller` report the same problem of the registry or its key.
+#[test]
+fn check_machine_opens_the_registry_of_a_controller() {
+    let site = Site::new();
+    site.write(
+        "c.toml",
+        "[service]\nsocket = \"controller.sock\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+    );
+    site.run("check --machine c.toml").ok();
     fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o644)).unwrap();
-    for arguments in ["check --machine g.toml", "serve --config g.toml"] {
-        let report = site.run(arguments).refused(4);
-        assert!(
-            report.contains("g.toml:7:1: registry.master_key_file: ") && report.contains("chmod 600"),
-            "{report}"
-        );
-    }
-    fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o600)).unwrap();
-    fs::rename(site.path("fleet.registry"), site.path("moved")).unwrap();
-    let report = site.run("check --machine g.toml").refused(2);
+    let report = site.run("check --machine c.toml").refused(4);
     assert!(
-        report.contains("g.toml:6:1: registry.path: no registry at"),
+        report.contains("c.toml:5:1: registry.master_key_file: ") && report.contains("chmod 600"),
         "{report}"
     );
+    let error = site.run("controller --config c.toml").refused(4);
+    assert!(error.contains("chmod 600"), "{error}");
+    fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::rename(site.path("fleet.registry"), site.path("moved")).unwrap();
+    let report = site.run("check --machine c.toml").refused(2);
+    assert!(
+        report.contains("c.toml:4:1: registry.path: no registry at"),
+        "{report}"
+    );
+    site.write("c.toml", "[service]\n[registry]\npath = \"\"\n");
+    let report = site.run("check c.toml").refused(2);
+    for line in [
+        "c.toml:1:2: service.socket: is missing: set a socket",
+        "c.toml:2:2: registry.master_key_file: is missing: ",
+    ] {
+        assert!(report.contains(line), "{line}\n{report}");
+    }
 }
 
 #[test]
@@ -406,7 +425,7 @@ fn provers_that_others_can_read_are_refused() {
     site.write(
         "g.toml",
         "[gateway]\nid = 1\ndataplane = \"host\"\ninterfaces = [\"lo\"]\n[p4dra_classic]\nprovers_file = \"provers\"\n\
-         [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n",
+         [controller]\nsocket = \"controller.sock\"\n",
     );
     site.write("provers", "00 11 22\n");
     fs::set_permissions(site.path("provers"), fs::Permissions::from_mode(0o640)).unwrap();

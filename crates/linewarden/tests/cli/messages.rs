@@ -92,18 +92,22 @@ fn a_configuration_of_another_role_is_recognized() {
         .ok();
     site.write(
         "gateway.toml",
-        "[gateway]\nid = 1\ninterfaces = [\"lo\"]\n[registry]\npath = \"fleet.registry\"\n\
-         master_key_file = \"master.key\"\n",
+        "[gateway]\nid = 1\ninterfaces = [\"lo\"]\n[controller]\nsocket = \"controller.sock\"\n",
     );
-    for arguments in [
-        "serve --config devices/00000000000000d1.toml",
-        "device list --config devices/00000000000000d1.toml",
+    for (arguments, expected) in [
+        ("serve --config devices/00000000000000d1.toml", "a gateway's"),
+        (
+            "device list --config devices/00000000000000d1.toml",
+            "a controller's",
+        ),
     ] {
         let error = site.run(arguments).refused(2);
         assert_eq!(
             error,
-            "error: devices/00000000000000d1.toml: file is an agent's configuration, which `linewarden agent` reads; \
-             expected a gateway's\n"
+            format!(
+                "error: devices/00000000000000d1.toml: file is an agent's configuration, which `linewarden agent` reads; \
+                 expected {expected}\n"
+            )
         );
     }
     let error = site.run("agent --config gateway.toml").refused(2);

@@ -9,10 +9,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::*;
-use crate::support::{Process, TEST_TIMEOUT, free_udp_port, linewarden};
+use crate::support::{
+    Process, TEST_TIMEOUT, free_udp_port, linewarden, start_controller, write_controller_config,
+};
 
 const GATEWAY: &str =
     "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\ngate = \"off\"\n";
+const SOCKET: &str = "[controller]\nsocket = \"controller.sock\"\n";
 const REGISTRY: &str = "[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n";
 const AGENT: &str = "[device]\nid = \"00000000000000d1\"\nhelper = \"devices/00000000000000d1.helper\"\n\
                      [gateway]\naddress = \"127.0.0.1\"\n";
@@ -128,23 +131,19 @@ fn gateway_cases() -> Vec<TestCase> {
             "dataplane = \"host\"",
             "dataplane = \"xdp\"\ninterfaces = [\"lo\"]",
         );
-        TestCase::field(&[&[gateway.as_str(), REGISTRY], parts].concat())
+        TestCase::field(&[&[gateway.as_str(), SOCKET], parts].concat())
     };
     let p4 = |parts: &[&str]| {
         let gateway = GATEWAY.replace("\"host\"", "\"p4\"");
         let section = "[p4]\naddress = \"127.0.0.1:9559\"\ndevices_port = 0\n";
-        TestCase::field(&[&[gateway.as_str(), REGISTRY, section], parts].concat())
+        TestCase::field(&[&[gateway.as_str(), SOCKET, section], parts].concat())
     };
     const REMOTE_CONTROLLER: &str = "[controller]\naddresses = [\"a.example:20560\"]\n";
     const EVIDENCE: &str = "[evidence]\nboot_count = \"boots\"\n";
-    const TRUST: &str = "[evidence]\nboot_count = \"boots\"\nkey = \"evidence.key\"\n[trust]\n";
     vec![
-        host(&["[registry]\npath = \"odd\"\nmaster_key_file = \"master.key\"\n"]),
-        host(&["[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"odd\"\n"]),
-        host(&[REGISTRY, "[audit]\npath = \"odd\"\n"]).skip(&[FileKind::Long]),
-        host(&[REGISTRY, "[attest]\nsigning_key = \"odd\"\n"]),
+        host(&[SOCKET, "[audit]\npath = \"odd\"\n"]).skip(&[FileKind::Long]),
         host(&[
-            REGISTRY,
+            SOCKET,
             "[classic]\nprofile = \"iot\"\nresponse_bits = 64\nport = 20551\ncrps_file = \"odd\"\n",
         ])
         .skip(&[FileKind::Long]),
@@ -162,8 +161,6 @@ fn gateway_cases() -> Vec<TestCase> {
             "ca = \"pki/ca.pem\"\ncert = \"pki/ca.pem\"\nkey = \"odd\"\n",
         ]),
         xdp(&[EVIDENCE, "key = \"odd\"\n"]),
-        xdp(&[TRUST, "reference = \"odd\"\nkey = \"evidence.pub\"\n"]).skip(&[FileKind::Long]),
-        xdp(&[TRUST, "reference = \"evidence.pub\"\nkey = \"odd\"\n"]),
         p4(&["ca = \"odd\"\n"]),
         p4(&["ca = \"pki/ca.pem\"\ncert = \"pki/ca.pem\"\nkey = \"odd\"\n"]),
     ]
@@ -176,13 +173,24 @@ fn controller_and_agent_cases() -> Vec<TestCase> {
     };
     let with_service =
         |more_sections: &str| controller("pki/ca.pem", "pki/ca.key", "pki/ca.pem", more_sections);
+    const LOCAL: &str = "[service]\nsocket = \"controller.sock\"\n";
     vec![
+        TestCase::field(&[
+            LOCAL,
+            "[registry]\npath = \"odd\"\nmaster_key_file = \"master.key\"\n",
+        ]),
+        TestCase::field(&[
+            LOCAL,
+            "[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"odd\"\n",
+        ]),
+        TestCase::field(&[LOCAL, REGISTRY, "[attest]\nsigning_key = \"odd\"\n"]),
         controller("odd", "pki/ca.key", "pki/ca.pem", ""),
         controller("pki/ca.pem", "odd", "pki/ca.pem", ""),
         controller("pki/ca.pem", "pki/ca.key", "odd", ""),
         with_service("[nats]\nservers = [\"nats://127.0.0.1:4222\"]\ncredentials_file = \"odd\"\n"),
         with_service("[telemetry]\notlp = \"https://127.0.0.1:4317\"\nca = \"odd\"\n"),
         with_service("[trust.7]\nreference = \"odd\"\nkey = \"evidence.pub\"\n").skip(&[FileKind::Long]),
+        with_service("[trust.7]\nreference = \"evidence.pub\"\nkey = \"odd\"\n"),
         TestCase::field(&[&AGENT.replace("devices/00000000000000d1.helper", "odd"), PUF])
             .skip(&[FileKind::Long]),
         TestCase::field(&[
@@ -311,7 +319,9 @@ fn a_process_handles_signals_with_any_kind_of_file_as_its_configuration() {
     let site = Site::new();
     let path = site.path("gateway.toml");
     let port = format!("port = {}\n", free_udp_port());
-    site.write("gateway.toml", &[GATEWAY, &port, REGISTRY].concat());
+    site.write("gateway.toml", &[GATEWAY, &port, SOCKET].concat());
+    write_controller_config(site.directory.path());
+    let _controller = start_controller(site.directory.path());
     let gateway = Process::start(linewarden(
         site.directory.path(),
         "serve --config gateway.toml --json --status-interval 1",

@@ -10,13 +10,14 @@ fn prepare(environment: &Environment<'_>, port: u16, rows: u32) {
         environment.directory.join("gateway.toml"),
         format!(
             "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nport = {port}\nsession_lifetime_s = 2\n\
-             slots = 100\nthreads = 1\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n"
+             slots = 100\nthreads = 1\n[controller]\nsocket = \"controller.sock\"\n"
         ),
     )
     .unwrap();
+    support::write_controller_config(environment.directory);
     environment.run("registry create --registry fleet.registry --key-file master.key");
     environment.run(&format!(
-        "device enroll simulated --device d1 --rows {rows} --out devices --config gateway.toml"
+        "device enroll simulated --device d1 --rows {rows} --out devices --config controller.toml"
     ));
 }
 
@@ -49,27 +50,32 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
     let registry = environment.directory.join("fleet.registry");
     let storage_record = environment.directory.join("fleet.registry.storage");
     let serve = || {
+        let controller = environment.start_controller();
         let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
         gateway.event("started");
-        gateway
+        (gateway, controller)
     };
-    let gateway = serve();
+    let stop = |(gateway, controller): (Process, Process)| {
+        gateway.terminate();
+        controller.terminate();
+    };
+    let processes = serve();
     let arguments = format!("--gateway 127.0.0.1:{port} --log debug");
     let device = agent(&environment, &arguments);
     device.event("authenticated");
-    gateway.terminate();
+    stop(processes);
     for side_file in ["fleet.registry-wal", "fleet.registry-shm"] {
         assert!(!environment.directory.join(side_file).exists(), "{side_file}");
     }
     let old_files = [&registry, &storage_record].map(|file| (file, fs::read(file).unwrap()));
-    let gateway = serve();
+    let processes = serve();
     let used_rows = (0..2).map(|_| device.event("authenticated")["row"].as_u64().unwrap());
     let used_rows: Vec<u64> = used_rows.collect();
-    gateway.terminate();
+    stop(processes);
     for (file, content) in old_files {
         fs::write(file, content).unwrap();
     }
-    let gateway = serve();
+    let processes = serve();
     let is_offer_of_spent_row = |line: &Value| {
         let reason = line["reason"].as_str().unwrap_or_default();
         line["event"] == "authentication_failed" && reason.contains("which this device has already spent")
@@ -100,17 +106,17 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
         "the same event of a process that has used no row",
         is_offer_of_spent_row,
     );
-    gateway.terminate();
-    environment.run("registry backup copy.registry --config gateway.toml");
+    stop(processes);
+    environment.run("registry backup copy.registry --config controller.toml");
     fs::rename(environment.directory.join("copy.registry"), &registry).unwrap();
-    let gateway = serve();
+    let processes = serve();
     let session = device.event("authenticated");
     assert!(
         session["row"].as_u64() > used_rows.last().copied(),
         "{session} {used_rows:?}"
     );
     device.terminate();
-    gateway.terminate();
+    stop(processes);
 }
 
 /// A restored registry skips the rows that gateways may have leased after the backup. The remaining rows of a pool can be too few
@@ -124,6 +130,7 @@ fn a_device_with_too_few_rows_after_a_restore_is_refused_with_the_remedy() {
     };
     let port = free_udp_port();
     prepare(&environment, port, 20);
+    let controller = environment.start_controller();
     let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
     gateway.event("started");
     let arguments = format!("--gateway 127.0.0.1:{port}");
@@ -131,12 +138,14 @@ fn a_device_with_too_few_rows_after_a_restore_is_refused_with_the_remedy() {
     device.event("authenticated");
     device.terminate();
     gateway.terminate();
-    environment.run("registry backup copy.registry --config gateway.toml");
+    controller.terminate();
+    environment.run("registry backup copy.registry --config controller.toml");
     fs::rename(
         environment.directory.join("copy.registry"),
         environment.directory.join("fleet.registry"),
     )
     .unwrap();
+    let _controller = environment.start_controller();
     let mut command = environment.command("serve --config gateway.toml --json --status-interval 1");
     let log_path = environment.directory.join("gateway.log");
     command.stderr(File::create(&log_path).unwrap());
@@ -163,14 +172,15 @@ fn a_device_with_too_few_rows_after_a_restore_is_refused_with_the_remedy() {
         .filter(|line| line.contains("request rejected") && line.contains("00000000000000d1"));
     assert_eq!(warnings.count(), 1, "{text}");
     let text = environment
-        .command("device show d1 --config gateway.toml")
+        .command("device show d1 --config controller.toml")
         .output();
     let text = String::from_utf8(text.unwrap().stdout).unwrap();
     assert!(text.contains("enroll it again with --replace"), "{text}");
     // The operator applies the remedy.
     device.terminate();
-    environment
-        .run("device enroll simulated --device d1 --rows 20 --replace --out devices --config gateway.toml");
+    environment.run(
+        "device enroll simulated --device d1 --rows 20 --replace --out devices --config controller.toml",
+    );
     let device = agent(&environment, &arguments);
     device.event("authenticated");
     device.terminate();

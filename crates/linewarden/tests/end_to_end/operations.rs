@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// Writes `gateway.toml`. `more` contains further lines of the section `[gateway]`.
+/// Writes `controller.toml` and `gateway.toml`. `more` contains further lines of the section `[gateway]`.
 fn write_configuration(
     environment: &Environment<'_>,
     dataplane: &str,
@@ -12,12 +12,13 @@ fn write_configuration(
     session_lifetime_s: u32,
     more: &str,
 ) {
+    support::write_controller_config(environment.directory);
     std::fs::write(
         environment.directory.join("gateway.toml"),
         format!(
             "[gateway]\nid = 5\ndataplane = \"{dataplane}\"\ninterfaces = [\"lo\"]\naddresses = [\"127.0.0.1\", \"::1\"]\n\
              session_lifetime_s = {session_lifetime_s}\nport = {port}\nthreads = 1\n{more}\n\
-             [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+             [controller]\nsocket = \"controller.sock\"\n\
              [audit]\npath = \"audit.jsonl\"\n"
         ),
     )
@@ -39,8 +40,10 @@ fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
     };
     configure(4, "slots = 100\nmark_block = 4");
     environment.run("registry create --registry fleet.registry --key-file master.key");
-    environment.run("device enroll simulated --device d1 --rows 60 --out devices --config gateway.toml");
-    environment.run("device enroll simulated --device d2 --model sram --out devices --config gateway.toml");
+    environment.run("device enroll simulated --device d1 --rows 60 --out devices --config controller.toml");
+    environment
+        .run("device enroll simulated --device d2 --model sram --out devices --config controller.toml");
+    let _controller = environment.start_controller();
     let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
     gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
@@ -105,7 +108,7 @@ fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
     gateway.wait_for("counters", |line| {
         line["event"] == "status" && line["reloads"] == 1 && line["reloads_refused"] == 2
     });
-    environment.run("device revoke d1 --reason lost --config gateway.toml");
+    environment.run("device revoke d1 --reason lost --config controller.toml");
     let revoked = gateway.wait_for("revocation", |line| line["revoked"] == 1);
     assert_eq!(revoked["audit_lost"], 0);
     for process in [pool_agent, key_agent, gateway] {
@@ -233,7 +236,8 @@ fn a_full_audit_file_does_not_prevent_authentication() {
     std::fs::write(environment.directory.join("gateway.toml"), limited).unwrap();
     std::fs::write(environment.directory.join("audit.jsonl"), "x".repeat(4090) + "\n").unwrap();
     environment.run("registry create --registry fleet.registry --key-file master.key");
-    environment.run("device enroll simulated --device d1 --rows 6 --out devices --config gateway.toml");
+    environment.run("device enroll simulated --device d1 --rows 6 --out devices --config controller.toml");
+    let _controller = environment.start_controller();
     let gateway = environment.start("serve --config gateway.toml --json --status-interval 1");
     gateway.wait_for("loss", |line| {
         line["audit_failing"] == true && line["audit_lost"].as_u64() > Some(0)
@@ -267,7 +271,8 @@ fn host_environment(directory: &Path, wrapper: Vec<String>) -> (Environment<'_>,
         wrapper: Vec::new(),
     };
     outer_environment.run("registry create --registry fleet.registry --key-file master.key");
-    outer_environment.run("device enroll simulated --device d1 --rows 6 --out devices --config gateway.toml");
+    outer_environment
+        .run("device enroll simulated --device d1 --rows 6 --out devices --config controller.toml");
     (environment, port)
 }
 
@@ -287,6 +292,7 @@ fn a_full_disk_of_the_gateway_audit_log_is_reported_once_and_used_again() {
     let path = environment.directory.join("gateway.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("audit.jsonl", "disk/audit.jsonl")).unwrap();
+    let _controller = environment.start_controller();
     let mut command = environment.command("serve --config gateway.toml --json --status-interval 1");
     command.stderr(std::fs::File::create(environment.directory.join("log")).unwrap());
     let gateway = Process::start(command);
@@ -325,7 +331,7 @@ fn a_full_disk_of_the_gateway_audit_log_is_reported_once_and_used_again() {
     authenticate();
     std::fs::remove_file(disk.join("filler")).unwrap();
     gateway.wait_for("free space", |line| line["audit_failing"] == false);
-    outer_environment.run("device revoke d1 --config gateway.toml");
+    outer_environment.run("device revoke d1 --config controller.toml");
     gateway.wait_for("revocation", |line| line["revoked"] == 1);
     let audit_log = std::fs::File::open(disk.join("audit.jsonl")).unwrap();
     let refused_count = gateway.events("reload_refused").len();
@@ -368,6 +374,7 @@ fn the_service_manager_is_notified_of_start_reload_and_end() {
         let length = socket.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     };
+    let _controller = environment.start_controller();
     let mut command = environment.command("serve --config gateway.toml --json --status-interval 1");
     command.env("NOTIFY_SOCKET", &path);
     let gateway = Process::start(command);

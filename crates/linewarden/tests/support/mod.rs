@@ -93,6 +93,11 @@ impl Namespace {
         self.start_command(linewarden(directory, arguments))
     }
 
+    /// Starts the controller of the gateways in this directory, and waits until it serves them.
+    pub fn start_controller(&self, directory: &Path) -> Process {
+        self.inside.run(|| start_controller(directory)).unwrap()
+    }
+
     /// Starts a command that writes lines of JSON to its standard output.
     pub fn start_command(&self, command: Command) -> Process {
         self.inside.run(|| Process::start(command)).unwrap()
@@ -151,6 +156,24 @@ pub fn linewarden(directory: &Path, arguments: &str) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(arguments.split_whitespace()).current_dir(directory);
     command
+}
+
+/// Writes `controller.toml`: a controller with the registry `fleet.registry` and its `master.key`, for gateways in this directory
+/// whose section [controller] has `socket = "controller.sock"`.
+pub fn write_controller_config(directory: &Path) {
+    let text = "[service]\nsocket = \"controller.sock\"\n\
+                [registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n";
+    std::fs::write(directory.join("controller.toml"), text).unwrap();
+}
+
+/// Starts the controller of `controller.toml`, and waits until it serves gateways.
+pub fn start_controller(directory: &Path) -> Process {
+    let controller = Process::start(linewarden(
+        directory,
+        "controller --config controller.toml --json",
+    ));
+    controller.event("started");
+    controller
 }
 
 /// A process that writes lines of JSON to its standard output. Dropping this value kills the process.

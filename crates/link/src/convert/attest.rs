@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use linewarden_controller::attest::{
-    GroupOutage, GroupPlan, Plan, PlanRequest, ProofOutcome, ProverIds, ProverObservation, ProverProvision,
-    Provers, QuarantinedDevice, RoundAppraisal, RoundOutcome,
-};
 use linewarden_protocol::attest::{PeriodStart, ProofKey, RequestKey};
 use linewarden_protocol::gateway::{Configuration, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
-use linewarden_registry::{EnrollmentTime, GroupName, GroupPolicy, ReleaseMode, Revision};
+use linewarden_types::{
+    EnrollmentTime, GroupName, GroupOutage, GroupPlan, GroupPolicy, Plan, PlanRequest, ProofOutcome,
+    ProverIds, ProverObservation, ProverProvision, Provers, QuarantinedDevice, ReleaseMode, Revision,
+    RoundAppraisal, RoundOutcome,
+};
 
 use super::{Malformed, exact_bytes, optional_bytes};
 use crate::proto;
@@ -38,14 +38,16 @@ fn address_from_wire(bytes: &[u8]) -> Result<Option<IpAddr>, Malformed> {
     }
 }
 
-pub(crate) fn start_to_wire(start: &PeriodStart) -> proto::PeriodStart {
+/// Encodes the start of a period.
+pub fn start_to_wire(start: &PeriodStart) -> proto::PeriodStart {
     proto::PeriodStart {
         period: start.period.0,
         salt: start.salt.to_vec(),
     }
 }
 
-pub(crate) fn start_from_wire(start: Option<proto::PeriodStart>) -> Result<PeriodStart, Malformed> {
+/// Decodes the start of a period.
+pub fn start_from_wire(start: Option<proto::PeriodStart>) -> Result<PeriodStart, Malformed> {
     let start = start.ok_or(Malformed("no period"))?;
     Ok(PeriodStart {
         period: Period(start.period),
@@ -53,7 +55,8 @@ pub(crate) fn start_from_wire(start: Option<proto::PeriodStart>) -> Result<Perio
     })
 }
 
-pub(crate) fn plan_request_from_wire(request: &proto::GetPlanRequest) -> PlanRequest {
+/// Decodes a request for the attestation plan.
+pub fn plan_request_from_wire(request: &proto::GetPlanRequest) -> PlanRequest {
     PlanRequest {
         start_period: request.start_period.map(Period),
         period_s: request.period_s,
@@ -61,7 +64,8 @@ pub(crate) fn plan_request_from_wire(request: &proto::GetPlanRequest) -> PlanReq
     }
 }
 
-pub(crate) fn plan_to_wire(plan: Option<&Plan>) -> proto::GetPlanResponse {
+/// Encodes an attestation plan.
+pub fn plan_to_wire(plan: Option<&Plan>) -> proto::GetPlanResponse {
     let Some(plan) = plan else {
         return proto::GetPlanResponse::default();
     };
@@ -89,7 +93,8 @@ pub(crate) fn plan_to_wire(plan: Option<&Plan>) -> proto::GetPlanResponse {
     }
 }
 
-pub(crate) fn plan_from_wire(reply: proto::GetPlanResponse) -> Result<Option<Plan>, Malformed> {
+/// Decodes an attestation plan.
+pub fn plan_from_wire(reply: proto::GetPlanResponse) -> Result<Option<Plan>, Malformed> {
     if !reply.has_plan {
         return Ok(None);
     }
@@ -122,7 +127,8 @@ pub(crate) fn plan_from_wire(reply: proto::GetPlanResponse) -> Result<Option<Pla
     }))
 }
 
-pub(crate) fn provers_to_wire(provers: &Provers) -> proto::ListProversResponse {
+/// Encodes provers with their keys.
+pub fn provers_to_wire(provers: &Provers) -> proto::ListProversResponse {
     let prover = |prover: &ProverProvision| proto::Prover {
         device: prover.device.0,
         group: prover.group.as_str().to_owned(),
@@ -152,7 +158,8 @@ pub(crate) fn provers_to_wire(provers: &Provers) -> proto::ListProversResponse {
     }
 }
 
-pub(crate) fn provers_from_wire(reply: proto::ListProversResponse) -> Result<Provers, Malformed> {
+/// Decodes provers with their keys.
+pub fn provers_from_wire(reply: proto::ListProversResponse) -> Result<Provers, Malformed> {
     let prover = |prover: proto::Prover| {
         let alternate =
             optional_bytes(&prover.alternate, "proof key of a wrong length")?.map(ProofKey::from_bytes);
@@ -186,7 +193,8 @@ pub(crate) fn provers_from_wire(reply: proto::ListProversResponse) -> Result<Pro
     })
 }
 
-pub(crate) fn prover_ids_to_wire(ids: &ProverIds) -> proto::ListProverIdsResponse {
+/// Encodes ids of provers.
+pub fn prover_ids_to_wire(ids: &ProverIds) -> proto::ListProverIdsResponse {
     proto::ListProverIdsResponse {
         provers: ids.provers.iter().map(|device| device.0).collect(),
         removed: ids.removed.iter().map(|device| device.0).collect(),
@@ -195,7 +203,8 @@ pub(crate) fn prover_ids_to_wire(ids: &ProverIds) -> proto::ListProverIdsRespons
     }
 }
 
-pub(crate) fn prover_ids_from_wire(reply: proto::ListProverIdsResponse) -> ProverIds {
+/// Decodes ids of provers.
+pub fn prover_ids_from_wire(reply: proto::ListProverIdsResponse) -> ProverIds {
     ProverIds {
         provers: reply.provers.into_iter().map(DeviceId).collect(),
         removed: reply.removed.into_iter().map(DeviceId).collect(),
@@ -275,7 +284,7 @@ fn observations_from_wire(
 }
 
 /// Encodes the round; `age_ns` is the time since the end of the round.
-pub(crate) fn round_to_wire(outcome: &RoundOutcome, age_ns: u64) -> proto::AppraiseRoundRequest {
+pub fn round_to_wire(outcome: &RoundOutcome, age_ns: u64) -> proto::AppraiseRoundRequest {
     proto::AppraiseRoundRequest {
         registration: None,
         number: outcome.number.0,
@@ -306,9 +315,7 @@ pub(crate) fn round_to_wire(outcome: &RoundOutcome, age_ns: u64) -> proto::Appra
 
 /// Decodes the round, and the time since the end of the round in ns. The controller cannot compare the gateway's clock with
 /// its own clock, so `ended_ns` is 0.
-pub(crate) fn round_from_wire(
-    request: &proto::AppraiseRoundRequest,
-) -> Result<(RoundOutcome, u64), Malformed> {
+pub fn round_from_wire(request: &proto::AppraiseRoundRequest) -> Result<(RoundOutcome, u64), Malformed> {
     let outcome = RoundOutcome {
         number: RoundNumber(request.number),
         group: group(request.group.clone())?,
@@ -322,7 +329,8 @@ pub(crate) fn round_from_wire(
     Ok((outcome, request.age_ns))
 }
 
-pub(crate) fn appraisal_to_wire(appraisal: &RoundAppraisal) -> proto::AppraiseRoundResponse {
+/// Encodes the appraisal of a round.
+pub fn appraisal_to_wire(appraisal: &RoundAppraisal) -> proto::AppraiseRoundResponse {
     let quarantined = |quarantined: &QuarantinedDevice| proto::QuarantinedDevice {
         device: quarantined.device.0,
         reason: quarantined.reason.clone(),
@@ -344,7 +352,8 @@ pub(crate) fn appraisal_to_wire(appraisal: &RoundAppraisal) -> proto::AppraiseRo
     }
 }
 
-pub(crate) fn appraisal_from_wire(reply: proto::AppraiseRoundResponse) -> RoundAppraisal {
+/// Decodes the appraisal of a round.
+pub fn appraisal_from_wire(reply: proto::AppraiseRoundResponse) -> RoundAppraisal {
     let quarantined = |quarantined: proto::QuarantinedDevice| QuarantinedDevice {
         device: DeviceId(quarantined.device),
         reason: quarantined.reason,

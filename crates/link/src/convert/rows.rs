@@ -1,18 +1,18 @@
 //! Conversion of rows, leases, sessions and changes.
 
-use linewarden_controller::{
-    AdmissionRequest, AdmissionResponse, Changes, NewerSession, Provision, RefusalReason, RowRefusal,
-    RowRequest, SessionReport, SessionReportResult,
-};
 use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::keys::AuthKey;
-use linewarden_registry::{Change, LeasedCursor, Revision, UnusedRows};
+use linewarden_types::{
+    AdmissionRequest, AdmissionResponse, Change, Changes, LeasedCursor, NewerSession, Provision,
+    RefusalReason, Revision, RowRefusal, RowRequest, SessionReport, SessionReportResult, UnusedRows,
+};
 
 use super::{Malformed, exact_bytes};
 use crate::proto;
 
-pub(crate) fn provision_to_wire(provision: &Provision) -> proto::Provision {
+/// Encodes rows of a device.
+pub fn provision_to_wire(provision: &Provision) -> proto::Provision {
     let row = |row: &Row| proto::Row {
         challenge: row.challenge.to_vec(),
         auth_key: row.auth_key.as_bytes().to_vec(),
@@ -31,7 +31,8 @@ pub(crate) fn provision_to_wire(provision: &Provision) -> proto::Provision {
     }
 }
 
-pub(crate) fn provision_from_wire(provision: proto::Provision) -> Result<Provision, Malformed> {
+/// Decodes rows of a device.
+pub fn provision_from_wire(provision: proto::Provision) -> Result<Provision, Malformed> {
     let mode = match provision.mode() {
         proto::Mode::Pool => Mode::Pool,
         proto::Mode::Key => Mode::Key,
@@ -53,11 +54,13 @@ pub(crate) fn provision_from_wire(provision: proto::Provision) -> Result<Provisi
     })
 }
 
-pub(crate) fn provisions_from_wire(provisions: Vec<proto::Provision>) -> Result<Vec<Provision>, Malformed> {
+/// Decodes rows of devices.
+pub fn provisions_from_wire(provisions: Vec<proto::Provision>) -> Result<Vec<Provision>, Malformed> {
     provisions.into_iter().map(provision_from_wire).collect()
 }
 
-pub(crate) fn row_request_to_wire(request: &RowRequest) -> proto::RowRequest {
+/// Encodes a request for rows.
+pub fn row_request_to_wire(request: &RowRequest) -> proto::RowRequest {
     proto::RowRequest {
         device: request.device.0,
         epoch: request.epoch,
@@ -68,7 +71,8 @@ pub(crate) fn row_request_to_wire(request: &RowRequest) -> proto::RowRequest {
     }
 }
 
-pub(crate) fn row_request_from_wire(request: &proto::RowRequest) -> RowRequest {
+/// Decodes a request for rows.
+pub fn row_request_from_wire(request: &proto::RowRequest) -> RowRequest {
     RowRequest {
         device: DeviceId(request.device),
         epoch: request.epoch,
@@ -79,7 +83,8 @@ pub(crate) fn row_request_from_wire(request: &proto::RowRequest) -> RowRequest {
     }
 }
 
-pub(crate) fn refusal_to_wire(refusal: &RowRefusal) -> proto::RowRefusal {
+/// Encodes a device that got no rows.
+pub fn refusal_to_wire(refusal: &RowRefusal) -> proto::RowRefusal {
     let (reason, detail) = match &refusal.reason {
         RefusalReason::Exhausted => (proto::row_refusal::Reason::Exhausted, ""),
         RefusalReason::Inactive => (proto::row_refusal::Reason::Inactive, ""),
@@ -93,7 +98,8 @@ pub(crate) fn refusal_to_wire(refusal: &RowRefusal) -> proto::RowRefusal {
     }
 }
 
-pub(crate) fn refusal_from_wire(refusal: proto::RowRefusal) -> Result<RowRefusal, Malformed> {
+/// Decodes a device that got no rows.
+pub fn refusal_from_wire(refusal: proto::RowRefusal) -> Result<RowRefusal, Malformed> {
     let reason = match refusal.reason() {
         proto::row_refusal::Reason::Exhausted => RefusalReason::Exhausted,
         proto::row_refusal::Reason::Inactive => RefusalReason::Inactive,
@@ -107,23 +113,24 @@ pub(crate) fn refusal_from_wire(refusal: proto::RowRefusal) -> Result<RowRefusal
     })
 }
 
-pub(crate) fn admission_request_to_wire(request: &AdmissionRequest) -> proto::AdmissionRequest {
+/// Encodes a message of a device.
+pub fn admission_request_to_wire(request: &AdmissionRequest) -> proto::AdmissionRequest {
     proto::AdmissionRequest {
         message: request.message.to_vec(),
         loc: request.loc.to_vec(),
     }
 }
 
-pub(crate) fn admission_request_from_wire(
-    request: &proto::AdmissionRequest,
-) -> Result<AdmissionRequest, Malformed> {
+/// Decodes a message of a device.
+pub fn admission_request_from_wire(request: &proto::AdmissionRequest) -> Result<AdmissionRequest, Malformed> {
     Ok(AdmissionRequest {
         message: exact_bytes(&request.message, "device message of a wrong length")?,
         loc: exact_bytes(&request.loc, "loc of a wrong length")?,
     })
 }
 
-pub(crate) fn admission_response_to_wire(response: &AdmissionResponse) -> proto::AdmissionResponse {
+/// Encodes the response to a message of a device.
+pub fn admission_response_to_wire(response: &AdmissionResponse) -> proto::AdmissionResponse {
     use proto::admission_response::Outcome;
     proto::AdmissionResponse {
         outcome: match response {
@@ -136,7 +143,8 @@ pub(crate) fn admission_response_to_wire(response: &AdmissionResponse) -> proto:
     }
 }
 
-pub(crate) fn admission_response_from_wire(
+/// Decodes the response to a message of a device.
+pub fn admission_response_from_wire(
     response: proto::AdmissionResponse,
 ) -> Result<AdmissionResponse, Malformed> {
     use proto::admission_response::Outcome;
@@ -155,7 +163,8 @@ pub(crate) fn admission_response_from_wire(
     })
 }
 
-pub(crate) fn unused_rows_to_wire(unused: &UnusedRows) -> proto::UnusedRows {
+/// Encodes unused rows of a device.
+pub fn unused_rows_to_wire(unused: &UnusedRows) -> proto::UnusedRows {
     proto::UnusedRows {
         device: unused.device.0,
         epoch: unused.epoch,
@@ -164,7 +173,8 @@ pub(crate) fn unused_rows_to_wire(unused: &UnusedRows) -> proto::UnusedRows {
     }
 }
 
-pub(crate) fn unused_rows_from_wire(unused: &proto::UnusedRows) -> UnusedRows {
+/// Decodes unused rows of a device.
+pub fn unused_rows_from_wire(unused: &proto::UnusedRows) -> UnusedRows {
     UnusedRows {
         device: DeviceId(unused.device),
         epoch: unused.epoch,
@@ -173,7 +183,8 @@ pub(crate) fn unused_rows_from_wire(unused: &proto::UnusedRows) -> UnusedRows {
     }
 }
 
-pub(crate) fn report_to_wire(report: &SessionReport) -> proto::SessionReport {
+/// Encodes a session report.
+pub fn report_to_wire(report: &SessionReport) -> proto::SessionReport {
     proto::SessionReport {
         message: report.message.to_vec(),
         loc: report.loc.to_vec(),
@@ -181,7 +192,8 @@ pub(crate) fn report_to_wire(report: &SessionReport) -> proto::SessionReport {
     }
 }
 
-pub(crate) fn report_from_wire(report: &proto::SessionReport) -> Result<SessionReport, Malformed> {
+/// Decodes a session report.
+pub fn report_from_wire(report: &proto::SessionReport) -> Result<SessionReport, Malformed> {
     Ok(SessionReport {
         message: exact_bytes(&report.message, "RESPONSE of a wrong length")?,
         loc: exact_bytes(&report.loc, "loc of a wrong length")?,
@@ -189,7 +201,8 @@ pub(crate) fn report_from_wire(report: &proto::SessionReport) -> Result<SessionR
     })
 }
 
-pub(crate) fn report_result_to_wire(result: SessionReportResult) -> proto::SessionReportResult {
+/// Encodes the result of a session report.
+pub fn report_result_to_wire(result: SessionReportResult) -> proto::SessionReportResult {
     use proto::session_report_result::{Outcome, Superseded};
     proto::SessionReportResult {
         outcome: match result {
@@ -203,7 +216,8 @@ pub(crate) fn report_result_to_wire(result: SessionReportResult) -> proto::Sessi
     }
 }
 
-pub(crate) fn report_result_from_wire(result: proto::SessionReportResult) -> SessionReportResult {
+/// Decodes the result of a session report.
+pub fn report_result_from_wire(result: proto::SessionReportResult) -> SessionReportResult {
     use proto::session_report_result::Outcome;
     match result.outcome {
         None => SessionReportResult::Newest,
@@ -218,7 +232,8 @@ pub(crate) fn report_result_from_wire(result: proto::SessionReportResult) -> Ses
     }
 }
 
-pub(crate) fn changes_from_wire(reply: &proto::ListChangesResponse) -> Changes {
+/// Decodes changes of devices.
+pub fn changes_from_wire(reply: &proto::ListChangesResponse) -> Changes {
     let change = |change: &proto::Change| Change {
         device: DeviceId(change.device),
         revision: Revision(change.revision),
@@ -238,7 +253,8 @@ pub(crate) fn changes_from_wire(reply: &proto::ListChangesResponse) -> Changes {
     }
 }
 
-pub(crate) fn changes_to_wire(changes: &Changes) -> proto::ListChangesResponse {
+/// Encodes changes of devices.
+pub fn changes_to_wire(changes: &Changes) -> proto::ListChangesResponse {
     let change = |change: &Change| proto::Change {
         device: change.device.0,
         revision: change.revision.0,
@@ -260,7 +276,7 @@ pub(crate) fn changes_to_wire(changes: &Changes) -> proto::ListChangesResponse {
 }
 
 /// Encodes the position of a lease reader: two revisions, each after a byte that is 1 if the revision is present.
-pub(crate) fn cursor_to_wire(position: LeasedCursor) -> Vec<u8> {
+pub fn cursor_to_wire(position: LeasedCursor) -> Vec<u8> {
     let mut cursor = Vec::with_capacity(18);
     for revision in [position.after, position.started_at] {
         cursor.push(u8::from(revision.is_some()));
@@ -269,7 +285,8 @@ pub(crate) fn cursor_to_wire(position: LeasedCursor) -> Vec<u8> {
     cursor
 }
 
-pub(crate) fn cursor_from_wire(cursor: &[u8]) -> Result<LeasedCursor, Malformed> {
+/// Decodes a position in the leases of a gateway.
+pub fn cursor_from_wire(cursor: &[u8]) -> Result<LeasedCursor, Malformed> {
     if cursor.is_empty() {
         return Ok(LeasedCursor::default());
     }

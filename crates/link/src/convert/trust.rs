@@ -1,13 +1,13 @@
 //! Conversion of the trust status of a gateway.
 
-use linewarden_controller::trust::{GatewayTrustState, TrustStatus};
 use linewarden_evidence::statement::Nonce;
+use linewarden_types::{GatewayTrustState, TrustStatus};
 
 use super::{Malformed, optional_bytes};
 use crate::proto;
 
 /// `fencing_token`: the gateway's new fencing token, if the controller has issued one.
-pub(crate) fn trust_to_wire(trust_status: &TrustStatus, fencing_token: Option<u64>) -> proto::TrustStatus {
+pub fn trust_to_wire(trust_status: &TrustStatus, fencing_token: Option<u64>) -> proto::TrustStatus {
     use proto::trust_status::State as Wire;
     let (state, reason) = match &trust_status.state {
         GatewayTrustState::Unproven => (Wire::Unproven, ""),
@@ -25,9 +25,7 @@ pub(crate) fn trust_to_wire(trust_status: &TrustStatus, fencing_token: Option<u6
 }
 
 /// Returns the trust status, and the gateway's new fencing token if the controller has issued one.
-pub(crate) fn trust_from_wire(
-    trust_status: proto::TrustStatus,
-) -> Result<(TrustStatus, Option<u64>), Malformed> {
+pub fn trust_from_wire(trust_status: proto::TrustStatus) -> Result<(TrustStatus, Option<u64>), Malformed> {
     use proto::trust_status::State as Wire;
     let state = match trust_status.state() {
         Wire::Unproven => GatewayTrustState::Unproven,

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_types::EnrollmentTime;
 
-use super::enrollment::EnrollmentTime;
 use super::provers::{ProverLocation, ProverRecord};
 use super::{Pages, address_from_column, address_to_column, seconds};
 use crate::column::ColumnValue;

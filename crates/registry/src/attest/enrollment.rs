@@ -6,9 +6,10 @@ use std::fmt;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, Period};
+use linewarden_types::{EnrollmentTime, GroupName};
 
 use super::AttestationState;
-use super::groups::{Group, GroupName};
+use super::groups::Group;
 use super::provers::{
     Protection, ProverLocation, ProverRecord, UNKNOWN_TIME_S, aad, delete_attestation_data,
 };
@@ -24,12 +25,6 @@ use crate::store::Registry;
 pub const BINDING_BYTES_MAX: usize = 65_536;
 /// Maximum length of an encoded overlay, bytes.
 pub const OVERLAY_BYTES_MAX: usize = 65_536;
-
-/// Identifies an enrollment of a prover: results of one enrollment do not apply to another. The value is the time of
-/// the enrollment in seconds since 1970-01-01 UTC, or the previous value plus 1 if the clock has not advanced. No two
-/// enrollments of one device have the same value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EnrollmentTime(pub u64);
 
 /// A device to be attested.
 #[derive(Clone)]

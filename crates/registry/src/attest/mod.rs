@@ -22,11 +22,9 @@ mod rounds;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use self::appraisals::{Appraisal, AppraisalPage, AttestationState, MISSED_ROUNDS_MAX};
-pub use self::enrollment::{BINDING_BYTES_MAX, EnrollmentTime, NewProver, OVERLAY_BYTES_MAX};
+pub use self::enrollment::{BINDING_BYTES_MAX, NewProver, OVERLAY_BYTES_MAX};
 pub use self::evidence::EVIDENCE_BYTES_MAX;
-pub use self::groups::{
-    Group, GroupList, GroupName, GroupNameError, GroupPolicy, NewGroup, ReleaseMode, RollOut,
-};
+pub use self::groups::{Group, GroupList, NewGroup, RollOut};
 pub use self::periods::{PERIODS_MAX, PeriodRecord};
 use self::provers::deleted_provers;
 pub use self::provers::{Protection, ProverIdPage, ProverLocation, ProverPage, ProverRecord};

@@ -1,5 +1,6 @@
 //! Provers: devices with an attestation key.
 
+use super::groups::group_name_from_column;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -7,10 +8,10 @@ use std::net::IpAddr;
 use linewarden_measurement::configuration::{CONFIGURATION_BYTES_MAX, Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
+use linewarden_types::{EnrollmentTime, GroupName};
 use zeroize::Zeroize as _;
 
-use super::enrollment::{EnrollmentTime, check_overlay, check_overlay_fits};
-use super::groups::GroupName;
+use super::enrollment::{check_overlay, check_overlay_fits};
 use super::{Pages, address_from_column, address_to_column, next_attest_revision};
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column};
@@ -646,7 +647,7 @@ fn prover_from_columns(columns: &ProverColumns, key: AttestationKey) -> Option<P
     }
     Some(ProverRecord {
         device: id_from_column(device.0),
-        group: GroupName::from_column(&group.0)?,
+        group: group_name_from_column(&group.0)?,
         key,
         protection: match protection.0 {
             1 => Protection::Software,

@@ -1,14 +1,14 @@
 //! Attestation rounds: unique numbers and results.
 
+use super::groups::group_name_from_column;
 use std::fmt::{Display, Formatter};
 use std::ops::Range;
 use std::str::FromStr;
 
 use linewarden_protocol::ids::{GatewayId, Period};
+use linewarden_types::{EnrollmentTime, GroupName};
 
 use super::appraisals::Appraisal;
-use super::enrollment::EnrollmentTime;
-use super::groups::GroupName;
 use super::{Pages, seconds};
 use crate::column::ColumnValue;
 use crate::error::{RegistryError, Result};
@@ -539,7 +539,7 @@ fn round_from_columns(record: &RoundColumns) -> Option<RoundRecord> {
     Some(RoundRecord {
         gateway: GatewayId(column(gateway)?),
         number: column(number)?,
-        group: GroupName::from_column(&group.0)?,
+        group: group_name_from_column(&group.0)?,
         period: Period(period.0.cast_unsigned()),
         started_at_s: u64::try_from(started.0).ok()?,
         ended_at_s: u64::try_from(ended.0).ok()?,

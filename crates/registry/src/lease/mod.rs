@@ -15,6 +15,7 @@ mod state;
 mod table;
 mod walk;
 
+use linewarden_types::UnusedRows;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -24,7 +25,7 @@ use linewarden_protocol::nonce::RowStatement;
 pub use self::state::Lease;
 use self::state::Pool;
 pub(crate) use self::table::{damage, damaged};
-pub use self::walk::{LeasedChunk, LeasedCursor, LeasedDevice, LeasedStream, SealedChunk};
+pub use self::walk::{LeasedChunk, LeasedDevice, LeasedStream, SealedChunk};
 use crate::conversion::id_to_column;
 use crate::device::DeviceInfo;
 use crate::enroll::IDS_PER_QUERY;
@@ -74,19 +75,6 @@ pub struct LeaseGrant {
     pub held_rows: Range<u32>,
     /// Rows below the mark may be used.
     pub mark: RowIndex,
-}
-
-/// The unused rows of a gateway for one device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnusedRows {
-    /// The device.
-    pub device: DeviceId,
-    /// The epoch of the rows; values for other epochs are ignored.
-    pub epoch: u32,
-    /// The first unused row. The data plane must no longer hold this row or a later row.
-    pub unused_from: RowIndex,
-    /// Whether the rows stay leased to the gateway, which is about to stop; otherwise they return to the pool.
-    pub keep_leased: bool,
 }
 
 impl Registry {

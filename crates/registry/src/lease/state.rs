@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::nonce::RowStatement;
+use linewarden_types::UnusedRows;
 
-use super::{LeaseGrant, LeaseRequest, UnusedRows};
+use super::{LeaseGrant, LeaseRequest};
 use crate::credentials::POOL_ROWS_MAX;
 use crate::device::DeviceInfo;
 use crate::error::{RegistryError, Result};

@@ -4,12 +4,13 @@ use super::Lease;
 use super::table::{self, LeaseColumns, lease_columns};
 use crate::conversion::{DEVICE_COLUMNS, device_columns, device_info};
 use crate::credentials::Credentials;
-use crate::device::{DeviceInfo, Revision};
+use crate::device::DeviceInfo;
 use crate::error::{RegistryError, Result};
 use crate::gateway::FencingToken;
 use crate::sql::{self, FromRow, Row};
 use crate::store::Registry;
 use crate::walk::{StoredDevice, StoredDeviceColumns};
+use linewarden_types::{LeasedCursor, Revision};
 
 /// A device that is leased to a gateway, with its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,15 +78,6 @@ impl Registry {
             chunk_devices: chunk_devices.max(1),
         }
     }
-}
-
-/// A position in a stream; the default is the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeasedCursor {
-    /// The last revision that was read.
-    pub after: Option<Revision>,
-    /// The registry's revision at the start of the stream.
-    pub started_at: Option<Revision>,
 }
 
 impl LeasedStream {

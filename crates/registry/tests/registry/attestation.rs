@@ -7,9 +7,9 @@ use crate::support::{master_key, pool_device, sql, unused_location};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    EVIDENCE_BYTES_MAX, EnrollmentTime, NewProver, Protection, ProverLocation, QuarantineRequest, Registry,
-    RegistryError,
+    EVIDENCE_BYTES_MAX, NewProver, Protection, ProverLocation, QuarantineRequest, Registry, RegistryError,
 };
+use linewarden_types::EnrollmentTime;
 
 #[tokio::test]
 async fn a_prover_is_read_as_it_was_enrolled() {

@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::support::attestation::{NOW_S, appraisal, group, name, prover, round, with_enrollment};
 use crate::support::{fleet_file, gateway, lease, lease_all, lease_request, open, pool_device, sql};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RowIndex};
-use linewarden_registry::{
-    BootId, BootTimestamp, DeviceFilter, ProvenSession, Registry, RegistryError, Renewal, Revision,
-    SessionOrder, UnusedRows,
-};
+use linewarden_registry::{DeviceFilter, ProvenSession, Registry, RegistryError, Renewal, SessionOrder};
+use linewarden_types::{BootId, BootTimestamp, Revision, UnusedRows};
 use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 

@@ -8,10 +8,10 @@ use crate::support::{
 };
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
-    BootId, BootTimestamp, DeviceFilter, FencingToken, Location, NewEvent, OnConflict, Progress,
-    ProvenSession, Registry, RegistryError, Renewal, Revision, Role, SignerRecord, StoredResponse,
-    UnusedRows, User,
+    DeviceFilter, FencingToken, Location, NewEvent, OnConflict, Progress, ProvenSession, Registry,
+    RegistryError, Renewal, Role, SignerRecord, StoredResponse, User,
 };
+use linewarden_types::{BootId, BootTimestamp, Revision, UnusedRows};
 use tempfile::TempDir;
 
 /// A registry with records in every table.

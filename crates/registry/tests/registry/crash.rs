@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use crate::support::attestation::{NOW_S, appraisal, group, prover, round, with_enrollment};
 use crate::support::{lease_request, master_key, pool_device, unused_location};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
-use linewarden_registry::{BulkOptions, LeaseGrant, Location, Registry, UnusedRows};
+use linewarden_registry::{BulkOptions, LeaseGrant, Location, Registry};
+use linewarden_types::UnusedRows;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 

@@ -6,8 +6,9 @@ use crate::support::{
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    BulkOptions, Credentials, DeviceFilter, OnConflict, Progress, RegistryError, Revision, Status,
+    BulkOptions, Credentials, DeviceFilter, OnConflict, Progress, RegistryError, Status,
 };
+use linewarden_types::Revision;
 
 const REPLACE: BulkOptions = BulkOptions {
     chunk_devices: 1000,

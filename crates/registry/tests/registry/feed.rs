@@ -6,7 +6,8 @@ use crate::support::{
     fleet_of_40, gateway, in_memory, lease, lease_all, open, pool_device, pool_device_from, sql, try_sql,
 };
 use linewarden_protocol::ids::{DeviceId, RowIndex};
-use linewarden_registry::{OnConflict, Registry, Revision, UnusedRows};
+use linewarden_registry::{OnConflict, Registry};
+use linewarden_types::{Revision, UnusedRows};
 
 async fn fleet(devices: u64) -> Registry {
     let registry = in_memory().await;

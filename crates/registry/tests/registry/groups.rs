@@ -8,7 +8,8 @@ use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration as MeasuredConfiguration;
 use linewarden_measurement::pcr::{PcrIndex, PcrValues};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{GroupName, GroupPolicy, NewGroup, NewProver, RegistryError, ReleaseMode, RollOut};
+use linewarden_registry::{NewGroup, NewProver, RegistryError, RollOut};
+use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
 
 #[test]
 fn names_of_groups_are_short_and_plain() {

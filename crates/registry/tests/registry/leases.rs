@@ -4,8 +4,9 @@ use crate::support::{in_memory, key_device, master_key, pool_device, pool_device
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
-    FencingToken, LeaseGrant, LeaseRequest, OnConflict, Registry, RegistryError, Result, UnusedRows,
+    FencingToken, LeaseGrant, LeaseRequest, OnConflict, Registry, RegistryError, Result,
 };
+use linewarden_types::UnusedRows;
 
 pub(crate) const DEVICE: DeviceId = DeviceId(5);
 pub(crate) const NOW_S: u64 = 1_790_000_000;

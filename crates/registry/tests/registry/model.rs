@@ -9,8 +9,9 @@ use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
     Credentials, DeviceFilter, FencingToken, LeaseRequest, Location, OnConflict, Registry, RegistryError,
-    Revision, Status, UnusedRows,
+    Status,
 };
+use linewarden_types::{Revision, UnusedRows};
 use proptest::prelude::*;
 
 /// Few ids, so that operations collide. Ids from the upper half of the range are negative in the database.

@@ -5,9 +5,10 @@ use crate::support::{
 };
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{
-    BulkOptions, Change, DeviceFilter, EnrollmentTime, ExportKey, OnConflict, OnDamage, Quarantine,
-    QuarantineRequest, Registry, RegistryError, Renewal, Revision,
+    BulkOptions, DeviceFilter, ExportKey, OnConflict, OnDamage, Quarantine, QuarantineRequest, Registry,
+    RegistryError, Renewal,
 };
+use linewarden_types::{Change, EnrollmentTime, Revision};
 
 const NOW_S: u64 = 1_800_000_000;
 

@@ -6,8 +6,9 @@ use crate::support::{
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    Credentials, OnConflict, PoolRow, Registry, RegistryError, Renewal, RenewalResult, Revision, UnusedRows,
+    Credentials, OnConflict, PoolRow, Registry, RegistryError, Renewal, RenewalResult,
 };
+use linewarden_types::{Revision, UnusedRows};
 
 const POOL_DEVICE: DeviceId = DeviceId(0xd1);
 const KEY_DEVICE: DeviceId = DeviceId(0xd2);

@@ -3,9 +3,9 @@
 use crate::support::{in_memory, lease, pool_device};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
-    BootId, BootTimestamp, FencingToken, NewestSession, ProvenSession, Registry, RegistryError, Revision,
-    SessionOrder,
+    FencingToken, NewestSession, ProvenSession, Registry, RegistryError, SessionOrder,
 };
+use linewarden_types::{BootId, BootTimestamp, Revision};
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 

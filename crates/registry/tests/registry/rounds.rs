@@ -8,9 +8,10 @@ use crate::support::{gateway, in_memory, pool_device};
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, AttestationState, EnrollmentTime, GroupName, InvalidRoundCursor, MISSED_ROUNDS_MAX,
-    ROUNDS_MAX, Registry, RegistryError, RoundCursor, RoundRecord,
+    Appraisal, AttestationState, InvalidRoundCursor, MISSED_ROUNDS_MAX, ROUNDS_MAX, Registry, RegistryError,
+    RoundCursor, RoundRecord,
 };
+use linewarden_types::{EnrollmentTime, GroupName};
 
 #[tokio::test]
 async fn a_period_is_created_once_and_started_once() {

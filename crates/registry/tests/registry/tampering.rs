@@ -8,9 +8,8 @@ use crate::support::{
     try_sql,
 };
 use linewarden_protocol::ids::{DeviceId, RowIndex};
-use linewarden_registry::{
-    DeviceFilter, ExportKey, OnConflict, OnDamage, Registry, RegistryError, Revision, UnusedRows,
-};
+use linewarden_registry::{DeviceFilter, ExportKey, OnConflict, OnDamage, Registry, RegistryError};
+use linewarden_types::{Revision, UnusedRows};
 use rand::{Rng as _, SeedableRng as _};
 
 /// A truncated file does not open, or the missing records are reported and the other records are intact.

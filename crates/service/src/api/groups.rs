@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use axum::extract::State;
-use linewarden_registry::{Group, GroupName, GroupPolicy, NewGroup, ReleaseMode};
+use linewarden_registry::{Group, NewGroup};
+use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -6,7 +6,8 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use linewarden_controller::attest::DeviceResult;
-use linewarden_registry::{Appraisal, AttestationState as DeviceState, GroupName, RoundRecord};
+use linewarden_registry::{Appraisal, AttestationState as DeviceState, RoundRecord};
+use linewarden_types::GroupName;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 

@@ -9,7 +9,8 @@ use linewarden_evidence::appraisal::Reference;
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
 use linewarden_evidence::statement::{Inventory, Nonce, verify};
 use linewarden_evidence::{BootCount, keys::PublicKey};
-use linewarden_gateway::{Attester, ControllerLink, DataPlaneInfo, EvidenceSource, Gateway, Settings};
+use linewarden_gateway::{Attester, DataPlaneInfo, EvidenceSource, Gateway, Settings};
+use linewarden_link::RemoteController;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::Role;
 
@@ -77,11 +78,11 @@ impl AttestedGateway {
             kind: "xdp".to_owned(),
             slots: self.config.geometry.slots.into(),
         };
-        let link = ControllerLink::Remote(controller.link(self.id, &[]), data_plane_info);
+        let link = Arc::new(RemoteController::from(controller.link(self.id, &[])));
         let source = EvidenceSource::Gateway(Arc::new(Mutex::new(self.attester)));
         let data_plane = Box::new(self.data_plane);
         let gateway =
-            Gateway::start_with_evidence(data_plane, link, self.id, settings, Some(source)).unwrap();
+            Gateway::start_with_evidence(data_plane, link, settings, data_plane_info, Some(source)).unwrap();
         assert!(
             gateway.wait_until(TIMEOUT, |status| status.loaded),
             "{:?}",

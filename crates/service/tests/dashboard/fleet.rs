@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use linewarden_dataplane::Config;
 use linewarden_dataplane::host::{Host, HostOptions};
-use linewarden_gateway::{ControllerLink, DataPlaneInfo, Gateway, Settings};
+use linewarden_gateway::{DataPlaneInfo, Gateway, Settings};
+use linewarden_link::RemoteController;
 use linewarden_protocol::attest::prover::{ProofOutcome, Prover, RequestTagKey};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, Round};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, Period};
 use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::wire::{self, Message};
-use linewarden_registry::{
-    Credentials, GroupName, GroupPolicy, NewGroup, NewProver, Protection, ProverLocation, Registry,
-};
+use linewarden_registry::{Credentials, NewGroup, NewProver, Protection, ProverLocation, Registry};
+use linewarden_types::{GroupName, GroupPolicy};
 use tokio::net::UdpSocket;
 
 use crate::controller::TestController;
@@ -47,8 +47,9 @@ pub fn start_gateway(controller: &TestController, id: GatewayId) -> (Gateway, So
         kind: "host".to_owned(),
         slots: config.geometry.slots.into(),
     };
-    let link = ControllerLink::Remote(controller.link(id, &[]), data_plane_info);
-    let gateway = Gateway::start(Box::new(host), link, id, settings).unwrap();
+    let link = Arc::new(RemoteController::from(controller.link(id, &[])));
+    let gateway =
+        Gateway::start_with_evidence(Box::new(host), link, settings, data_plane_info, None).unwrap();
     assert!(
         gateway.wait_until(TIMEOUT, |status| status.loaded),
         "{:?}",

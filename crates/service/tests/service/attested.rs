@@ -4,9 +4,9 @@ use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, AttestationState, Credentials, GroupName, GroupPolicy, NewGroup, NewProver, Protection, Role,
-    RoundRecord,
+    Appraisal, AttestationState, Credentials, NewGroup, NewProver, Protection, Role, RoundRecord,
 };
+use linewarden_types::{GroupName, GroupPolicy};
 
 use crate::controller::TestController;
 use crate::site::{record, row_key};

@@ -1,14 +1,15 @@
 //! A test controller with its own CA, and API clients.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use linewarden_controller::{Controller, Policy};
-use linewarden_link::{Client, ClientOptions, Identities, gateway_uri};
+use linewarden_link::{Client, ClientOptions, Controllers, Identities, gateway_uri};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{Location, MasterKey, Registry, Role, User};
-use linewarden_service::{NatsOptions, Service, ServiceOptions, TelemetryOptions, user_uri};
+use linewarden_service::{ApiOptions, NatsOptions, Service, ServiceOptions, TelemetryOptions, user_uri};
 use linewarden_tls::{ClientTls, Identity, ServerTls};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use reqwest::{Method, RequestBuilder, Response};
@@ -85,6 +86,24 @@ pub fn master_key() -> MasterKey {
     MasterKey::from_bytes([7; 32])
 }
 
+/// Options of a service without listeners.
+pub fn minimal_options(registry: &Registry) -> ServiceOptions {
+    let policy = Policy {
+        lease_rows: 9,
+        mark_block: 4,
+    };
+    ServiceOptions {
+        name: "ctl-a".to_owned(),
+        api: None,
+        socket: None,
+        metrics: None,
+        registry: registry.clone(),
+        controller: Controller::new(registry.clone(), policy),
+        nats: None,
+        telemetry: None,
+    }
+}
+
 impl TestController {
     /// Starts a controller with a registry in a file.
     pub fn new() -> Self {
@@ -93,32 +112,44 @@ impl TestController {
 
     /// Starts a controller with a registry in a file. `change` can change the `Controller` before the start.
     pub fn new_with_change(change: impl FnOnce(Controller) -> Controller) -> Self {
-        Self::new_in_file(Arc::new(Ca::new()), None, None, change)
+        Self::new_with_options(Arc::new(Ca::new()), |options| ServiceOptions {
+            controller: change(options.controller),
+            ..options
+        })
     }
 
     /// Starts a controller with a registry in a file and NATS publishing.
     pub fn new_with_nats(nats: NatsOptions) -> Self {
-        Self::new_in_file(Arc::new(Ca::new()), Some(nats), None, |controller| controller)
+        Self::new_with_options(Arc::new(Ca::new()), |options| ServiceOptions {
+            nats: Some(nats),
+            ..options
+        })
     }
 
     /// Starts a controller with a registry in a file and trace export.
     pub fn new_with_traces(ca: Arc<Ca>, telemetry: TelemetryOptions) -> Self {
-        Self::new_in_file(ca, None, Some(telemetry), |controller| controller)
+        Self::new_with_options(ca, |options| ServiceOptions {
+            telemetry: Some(telemetry),
+            ..options
+        })
     }
 
-    fn new_in_file(
-        ca: Arc<Ca>,
-        nats: Option<NatsOptions>,
-        telemetry: Option<TelemetryOptions>,
-        change: impl FnOnce(Controller) -> Controller,
-    ) -> Self {
+    /// Starts a controller with a registry in a file, and a socket for gateways.
+    pub fn new_with_socket(path: &Path) -> Self {
+        Self::new_with_options(Arc::new(Ca::new()), |options| ServiceOptions {
+            socket: Some(path.to_owned()),
+            ..options
+        })
+    }
+
+    fn new_with_options(ca: Arc<Ca>, change: impl FnOnce(ServiceOptions) -> ServiceOptions) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let location = Location::Sqlite(directory.path().join("fleet.registry"));
         let runtime = Arc::new(Runtime::new().unwrap());
         let registry = runtime
             .block_on(Registry::create(&location, &master_key()))
             .unwrap();
-        let mut controller = Self::start(ca, runtime, registry, "ctl-a", nats, telemetry, change);
+        let mut controller = Self::start(ca, runtime, registry, "ctl-a", change);
         controller._directory = Some(directory);
         controller
     }
@@ -148,7 +179,11 @@ impl TestController {
         nats: Option<NatsOptions>,
         change: impl FnOnce(Controller) -> Controller,
     ) -> Self {
-        Self::start(ca, runtime, registry, name, nats, None, change)
+        Self::start(ca, runtime, registry, name, |options| ServiceOptions {
+            controller: change(options.controller),
+            nats,
+            ..options
+        })
     }
 
     fn start(
@@ -156,32 +191,25 @@ impl TestController {
         runtime: Arc<Runtime>,
         registry: Registry,
         name: &str,
-        nats: Option<NatsOptions>,
-        telemetry: Option<TelemetryOptions>,
-        change: impl FnOnce(Controller) -> Controller,
+        change: impl FnOnce(ServiceOptions) -> ServiceOptions,
     ) -> Self {
         let any_port: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let policy = Policy {
-            lease_rows: 9,
-            mark_block: 4,
+        let api = ApiOptions {
+            listen: any_port,
+            tls: ca.server(),
         };
-        let service = runtime
-            .block_on(Service::start(ServiceOptions {
-                name: name.to_owned(),
-                listen: any_port,
-                metrics: Some(any_port),
-                tls: ca.server(),
-                controller: change(Controller::new(registry.clone(), policy)),
-                registry: registry.clone(),
-                nats,
-                telemetry,
-            }))
-            .unwrap();
+        let options = change(ServiceOptions {
+            name: name.to_owned(),
+            api: Some(api),
+            metrics: Some(any_port),
+            ..minimal_options(&registry)
+        });
+        let service = runtime.block_on(Service::start(options)).unwrap();
         Self {
             ca,
             runtime,
             registry,
-            address: service.address(),
+            address: service.address().unwrap(),
             metrics: service.metrics_address().unwrap(),
             service: Some(service),
             _directory: None,
@@ -251,8 +279,10 @@ impl TestController {
         let tls = tls.with_domain(NAME).unwrap().with_identity(identity);
         let controllers = std::iter::once(&self.address).chain(others);
         Client::new(ClientOptions {
-            controllers: controllers.map(ToString::to_string).collect(),
-            identities: Arc::new(FixedIdentity(tls)),
+            controllers: Controllers::Remote {
+                addresses: controllers.map(ToString::to_string).collect(),
+                identities: Arc::new(FixedIdentity(tls)),
+            },
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(5),
             version: "test".to_owned(),

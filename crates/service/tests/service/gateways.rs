@@ -8,12 +8,13 @@ use linewarden_controller::{Controller, Policy};
 use linewarden_dataplane::Config;
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_gateway::{Gateway, LinkState, Settings};
-use linewarden_link::{Client, ClientError, StatusReport};
+use linewarden_link::{Client, RemoteController};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict;
-use linewarden_registry::{Location, Registry, Revision, Role};
-use linewarden_service::{Service, ServiceOptions};
+use linewarden_registry::{Location, Registry, Role};
+use linewarden_service::{ApiOptions, Service, ServiceOptions};
 use linewarden_testbed::{Postgres, PostgresOptions};
+use linewarden_types::{LinkError, Revision, StatusReport};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -33,7 +34,8 @@ pub fn start_gateway(link: Client, id: GatewayId) -> (Gateway, SocketAddr) {
         ..HostOptions::default()
     };
     let host = Host::start(&config, &options).unwrap();
-    let gateway = Gateway::start(Box::new(host), link, id, Settings::for_data_plane(&config)).unwrap();
+    let controller = Arc::new(RemoteController::from(link));
+    let gateway = Gateway::start(Box::new(host), controller, Settings::for_data_plane(&config)).unwrap();
     assert!(
         gateway.wait_until(TIMEOUT, |status| status.loaded),
         "{:?}",
@@ -156,19 +158,19 @@ fn a_gateway_is_identified_by_its_certificate() {
         let link = controller.link_with(&controller.ca.client(uri, |_| ()), &[]);
         let error = register(&link).unwrap_err();
         assert!(
-            matches!(&error, ClientError::Failed(reason) if reason.contains("names no gateway")),
+            matches!(&error, LinkError::Failed(reason) if reason.contains("names no gateway")),
             "{error:?}"
         );
     }
     let foreign = Ca::new().client("urn:linewarden:gateway:3", |_| ());
     let error = register(&controller.link_with(&foreign, &[])).unwrap_err();
-    assert!(matches!(error, ClientError::Failed(_)), "{error:?}");
+    assert!(matches!(error, LinkError::Failed(_)), "{error:?}");
     let expired = controller.ca.client("urn:linewarden:gateway:3", |parameters| {
         parameters.not_before = rcgen::date_time_ymd(2019, 1, 1);
         parameters.not_after = rcgen::date_time_ymd(2020, 1, 1);
     });
     let error = register(&controller.link_with(&expired, &[])).unwrap_err();
-    assert!(matches!(error, ClientError::Failed(_)), "{error:?}");
+    assert!(matches!(error, LinkError::Failed(_)), "{error:?}");
 }
 
 #[test]
@@ -197,7 +199,7 @@ fn a_newer_process_replaces_a_gateway_and_a_revoked_gateway_cannot_register() {
         .block_on(controller.link(GatewayId(3), &[]).register())
         .unwrap_err();
     assert!(
-        matches!(&error, ClientError::Replaced(reason) if reason.contains("never used again")),
+        matches!(&error, LinkError::Replaced(reason) if reason.contains("never used again")),
         "{error:?}"
     );
     assert_eq!(ada.get("/api/v1/gateways/3").ok()["state"], "revoked");
@@ -273,7 +275,7 @@ fn a_replaced_gateway_process_is_refused() {
         (run.block_on(older.register()), run.block_on(newer.register())),
         (Ok(1), Ok(2))
     );
-    let is_replaced = |response: &ClientError| matches!(response, ClientError::Replaced(_));
+    let is_replaced = |response: &LinkError| matches!(response, LinkError::Replaced(_));
     let deadline = std::time::Instant::now() + TIMEOUT;
     // Only the older process sends requests. They do not count as messages of the gateway.
     while age_s(&controller, gateway) < 0.2 {
@@ -305,7 +307,7 @@ fn a_replaced_gateway_process_is_refused() {
         "an invalid ticket receives no response"
     );
     assert!(
-        matches!(relay_ticket(&unregistered), Err(ClientError::Failed(reason)) if reason.contains("registered"))
+        matches!(relay_ticket(&unregistered), Err(LinkError::Failed(reason)) if reason.contains("registered"))
     );
     let ada = controller.caller("ada", Role::Admin);
     ada.post("/api/v1/gateways/3/revoke", &json!({"reason": "sold"}))
@@ -343,7 +345,7 @@ fn a_gateway_switches_from_a_controller_without_a_database_to_another_controller
     let error = runtime
         .block_on(a.link(GatewayId(9), &[]).register())
         .unwrap_err();
-    assert!(matches!(error, ClientError::Failed(_)), "{error:?}");
+    assert!(matches!(error, LinkError::Failed(_)), "{error:?}");
     let (gateway, address) = start_gateway(a.link(GatewayId(3), &[b.address]), GatewayId(3));
     let mut device = Device::new(device, Mode::Pool, address);
     assert_eq!(device.authenticate(TIMEOUT), Some(RowIndex(0)));
@@ -479,9 +481,12 @@ fn restart(controller: &mut TestController) {
     };
     let started = controller.runtime.block_on(Service::start(ServiceOptions {
         name: "ctl-again".to_owned(),
-        listen: controller.address,
+        api: Some(ApiOptions {
+            listen: controller.address,
+            tls: controller.ca.server(),
+        }),
+        socket: None,
         metrics: Some(controller.metrics),
-        tls: controller.ca.server(),
         controller: Controller::new(controller.registry.clone(), policy),
         registry: controller.registry.clone(),
         nats: None,

@@ -4,9 +4,10 @@ use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, AttestationState, Credentials, GroupName, GroupPolicy, NewEvent, NewGroup, NewProver,
-    Protection, ProverLocation, Role, RoundRecord, SignerRecord,
+    Appraisal, AttestationState, Credentials, NewEvent, NewGroup, NewProver, Protection, ProverLocation,
+    Role, RoundRecord, SignerRecord,
 };
+use linewarden_types::{GroupName, GroupPolicy};
 use serde_json::{Value, json};
 
 use crate::controller::{ApiClient, TestController};

@@ -26,5 +26,6 @@ mod lists;
 mod nats;
 mod refused;
 mod results;
+mod socket;
 mod telemetry;
 mod trust;

@@ -5,11 +5,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use linewarden_link::{ClientError, StatusReport};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::Role;
 use linewarden_service::TelemetryOptions;
 use linewarden_tls::ClientTls;
+use linewarden_types::{LinkError, StatusReport};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -203,7 +203,7 @@ fn traces_contain_names_but_no_content_of_requests() {
     let error = run
         .block_on(older.report_status(1, &StatusReport::default()))
         .unwrap_err();
-    assert!(matches!(error, ClientError::Replaced(_)), "{error:?}");
+    assert!(matches!(error, LinkError::Replaced(_)), "{error:?}");
     drop((ada, older, newer));
     // Queued spans are exported at shutdown.
     controller.stop();

@@ -3,18 +3,20 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use linewarden_controller::attest::PlanRequest;
-use linewarden_controller::trust::{GatewayTrustState, TrustPolicy, TrustStatus};
+use linewarden_controller::trust::TrustPolicy;
 use linewarden_evidence::appraisal::Reference;
 use linewarden_evidence::encoding::{BpfMapEntry, BpfProgram, Entry};
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
 use linewarden_evidence::state::{MeasuredState, bpf_digest};
 use linewarden_evidence::statement::{DataPlaneKind, Inventory, Nonce, Statement, verify};
 use linewarden_evidence::{BootCount, SwitchId};
-use linewarden_link::{Client, ClientError, StatusReport};
+use linewarden_link::Client;
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{LeasedCursor, Location, Registry, Revision, Role};
+use linewarden_registry::{Location, Registry, Role};
 use linewarden_testbed::{Postgres, PostgresOptions};
+use linewarden_types::{
+    GatewayTrustState, LeasedCursor, LinkError, PlanRequest, Revision, StatusReport, TrustStatus,
+};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -151,7 +153,7 @@ impl<'r> Gateway<'r> {
         &mut self,
         statement: &[u8],
         data_plane: &TestDataPlane,
-    ) -> Result<GatewayTrustState, ClientError> {
+    ) -> Result<GatewayTrustState, LinkError> {
         let inventory = data_plane.inventory();
         let submission = self
             .link
@@ -185,7 +187,7 @@ impl<'r> Gateway<'r> {
         assert_eq!(lease.is_ok(), admission.is_ok());
         assert_eq!(lease.is_ok(), resumption.is_ok());
         if let Err(error) = &lease {
-            assert!(matches!(error, ClientError::Untrusted(_)), "{error:?}");
+            assert!(matches!(error, LinkError::Untrusted(_)), "{error:?}");
         }
         lease.is_ok()
     }
@@ -356,8 +358,8 @@ fn an_invalid_fencing_token_ends_no_trust() {
         ] {
             // The fencing token u64::MAX belongs to an incarnation that does not exist.
             let is_expected = match fencing_token {
-                u64::MAX => matches!(result, Err(ClientError::RegistryRestored(_))),
-                _ => matches!(result, Err(ClientError::Replaced(_))),
+                u64::MAX => matches!(result, Err(LinkError::RegistryRestored(_))),
+                _ => matches!(result, Err(LinkError::Replaced(_))),
             };
             assert!(is_expected, "{fencing_token}: {result:?}");
         }

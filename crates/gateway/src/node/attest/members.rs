@@ -3,12 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use linewarden_controller::attest::{Plan, ProofOutcome, ProverObservation, ProverProvision, Provers};
 use linewarden_dataplane::{ProverError, ProverSet};
 use linewarden_protocol::attest::{PeriodStart, RequestKey, Round};
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_protocol::wire::AttestRequest;
-use linewarden_registry::EnrollmentTime;
+use linewarden_types::{EnrollmentTime, Plan, ProofOutcome, ProverObservation, ProverProvision, Provers};
 
 use super::schedule::Schedule;
 
@@ -341,7 +340,7 @@ mod tests {
     use linewarden_protocol::attest::AttestationKey;
     use linewarden_protocol::gateway::Configuration;
     use linewarden_protocol::ids::GatewayId;
-    use linewarden_registry::GroupName;
+    use linewarden_types::GroupName;
 
     use super::*;
 

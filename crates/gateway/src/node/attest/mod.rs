@@ -19,12 +19,12 @@ mod unattested;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-use linewarden_controller::attest::{
-    GroupOutage, Plan, PlanRequest, Provers, QuarantinedDevice, RoundAppraisal, RoundOutcome,
-};
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period};
-use linewarden_registry::GroupName;
+use linewarden_types::{
+    GroupName, GroupOutage, LinkError, Plan, PlanRequest, Provers, QuarantinedDevice, RoundAppraisal,
+    RoundOutcome,
+};
 
 use self::members::Members;
 use self::round::OpenAttestationRound;
@@ -34,7 +34,7 @@ use super::Node;
 use super::backoff::Backoff;
 use super::channel::Channel;
 use crate::audit::AuditEvent;
-use crate::requests::{ControllerRequest, LinkError};
+use crate::requests::ControllerRequest;
 use crate::time::Clock;
 
 /// Interval of plan requests, ns: the maximum delay of a round that is requested by command.

@@ -3,14 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
-use linewarden_controller::attest::{GroupPlan, ProofOutcome, ProverObservation, RoundOutcome};
 use linewarden_dataplane::{DataPlaneError, ProverError, ProverSet};
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::gateway::OpenRound;
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;
 use linewarden_protocol::wire::AttestRequest;
-use linewarden_registry::Revision;
+use linewarden_types::{GroupPlan, ProofOutcome, ProverObservation, Revision, RoundOutcome};
 
 use super::members::QueuedProver;
 use super::schedule::{DueRound, OpenGroup};

@@ -1,7 +1,6 @@
 //! The schedule of rounds.
 
-use linewarden_controller::attest::GroupPlan;
-use linewarden_registry::GroupName;
+use linewarden_types::{GroupName, GroupPlan};
 
 /// Minimum to which a short interval reduces a group's response time, ms.
 const RESPONSE_MS_MIN: u64 = 1_000;
@@ -149,7 +148,7 @@ fn interval_ns(plan: &GroupPlan) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use linewarden_registry::GroupPolicy;
+    use linewarden_types::GroupPolicy;
 
     use super::*;
 

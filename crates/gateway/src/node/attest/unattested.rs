@@ -4,14 +4,14 @@
 
 use std::collections::HashSet;
 
-use linewarden_controller::attest::ProverIds;
 use linewarden_protocol::ids::DeviceId;
+use linewarden_types::{LinkError, ProverIds};
 
 use crate::audit::AuditEvent;
 use crate::node::Node;
 use crate::node::channel::Channel;
 use crate::node::devices::State;
-use crate::requests::{ControllerRequest, LinkError};
+use crate::requests::ControllerRequest;
 use crate::time::Clock;
 
 /// Interval of requests for prover ids, ns.

@@ -1,5 +1,5 @@
-//! Selects the device to evict when every slot is taken: four policies behind one trait. The gateway was measured with
-//! each (ADR 14, `linewarden bench scale`).
+//! Selects the device to evict when every slot is taken. A gateway uses S3-FIFO; the lab compares four policies
+//! (feature `lab`; ADR 14, `linewarden bench scale`).
 //!
 //! The data plane authenticates devices without user space, so a policy gets no notification. It reads a device's line
 //! during a scan: the line contains the count of authentications and the expiry of the last session, and neither
@@ -16,14 +16,18 @@
 //! | [`Ordered`] by uses: LFU | by authentications since insertion, without aging | 32 B | O(log n) |
 
 mod list;
+#[cfg(any(test, feature = "lab"))]
 mod ordered;
 mod s3_fifo;
+#[cfg(any(test, feature = "lab"))]
 mod sieve;
 
 use linewarden_protocol::ids::DeviceId;
 
+#[cfg(any(test, feature = "lab"))]
 use self::ordered::{Ordered, SortKey};
 use self::s3_fifo::S3Fifo;
+#[cfg(any(test, feature = "lab"))]
 use self::sieve::Sieve;
 
 /// Maximum number of entries in a scan, which takes about a millisecond.
@@ -33,21 +37,26 @@ const SCAN_STEPS_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
     /// SIEVE.
+    #[cfg(any(test, feature = "lab"))]
     Sieve,
     /// S3-FIFO.
     #[default]
     S3Fifo,
     /// The device that authenticated longest ago.
+    #[cfg(any(test, feature = "lab"))]
     Lru,
     /// The device that authenticated least often since its insertion.
+    #[cfg(any(test, feature = "lab"))]
     Lfu,
 }
 
 impl Eviction {
     /// All policies.
+    #[cfg(any(test, feature = "lab"))]
     pub const ALL: [Self; 4] = [Self::Lru, Self::Lfu, Self::Sieve, Self::S3Fifo];
 
     /// The policy's name, in lower case.
+    #[cfg(any(test, feature = "lab"))]
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,9 +69,12 @@ impl Eviction {
 
     pub(super) fn policy(self) -> Box<dyn Policy> {
         match self {
+            #[cfg(any(test, feature = "lab"))]
             Self::Sieve => Box::new(Sieve::default()),
             Self::S3Fifo => Box::new(S3Fifo::default()),
+            #[cfg(any(test, feature = "lab"))]
             Self::Lru => Box::new(Ordered::new(SortKey::LastUse)),
+            #[cfg(any(test, feature = "lab"))]
             Self::Lfu => Box::new(Ordered::new(SortKey::Uses)),
         }
     }

@@ -1,7 +1,8 @@
 //! Invariants of attestation after the faults.
 
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{AttestationState, ReleaseMode};
+use linewarden_registry::AttestationState;
+use linewarden_types::ReleaseMode;
 
 use super::fleet::EVERY_S;
 use super::{GATEWAYS, STEP_MS, Simulation};

@@ -1,9 +1,10 @@
 //! The link to the controller: requests and responses may be lost, and the controller may be down.
 
-use linewarden_controller::{AdmissionRequest, AdmissionResponse, Link, RowRequest, SessionReportResult};
-use linewarden_gateway::{ControllerRequest, ControllerResponse, LinkError};
+use linewarden_controller::{Denial, Link};
+use linewarden_gateway::{ControllerRequest, ControllerResponse};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
 use linewarden_registry::RegistryError;
+use linewarden_types::{AdmissionRequest, AdmissionResponse, LinkError, RowRequest, SessionReportResult};
 use rand::RngExt as _;
 
 use super::process::Process;
@@ -11,6 +12,10 @@ use super::{MARK_BLOCK, Mechanism, Simulation, session_locations};
 
 fn lost_message() -> LinkError {
     LinkError::Failed("lost".to_owned())
+}
+
+pub(super) fn link_error(error: impl Into<Denial>) -> LinkError {
+    error.into().into()
 }
 
 pub(super) fn failed_response(request: &ControllerRequest, error: LinkError) -> ControllerResponse {
@@ -101,7 +106,7 @@ impl Simulation {
         }
         let link = match self.link(process_index) {
             Ok(link) => link,
-            Err(error) => return failed_response(&request, error.into()),
+            Err(error) => return failed_response(&request, link_error(error)),
         };
         // A process cannot request the same chunk of its leases again, so the link never loses the response with a chunk.
         let is_lost = outcome == 1 && request != ControllerRequest::ResumeLeases;
@@ -185,11 +190,11 @@ impl Simulation {
             | ControllerRequest::ListProvers { .. }
             | ControllerRequest::AppraiseRound(_) => self.attest(process_index, link, request),
             ControllerRequest::ListProverIds { since } => ControllerResponse::ListProverIds(
-                runtime.block_on(link.prover_ids(since)).map_err(Into::into),
+                runtime.block_on(link.prover_ids(since)).map_err(link_error),
             ),
             ControllerRequest::ResumeLeases => {
                 let leases = process.leases.get_or_insert_with(|| link.leases());
-                ControllerResponse::ResumeLeases(runtime.block_on(leases.next_chunk()).map_err(Into::into))
+                ControllerResponse::ResumeLeases(runtime.block_on(leases.next_chunk()).map_err(link_error))
             }
             ControllerRequest::ExtendLeases(requests) => {
                 let response = runtime.block_on(link.extend_leases(&requests));
@@ -209,7 +214,7 @@ impl Simulation {
                     .filter(has_gap)
                     .map(|request| (request.device, rows_left(request)))
                     .collect();
-                let response = ControllerResponse::ExtendLeases(response.map_err(Into::into));
+                let response = ControllerResponse::ExtendLeases(response.map_err(link_error));
                 self.record_stranded_rows(rows_left);
                 response
             }
@@ -239,7 +244,7 @@ impl Simulation {
                 });
                 host.record_granted(gateway, admitted);
                 self.record_stranded_rows(skipped_rows);
-                ControllerResponse::AdmitDevices(response.map_err(Into::into))
+                ControllerResponse::AdmitDevices(response.map_err(link_error))
             }
             ControllerRequest::ReportUnusedRows(_) if self.without == Some(Mechanism::UnusedRows) => {
                 ControllerResponse::ReportUnusedRows(Ok(0))
@@ -249,7 +254,7 @@ impl Simulation {
                     host.forget_mark(gateway, unused.device);
                 }
                 let response = runtime.block_on(link.record_unused_rows(&unused_rows));
-                ControllerResponse::ReportUnusedRows(response.map_err(Into::into))
+                ControllerResponse::ReportUnusedRows(response.map_err(link_error))
             }
             ControllerRequest::ReportSessions(openings) if self.without == Some(Mechanism::Report) => {
                 ControllerResponse::ReportSessions {
@@ -261,7 +266,7 @@ impl Simulation {
                 let reports = session_locations::reports(&openings, boot_ns, self.without);
                 let response = runtime.block_on(link.report_sessions(&reports, now));
                 ControllerResponse::ReportSessions {
-                    result: response.map_err(Into::into),
+                    result: response.map_err(link_error),
                     at_ns: boot_ns,
                 }
             }
@@ -272,7 +277,7 @@ impl Simulation {
             ControllerRequest::ListChanges { since } => ControllerResponse::ListChanges {
                 result: runtime
                     .block_on(link.changes_since(since, Some(now)))
-                    .map_err(Into::into),
+                    .map_err(link_error),
                 at_ns: boot_ns,
                 trust: None,
             },

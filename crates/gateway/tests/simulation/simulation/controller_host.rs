@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use linewarden_controller::{Controller, Provision};
+use linewarden_controller::Controller;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
-use linewarden_registry::{BootId, BootTimestamp, MasterKey, Options, Registry, RegistryError, Revision};
+use linewarden_registry::{MasterKey, Options, Registry, RegistryError};
+use linewarden_types::{BootId, BootTimestamp, Provision, Revision};
 use rand::RngExt as _;
 use rustix::fs::XattrFlags;
 use tempfile::TempDir;

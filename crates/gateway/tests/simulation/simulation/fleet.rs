@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use linewarden_controller::Link;
-use linewarden_controller::attest::{RoundAppraisal, Verifier};
+use linewarden_controller::attest::Verifier;
 use linewarden_gateway::{ControllerRequest, ControllerResponse};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration;
@@ -15,12 +15,12 @@ use linewarden_protocol::frame::ip_from_bytes;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::{ATTEST_PORT, PROOF_BYTES};
 use linewarden_registry::{
-    GroupName, GroupPolicy, NewGroup, NewProver, Protection, ProverLocation, Registry, RegistryError,
-    ReleaseMode, RollOut,
+    NewGroup, NewProver, Protection, ProverLocation, Registry, RegistryError, RollOut,
 };
+use linewarden_types::{GroupName, GroupPolicy, ReleaseMode, RoundAppraisal};
 use rand::{Rng, RngExt as _};
 
-use super::controller::failed_response;
+use super::controller::{failed_response, link_error};
 use super::rounds::RoundRecords;
 use super::{GATEWAYS, Mechanism, Simulation};
 use crate::prover::SimulatedProver;
@@ -352,7 +352,7 @@ impl Simulation {
         if self.processes[process_index].verifier.is_none() {
             match self.runtime.block_on(Verifier::open(link.clone())) {
                 Ok(verifier) => self.processes[process_index].verifier = Some(verifier),
-                Err(error) => return failed_response(&request, error.into()),
+                Err(error) => return failed_response(&request, link_error(error)),
             }
         }
         let wall_s = self.wall_s();
@@ -367,7 +367,7 @@ impl Simulation {
                 let plan = self
                     .runtime
                     .block_on(verifier.plan(plan_request, wall_s, &mut || Some(rng.random())));
-                ControllerResponse::GetPlan(plan.map_err(Into::into))
+                ControllerResponse::GetPlan(plan.map_err(link_error))
             }
             ControllerRequest::ListProvers { start, since } => {
                 let mut provers = self.runtime.block_on(verifier.provers(start, since));
@@ -381,7 +381,7 @@ impl Simulation {
                         }
                     }
                 }
-                ControllerResponse::ListProvers(provers.map_err(Into::into))
+                ControllerResponse::ListProvers(provers.map_err(link_error))
             }
             ControllerRequest::AppraiseRound(_) if self.without == Some(Mechanism::Decision) => {
                 ControllerResponse::AppraiseRound(Ok(RoundAppraisal::default()))
@@ -406,7 +406,7 @@ impl Simulation {
                     Ok(appraisal) => self.check_decisions(process_index, &round, appraisal),
                     Err(_) => self.fleet.rounds.forget_uncertain(&round),
                 }
-                ControllerResponse::AppraiseRound(appraisal.map_err(Into::into))
+                ControllerResponse::AppraiseRound(appraisal.map_err(link_error))
             }
             request => unreachable!("{request:?}"),
         }

@@ -2,7 +2,8 @@
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::nonce::RowStatement;
-use linewarden_registry::{LeaseRequest, UnusedRows};
+use linewarden_registry::LeaseRequest;
+use linewarden_types::UnusedRows;
 
 use super::{GATEWAYS, LOSS_MAX, Mechanism, RING, Simulation};
 use crate::simulated_device::SimulatedDevice;

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use linewarden_controller::attest::{ProofOutcome, ProverObservation, RoundAppraisal, RoundOutcome};
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_protocol::wire::{self, Message};
-use linewarden_registry::{AttestationState, ReleaseMode};
+use linewarden_registry::AttestationState;
+use linewarden_types::{ProofOutcome, ProverObservation, ReleaseMode, RoundAppraisal, RoundOutcome};
 use zerocopy::IntoBytes as _;
 
 use super::fleet::PROOF_TIMEOUT_MS;

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use linewarden_controller::SessionReport;
 use linewarden_dataplane::SessionOpening;
 use linewarden_protocol::ids::{DeviceId, SessionId};
+use linewarden_types::SessionReport;
 
 use super::{GATEWAYS, Mechanism, SESSION_LIFETIME_S, STEP_MS, Simulation};
 

@@ -17,9 +17,9 @@ use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::{
-    AttestationState, GroupName, GroupPolicy, NewGroup, NewProver, Protection, ProverLocation as ProverHome,
-    RoundRecord,
+    AttestationState, NewGroup, NewProver, Protection, ProverLocation as ProverHome, RoundRecord,
 };
+use linewarden_types::{GroupName, GroupPolicy};
 
 use self::software::Software;
 use super::gateway::{DemoGateway, GATEWAY_ID};

@@ -7,9 +7,10 @@ use std::collections::{BTreeSet, HashMap};
 use clap::ValueEnum;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
-    Appraisal, AttestationState, DeviceFilter, DeviceInfo, Group, GroupName, GroupPolicy, Protection,
-    ProverLocation, ProverRecord, Registry, RegistryError, ReleaseMode, RoundRecord,
+    Appraisal, AttestationState, DeviceFilter, DeviceInfo, Group, Protection, ProverLocation, ProverRecord,
+    Registry, RegistryError, RoundRecord,
 };
+use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
 use serde::Serialize;
 
 use crate::cmd::device::date;

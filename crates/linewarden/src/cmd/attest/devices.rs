@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use clap::Args;
 use linewarden_agent::config::parse_device_id;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{DeviceInfo, NewProver, ProverLocation, Registry, RegistryError, ReleaseMode};
+use linewarden_registry::{DeviceInfo, NewProver, ProverLocation, Registry, RegistryError};
+use linewarden_types::ReleaseMode;
 
 use super::group;
 use crate::cmd::now_s;
@@ -20,7 +21,7 @@ use crate::registry::RegistryArgs;
 Deletes the devices' attestation keys and results. The devices stay enrolled, and a quarantine stays in force.
 
 Examples:
-  linewarden attest delete d1 d2 --config gateway.toml")]
+  linewarden attest delete d1 d2 --config controller.toml")]
 pub struct DeleteArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
     #[arg(required = true, value_parser = parse_device_id)]
@@ -39,8 +40,8 @@ The device keeps its key; its attestation state and evidence are reset. The gate
 quarantine stays in force. A device with a session receives requests at the address of its session, at --port.
 
 Examples:
-  linewarden attest move d1 --gateway 1 --address 192.0.2.7 --config gateway.toml
-  linewarden attest move d1 --port 20555 --config gateway.toml")]
+  linewarden attest move d1 --gateway 1 --address 192.0.2.7 --config controller.toml
+  linewarden attest move d1 --port 20555 --config controller.toml")]
 pub struct MoveArgs {
     /// Device ID (1 to 16 hexadecimal digits)
     #[arg(value_parser = parse_device_id)]
@@ -70,8 +71,8 @@ with an open session learns of the release in the next round (`attest round` sta
 minutes. Attestation continues, and further missed rounds put the device into quarantine again.
 
 Examples:
-  linewarden attest status --config gateway.toml
-  linewarden attest release d1 --config gateway.toml")]
+  linewarden attest status --config controller.toml
+  linewarden attest release d1 --config controller.toml")]
 pub struct ReleaseArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
     #[arg(required = true, value_parser = parse_device_id)]

@@ -28,8 +28,8 @@ evidence when the configuration changes (`send_log` in the agent's configuration
 the PCRs.
 
 Examples:
-  linewarden attest explain d1 --config gateway.toml
-  linewarden attest explain d1 --json --config gateway.toml | jq .difference")]
+  linewarden attest explain d1 --config controller.toml
+  linewarden attest explain d1 --json --config controller.toml | jq .difference")]
 pub struct ExplainArgs {
     /// Device ID (1 to 16 hexadecimal digits)
     #[arg(value_parser = parse_device_id)]

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use linewarden_measurement::configuration::Configuration;
-use linewarden_registry::{
-    Group, GroupName, GroupPolicy, NewGroup, Registry, RegistryError, ReleaseMode, RollOut,
-};
+use linewarden_registry::{Group, NewGroup, Registry, RegistryError, RollOut};
+use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
 
 use super::device_status::read_provers;
 use super::reference;
@@ -31,25 +30,25 @@ group has a reference value.
 
 Examples:
   linewarden attest measure --config agent.toml --out pumps.conf
-  linewarden attest group set pumps --reference pumps.conf --config gateway.toml
+  linewarden attest group set pumps --reference pumps.conf --config controller.toml
   linewarden attest group set pumps --every 30 --missed-limit 2 --window-rounds 4 \\
-    --config gateway.toml")]
+    --config controller.toml")]
     Set(SetArgs),
     /// List groups
     #[command(after_help = "\
 Examples:
-  linewarden attest group list --config gateway.toml
-  linewarden attest group list --config gateway.toml --json | jq -r .reference")]
+  linewarden attest group list --config controller.toml
+  linewarden attest group list --config controller.toml --json | jq -r .reference")]
     List(ListArgs),
     /// Show a group
     #[command(after_help = "\
 Examples:
-  linewarden attest group show pumps --config gateway.toml")]
+  linewarden attest group show pumps --config controller.toml")]
     Show(NamedArgs),
     /// Delete a group that has no devices
     #[command(after_help = "\
 Examples:
-  linewarden attest group delete pumps --config gateway.toml")]
+  linewarden attest group delete pumps --config controller.toml")]
     Delete(NamedArgs),
     /// Begin a roll-out: accept another reference value beside the present one, for a limited time
     #[command(after_help = "\
@@ -57,19 +56,20 @@ Begin the roll-out before the first device is updated. End the roll-out with `ac
 neither command has ended the roll-out after the duration of --for, only the old reference value stays valid.
 
 Examples:
-  linewarden attest group roll-out pumps --reference pumps-2.conf --for 86400 --config gateway.toml
-  linewarden attest status --group pumps --config gateway.toml
-  linewarden attest group accept pumps --config gateway.toml")]
+  linewarden attest group roll-out pumps --reference pumps-2.conf --for 86400 \\
+    --config controller.toml
+  linewarden attest status --group pumps --config controller.toml
+  linewarden attest group accept pumps --config controller.toml")]
     RollOut(RollOutArgs),
     /// End a roll-out: its reference value replaces the old one
     #[command(after_help = "\
 Examples:
-  linewarden attest group accept pumps --config gateway.toml")]
+  linewarden attest group accept pumps --config controller.toml")]
     Accept(NamedArgs),
     /// End a roll-out: the old reference value stays valid
     #[command(after_help = "\
 Examples:
-  linewarden attest group withdraw pumps --config gateway.toml")]
+  linewarden attest group withdraw pumps --config controller.toml")]
     Withdraw(NamedArgs),
 }
 

@@ -32,9 +32,10 @@ pub enum AttestCommand {
         subcommand,
         after_help = "\
 Examples:
-  linewarden attest group set pumps --reference pumps.conf --every 60 --config gateway.toml
-  linewarden attest group list --config gateway.toml
-  linewarden attest group roll-out pumps --reference pumps-2.conf --for 86400 --config gateway.toml"
+  linewarden attest group set pumps --reference pumps.conf --every 60 --config controller.toml
+  linewarden attest group list --config controller.toml
+  linewarden attest group roll-out pumps --reference pumps-2.conf --for 86400 \\
+    --config controller.toml"
     )]
     Group(group::GroupCommand),
     /// Enroll devices for attestation: store a key in the registry and on the device

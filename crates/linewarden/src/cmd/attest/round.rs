@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::ProgressBar;
-use linewarden_registry::{Group, GroupName, Registry, RoundRecord};
+use linewarden_registry::{Group, Registry, RoundRecord};
+use linewarden_types::GroupName;
 use serde::Serialize;
 
 use super::device_status::{DeviceSelection, DeviceStatus, DisplayState, FleetStatus, read_provers};
@@ -27,9 +28,9 @@ Every running gateway with [attest] in its configuration starts a round of each 
 addition to scheduled rounds. Exit code 1 if a gateway that is expected to attest a group completes no round within --wait.
 
 Examples:
-  linewarden attest round --config gateway.toml
-  linewarden attest round pumps valves --wait 60 --config gateway.toml
-  linewarden attest round pumps --json --config gateway.toml \\
+  linewarden attest round --config controller.toml
+  linewarden attest round pumps valves --wait 60 --config controller.toml
+  linewarden attest round pumps --json --config controller.toml \\
     | jq -r 'select(.event == \"device\") | .device_id'")]
 pub struct RoundArgs {
     /// Group names (default: all groups)
@@ -342,7 +343,7 @@ fn print_failing_devices(fleet: &FleetStatus, output: Output) -> Result<(), Fail
 #[allow(clippy::unwrap_used, reason = "test code")]
 mod tests {
     use linewarden_protocol::ids::{GatewayId, Period};
-    use linewarden_registry::GroupPolicy;
+    use linewarden_types::GroupPolicy;
 
     use super::*;
 

@@ -9,7 +9,8 @@ use linewarden_agent::config::parse_device_id;
 use linewarden_controller::attest::{DeviceResult, SUBMODULES_MAX};
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{AttestationState, GroupName, GroupPolicy};
+use linewarden_registry::AttestationState;
+use linewarden_types::{GroupName, GroupPolicy};
 use serde::Serialize;
 
 use super::device_status::{DeviceSelection, DeviceStatus, DisplayState, FleetStatus};
@@ -32,11 +33,11 @@ IDs are given.
 are not affirmed; devices that were never attested are omitted.
 
 Examples:
-  linewarden attest status --config gateway.toml
-  linewarden attest status --group pumps --fail --config gateway.toml
-  linewarden attest status --state missed --state quarantined --config gateway.toml
-  linewarden attest status d1 d2 --json --config gateway.toml
-  linewarden attest status --ear --signing-key results.pem --config gateway.toml")]
+  linewarden attest status --config controller.toml
+  linewarden attest status --group pumps --fail --config controller.toml
+  linewarden attest status --state missed --state quarantined --config controller.toml
+  linewarden attest status d1 d2 --json --config controller.toml
+  linewarden attest status --ear --signing-key results.pem --config controller.toml")]
 pub struct StatusArgs {
     /// Device IDs (1 to 16 hexadecimal digits each, default: all devices)
     #[arg(value_parser = parse_device_id)]

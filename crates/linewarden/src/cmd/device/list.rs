@@ -20,9 +20,9 @@ const HISTORY_EVENTS_MAX: u64 = 1_000;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  linewarden device list --config gateway.toml
-  linewarden device list --config gateway.toml --revoked
-  linewarden device list --config gateway.toml --name pump --json | jq -r .device_id
+  linewarden device list --config controller.toml
+  linewarden device list --config controller.toml --revoked
+  linewarden device list --config controller.toml --name pump --json | jq -r .device_id
   linewarden device list --server https://ctl.example:20560 --token-file alice.token")]
 pub struct ListArgs {
     #[command(flatten)]
@@ -82,8 +82,8 @@ fn parse_id_prefix(digits: &str) -> Result<String, &'static str> {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  linewarden device show 00000000000000d1 --config gateway.toml
-  linewarden device show d1 --history --config gateway.toml")]
+  linewarden device show 00000000000000d1 --config controller.toml
+  linewarden device show d1 --history --config controller.toml")]
 pub struct ShowArgs {
     /// Device ID (1 to 16 hexadecimal digits)
     #[arg(value_parser = parse_device_id)]

@@ -21,8 +21,9 @@ pub enum DeviceCommand {
         subcommand,
         after_help = "\
 Examples:
-  linewarden device enroll simulated --count 1000 --out devices --config gateway.toml
-  linewarden device enroll readouts dumps/chip7 --name \"pump 7\" --out devices --config gateway.toml"
+  linewarden device enroll simulated --count 1000 --out devices --config controller.toml
+  linewarden device enroll readouts dumps/chip7 --name \"pump 7\" --out devices \\
+    --config controller.toml"
     )]
     Enroll(enroll::EnrollCommand),
     /// List devices
@@ -40,8 +41,8 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  linewarden device pair create d1 d2 --config gateway.toml
-  linewarden device pair list d1 --config gateway.toml"
+  linewarden device pair create d1 d2 --config controller.toml
+  linewarden device pair list d1 --config controller.toml"
     )]
     Pair(pair::PairCommand),
     /// Export devices to a file

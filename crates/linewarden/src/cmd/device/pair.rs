@@ -17,18 +17,18 @@ pub enum PairCommand {
 The agent's configuration of each device must also list the other device as a [[peer]].
 
 Examples:
-  linewarden device pair create d1 d2 --config gateway.toml")]
+  linewarden device pair create d1 d2 --config controller.toml")]
     Create(PairArgs),
     /// Delete a pair; its devices stop communicating within about 10 seconds if one of them reaches its gateway, otherwise when the pair's key expires
     #[command(after_help = "\
 Examples:
-  linewarden device pair delete d1 d2 --config gateway.toml")]
+  linewarden device pair delete d1 d2 --config controller.toml")]
     Delete(PairArgs),
     /// List the peers of a device
     #[command(after_help = "\
 Examples:
-  linewarden device pair list d1 --config gateway.toml
-  linewarden device pair list d1 --config gateway.toml --json")]
+  linewarden device pair list d1 --config controller.toml
+  linewarden device pair list d1 --config controller.toml --json")]
     List(ListArgs),
 }
 

@@ -16,7 +16,7 @@ Gateways drop the devices' packets within a tenth of a second. Proofs do not end
 release` does.
 
 Examples:
-  linewarden device quarantine d1 --reason \"odd traffic\" --config gateway.toml
+  linewarden device quarantine d1 --reason \"odd traffic\" --config controller.toml
   linewarden device quarantine d1 --reason \"odd traffic\" \\
     --server https://ctl.example:20560 --token-file alice.token")]
 pub struct QuarantineArgs {
@@ -36,7 +36,7 @@ pub struct QuarantineArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  linewarden device release d1 --reason \"checked\" --config gateway.toml")]
+  linewarden device release d1 --reason \"checked\" --config controller.toml")]
 pub struct ReleaseArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
     #[arg(required = true, value_parser = parse_device_id)]

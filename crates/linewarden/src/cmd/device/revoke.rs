@@ -17,7 +17,7 @@ A revocation is permanent: the device must be enrolled again under another ID. A
 packets within a tenth of a second.
 
 Examples:
-  linewarden device revoke 00000000000000d1 --reason \"stolen\" --config gateway.toml")]
+  linewarden device revoke 00000000000000d1 --reason \"stolen\" --config controller.toml")]
 pub struct RevokeArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
     #[arg(required = true, value_parser = parse_device_id)]

@@ -18,8 +18,8 @@ With --export-key the file contains the devices' credentials, encrypted under th
 --public the file contains no credentials and cannot be imported.
 
 Examples:
-  linewarden device export fleet.jsonl --export-key export.key --config gateway.toml
-  linewarden device export fleet-public.jsonl --public --config gateway.toml")]
+  linewarden device export fleet.jsonl --export-key export.key --config controller.toml
+  linewarden device export fleet-public.jsonl --public --config controller.toml")]
 pub struct ExportArgs {
     /// Output file; an existing file is not overwritten (path)
     file: PathBuf,
@@ -45,7 +45,7 @@ pub struct ExportArgs {
 The command verifies the whole file before it stores the first device. The file includes the marks and revocations of the devices.
 
 Examples:
-  linewarden device import fleet.jsonl --export-key export.key --config gateway.toml
+  linewarden device import fleet.jsonl --export-key export.key --config controller.toml
   linewarden device import fleet.jsonl --export-key export.key --reason \"hall 3\" \\
     --server https://ctl.example:20560 --token-file alice.token
 

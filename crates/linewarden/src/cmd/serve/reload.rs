@@ -135,7 +135,6 @@ impl Reloader {
         let change = ConfigChange {
             settings: resolved.settings,
             live,
-            mark_block: resolved.policy.mark_block,
             audit,
         };
         gateway

@@ -7,47 +7,37 @@ use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
 use std::sync::{Arc, Mutex};
 
-use linewarden_controller::Controller;
-use linewarden_controller::attest::Signer;
-use linewarden_controller::trust::TrustPolicy;
 use linewarden_evidence::inband::MasterKey as PacketKey;
 use linewarden_gateway::audit::{AuditEvent, AuditLog};
 use linewarden_gateway::config::{Backend, GatewayConfig, ResolvedConfig};
 use linewarden_gateway::evidence_server::EvidenceServer;
 use linewarden_gateway::{
-    Attester, ControllerLink, DataPlaneInfo, Gateway, StopReport, TicketCounts, TicketRelay, TicketSockets,
-    data_plane,
+    Attester, DataPlaneInfo, Gateway, StopReport, TicketCounts, TicketRelay, TicketSockets, data_plane,
 };
-use linewarden_link::Client;
-use linewarden_registry::Registry;
-use tokio::runtime::Runtime;
+use linewarden_link::{Client, RemoteController};
+use linewarden_types::ControllerLink;
 
 use super::evidence;
 use super::output::{dataplane_name, gate_name, print_start};
 use super::reload::Reloader;
 use crate::config_file::{ConfigFile, Problem};
+use crate::gateway_config;
 use crate::privileges::RetainedCapabilities;
-use crate::{gateway_config, registry};
 
 /// A running gateway.
 pub struct RunningGateway {
     ticket_relay: Option<TicketRelay>,
     evidence_server: Option<EvidenceServer>,
     pub gateway: Gateway,
-    registry: Option<Registry>,
-    /// Declared last, so that the runtime is dropped after all other fields.
-    runtime: Runtime,
 }
 
 /// Files and keys that a configuration names.
 struct StartInputs {
     /// The gateway audit log and the maximum number of records per second.
     audit: Option<(AuditLog, u32)>,
-    signer: Option<Signer>,
-    trust: Option<TrustPolicy>,
     packet_key: PacketKey,
     attester: Option<Arc<Mutex<Attester>>>,
-    client: Option<Client>,
+    client: Client,
 }
 
 impl StartInputs {
@@ -55,8 +45,6 @@ impl StartInputs {
         let failure = |problem| crate::config_file::failure(&[problem]);
         Ok(Self {
             audit: retained.run_confined(|| open_audit(file))?.map_err(failure)?,
-            signer: gateway_config::read_result_signer(file).map_err(failure)?,
-            trust: gateway_config::read_trust_policy(file).map_err(failure)?,
             packet_key: gateway_config::read_packet_key(file).map_err(failure)?,
             // The boot count increments only after the check of the machine, so a refused start does not count.
             attester: evidence::create_attester(file).map_err(failure)?,
@@ -73,13 +61,8 @@ pub fn start(
 ) -> Result<(RunningGateway, Reloader), Failure> {
     let config = &file.value;
     let retained = RetainedCapabilities::for_config(config);
-    let runtime = runtime(&retained)?;
-    check_problems(&runtime.block_on(gateway_config::check_machine(&file)))?;
+    check_problems(&gateway_config::check_machine(&file))?;
     let inputs = StartInputs::read(&file, &retained)?;
-    let registry = match &config.registry {
-        Some(section) => Some(retained.run_confined(|| runtime.block_on(registry::open(section)))??),
-        None => None,
-    };
     // The sockets are bound before the data plane is attached, because a port in use prevents the start.
     let ticket_sockets = bind_ticket_sockets(resolved)?;
     let data_plane = match config.gateway.dataplane {
@@ -89,24 +72,17 @@ pub fn start(
     };
     retained.enforce()?;
     print_start(output, config, resolved)?;
-    let controller_in_process = registry
-        .as_ref()
-        .map(|registry| local_controller(registry, resolved, inputs.signer, inputs.trust));
-    let controller = match (controller_in_process, inputs.client) {
-        (Some(controller), _) => ControllerLink::from(controller),
-        (None, Some(client)) => ControllerLink::Remote(client, gateway_info(config)),
-        // The check of the configuration excludes this case.
-        (None, None) => {
-            return Err(Failure::input(
-                "configuration has neither [registry] nor [controller]: set one of them",
-            ));
-        }
-    };
+    let controller: Arc<dyn ControllerLink> = Arc::new(RemoteController::from(inputs.client));
     let id = resolved.config.gateway_id;
     let attester = inputs.attester;
     let source = evidence::evidence_source(&file, resolved, attester.as_ref());
-    let gateway =
-        Gateway::start_with_evidence(data_plane, controller.clone(), id, resolved.settings, source)?;
+    let gateway = Gateway::start_with_evidence(
+        data_plane,
+        Arc::clone(&controller),
+        resolved.settings,
+        gateway_info(config),
+        source,
+    )?;
     let packet_stamper =
         evidence::start_packet_stamper(&file, &gateway, attester.as_ref(), &inputs.packet_key)?;
     let evidence_server = evidence::open_socket(&file, &gateway, attester)
@@ -121,8 +97,6 @@ pub fn start(
         ticket_relay,
         evidence_server,
         gateway,
-        registry,
-        runtime,
     };
     let reloader = Reloader::new(file, packet_stamper, &resolved.config);
     Ok((running_gateway, reloader))
@@ -154,57 +128,15 @@ impl RunningGateway {
         let result = self.gateway.stop();
         drop(self.evidence_server);
         let report = result?;
-        if let Some(registry) = self.registry {
-            self.runtime.block_on(registry.close());
-        }
         Ok(report)
     }
 }
 
-fn runtime(retained: &RetainedCapabilities) -> Result<Runtime, Failure> {
-    let runtime = retained.run_confined(|| {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .on_thread_start(capability_dropper(retained))
-            .enable_all()
-            .build()
-    })?;
-    Ok(runtime?)
-}
-
-/// A controller in this process, for a local registry.
-fn local_controller(
-    registry: &Registry,
-    resolved: &ResolvedConfig,
-    signer: Option<Signer>,
-    trust: Option<TrustPolicy>,
-) -> Controller {
-    let controller = Controller::new(registry.clone(), resolved.policy);
-    let controller = match signer {
-        Some(signer) => controller.with_signer(signer),
-        None => controller,
-    };
-    match trust {
-        Some(policy) => controller.with_trust_policy(resolved.config.gateway_id, policy),
-        None => controller,
-    }
-}
-
-/// The properties of this gateway that are reported to a remote controller.
+/// The properties of this gateway that are reported to the controllers.
 fn gateway_info(config: &GatewayConfig) -> DataPlaneInfo {
     DataPlaneInfo {
         kind: dataplane_name(config).to_owned(),
         slots: config.gateway.slots().into(),
-    }
-}
-
-/// Returns a function that drops the capabilities of a new thread of the runtime.
-fn capability_dropper(retained: &RetainedCapabilities) -> impl Fn() + Send + Sync + 'static {
-    let retained = retained.clone();
-    move || {
-        if let Err(failure) = retained.enforce() {
-            tracing::error!(error = %failure, action = "restart the gateway", "dropping the capabilities of a thread failed; the thread keeps all capabilities of the process");
-        }
     }
 }
 

@@ -553,27 +553,27 @@ fn a_signing_key_is_created_once_and_shown() {
     assert!(error.contains("chmod 600"), "{error}");
 }
 
-/// `check` and `serve` report the same error for the key that signs results.
+/// `check` and `controller` report the same error for the key that signs results.
 #[test]
 fn an_invalid_signing_key_is_reported_with_its_line() {
     let site = Site::new();
     site.write(
-        "gateway.toml",
-        "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n[registry]\npath = \"fleet.registry\"\n\
+        "controller.toml",
+        "[service]\nsocket = \"controller.sock\"\n[registry]\npath = \"fleet.registry\"\n\
          master_key_file = \"master.key\"\n[attest]\nsigning_key = \"results.pem\"\n",
     );
     let refused = |code: i32, cause: &str| {
-        for arguments in ["check --machine gateway.toml", "serve --config gateway.toml"] {
-            let error = site.run(arguments).refused(code);
-            assert!(
-                error.contains("gateway.toml:9:1: attest.signing_key: ") && error.contains(cause),
-                "{arguments}: {error}"
-            );
-        }
+        let error = site.run("check --machine controller.toml").refused(code);
+        assert!(
+            error.contains("controller.toml:7:1: attest.signing_key: ") && error.contains(cause),
+            "{error}"
+        );
+        let error = site.run("controller --config controller.toml").refused(code);
+        assert!(error.contains("results.pem") && error.contains(cause), "{error}");
     };
     refused(2, "cannot be read: No such file");
     site.run("attest key --out results.pem").ok();
-    site.run("check --machine gateway.toml").ok();
+    site.run("check --machine controller.toml").ok();
     fs::set_permissions(site.path("results.pem"), fs::Permissions::from_mode(0o644)).unwrap();
     refused(4, "chmod 600");
 }

@@ -14,10 +14,11 @@ use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, Round};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::{self, Message};
 
-use linewarden_registry::{Appraisal, AttestationState, GroupName, QuarantineRequest, RoundRecord};
+use linewarden_registry::{Appraisal, AttestationState, QuarantineRequest, RoundRecord};
+use linewarden_types::GroupName;
 
 use super::*;
-use crate::support::{Process, TEST_TIMEOUT, free_udp_port, linewarden};
+use crate::support::{Process, TEST_TIMEOUT, free_udp_port, linewarden, start_controller};
 use crate::terminal::at_terminal;
 
 /// Verifies the signature of a result with this public key (RFC 7515, RFC 7517) and returns the claims.
@@ -141,6 +142,7 @@ fn respond_to_request(
 struct AttestationFixture {
     site: Site,
     devices: Vec<Device>,
+    _controller: Process,
 }
 
 impl AttestationFixture {
@@ -154,10 +156,16 @@ impl AttestationFixture {
             "gateway.toml",
             &format!(
                 "[gateway]\nid = 5\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\nport = {port}\nthreads = 1\n\
-                 ticket_port = 0\nslots = 100\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
-                 [attest]\nprovers = 16\nsigning_key = \"results.pem\"\n[audit]\npath = \"audit.jsonl\"\n"
+                 ticket_port = 0\nslots = 100\n[controller]\nsocket = \"controller.sock\"\n\
+                 [attest]\nprovers = 16\n[audit]\npath = \"audit.jsonl\"\n"
             ),
         );
+        site.write(
+            "controller.toml",
+            "[service]\nsocket = \"controller.sock\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+             [attest]\nsigning_key = \"results.pem\"\n",
+        );
+        let controller = start_controller(site.directory.path());
         let devices = (1..=count)
             .map(|number| {
                 let device = Device::new(DeviceId(0xd0 + number));
@@ -171,7 +179,11 @@ impl AttestationFixture {
                 device
             })
             .collect();
-        Self { site, devices }
+        Self {
+            site,
+            devices,
+            _controller: controller,
+        }
     }
 
     fn serve(&self) -> Process {

@@ -10,9 +10,9 @@ use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, AttestationState, EnrollmentTime, GroupName, GroupPolicy, NewGroup, NewProver, Protection,
-    ProverLocation, Registry, RoundRecord,
+    Appraisal, AttestationState, NewGroup, NewProver, Protection, ProverLocation, Registry, RoundRecord,
 };
+use linewarden_types::{EnrollmentTime, GroupName, GroupPolicy};
 
 use super::{in_memory, pool_device};
 

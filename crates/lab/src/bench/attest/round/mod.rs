@@ -13,10 +13,11 @@
 mod simulation;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use linewarden_controller::{Controller, Policy};
+use linewarden_controller::{Controller, InProcessController, Policy};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, Counters, DataPlane, Gate};
@@ -31,9 +32,10 @@ use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::ATTEST_PORT;
 use linewarden_registry::{
-    BulkOptions, Credentials, DeviceRecord, GroupName, GroupPolicy, MasterKey, NewGroup, NewProver,
-    Protection, ProverLocation, Registry, RoundRecord,
+    BulkOptions, Credentials, DeviceRecord, MasterKey, NewGroup, NewProver, Protection, ProverLocation,
+    Registry, RoundRecord,
 };
+use linewarden_types::{GroupName, GroupPolicy};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -425,6 +427,9 @@ fn start(
         lease_rows: config.geometry.ring.saturating_add(1),
         mark_block: settings.mark_block,
     };
-    let controller = Controller::new(registry.registry.clone(), policy);
-    Gateway::start(data_plane, controller, GATEWAY_ID, settings).map_err(invalid_measurement)
+    let controller = Arc::new(InProcessController::new(
+        Controller::new(registry.registry.clone(), policy),
+        GATEWAY_ID,
+    ));
+    Gateway::start(data_plane, controller, settings).map_err(invalid_measurement)
 }

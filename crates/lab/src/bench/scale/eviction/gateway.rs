@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use linewarden_controller::{Controller, LeaseReader, Link, Policy, SessionReportResult};
+use linewarden_controller::{Controller, LeaseReader, Link, Policy};
 use linewarden_dataplane::Config;
 use linewarden_dataplane::host::Timestamps;
 use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Eviction, Node, Settings};
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, Suite};
-use linewarden_registry::{BootId, Registry};
+use linewarden_registry::Registry;
+use linewarden_types::{BootId, SessionReportResult};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tokio::runtime::Runtime;
@@ -258,8 +259,8 @@ fn clock(now_ms: u64) -> Clock {
     }
 }
 
-fn controller_clock(boot_ns: u64) -> linewarden_registry::BootTimestamp {
-    linewarden_registry::BootTimestamp {
+fn controller_clock(boot_ns: u64) -> linewarden_types::BootTimestamp {
+    linewarden_types::BootTimestamp {
         boot_id: BootId([1; 16]),
         ns: i64::try_from(boot_ns).unwrap_or(i64::MAX),
     }

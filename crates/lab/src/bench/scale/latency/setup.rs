@@ -1,10 +1,11 @@
 //! A gateway on the lab's link with its registry, and a fleet.
 
 use std::net::UdpSocket;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use linewarden_controller::{Controller, Policy};
+use linewarden_controller::{Controller, InProcessController, Policy};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, DataPlane, Gate};
 use linewarden_gateway::{Gateway, Settings};
@@ -101,9 +102,12 @@ impl GatewaySetup {
             lease_rows: RING + 1,
             mark_block: settings.mark_block,
         };
-        let controller = Controller::new(controller_registry, policy);
+        let controller = Arc::new(InProcessController::new(
+            Controller::new(controller_registry, policy),
+            keys::GATEWAY_ID,
+        ));
         // The gateway starts in the namespace of its interfaces.
-        let start = || Gateway::start(Box::new(data_plane), controller, keys::GATEWAY_ID, settings);
+        let start = || Gateway::start(Box::new(data_plane), controller, settings);
         let gateway = lab.gateway.run(start)?.map_err(invalid_measurement)?;
         if !gateway.wait_until(TIMEOUT, |status| status.loaded) {
             return Err(invalid_measurement("the gateway has not started within 120 s"));

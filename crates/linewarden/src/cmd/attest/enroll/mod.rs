@@ -17,7 +17,8 @@ use linewarden_measurement::configuration::{Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::ATTEST_PORT;
-use linewarden_registry::{Group, GroupName, NewProver, Protection, ProverLocation, Registry, RegistryError};
+use linewarden_registry::{Group, NewProver, Protection, ProverLocation, Registry, RegistryError};
+use linewarden_types::GroupName;
 
 use self::overlay::Overlay;
 use super::{group, message};
@@ -49,15 +50,16 @@ certificates, which are valid only with a trusted issuer. Each file is PEM or DE
 A device is attested at the address of its session. A device without a session is attested at --address by --gateway.
 
 Examples:
-  linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key --config gateway.toml
-  linewarden attest enroll d1 d2 d3 --group pumps --software --key-dir keys --config gateway.toml
+  linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key \\
+    --config controller.toml
+  linewarden attest enroll d1 d2 d3 --group pumps --software --key-dir keys --config controller.toml
 
   linewarden attest identity --config agent.toml --out d1.identity                # on the device
   linewarden attest enroll d1 --group pumps --identity d1.identity --trust makers \\
-    --offer d1.offer --pending d1.pending --config gateway.toml
+    --offer d1.offer --pending d1.pending --config controller.toml
   linewarden attest answer --config agent.toml --offer d1.offer --out d1.answer   # on the device
   linewarden attest enroll d1 --group pumps --answer d1.answer --pending d1.pending \\
-    --config gateway.toml"
+    --config controller.toml"
 )]
 pub struct EnrollArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)

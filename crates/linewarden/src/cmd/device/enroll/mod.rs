@@ -23,20 +23,21 @@ pub enum EnrollCommand {
     /// Enroll simulated PUFs, for tests: any number of devices, whose chips are derived from one seed file
     #[command(after_help = "\
 Examples:
-  linewarden device enroll simulated --count 1000 --out devices --config gateway.toml
-  linewarden device enroll simulated --model sram --out devices --config gateway.toml")]
+  linewarden device enroll simulated --count 1000 --out devices --config controller.toml
+  linewarden device enroll simulated --model sram --out devices --config controller.toml")]
     Simulated(SimulatedArgs),
     /// Enroll one device from stored readouts of its memory (key mode)
     #[command(after_help = "\
 Examples:
-  linewarden device enroll readouts dumps/chip7 --name \"pump 7\" --out devices --config gateway.toml
+  linewarden device enroll readouts dumps/chip7 --name \"pump 7\" --out devices \\
+    --config controller.toml
   linewarden device enroll readouts dumps/chip7 --range 0x4000..0x8000 --out devices \\
-    --config gateway.toml")]
+    --config controller.toml")]
     Readouts(ReadoutsArgs),
     /// Enroll one device whose PUF a program reads; `config example agent` describes the program's input and output
     #[command(after_help = "\
 Examples:
-  linewarden device enroll command --mode pool --rows 500 --out devices --config gateway.toml \\
+  linewarden device enroll command --mode pool --rows 500 --out devices --config controller.toml \\
     -- /usr/local/bin/read-puf --bus 1")]
     Command(CommandArgs),
 }

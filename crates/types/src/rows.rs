@@ -1,11 +1,12 @@
-//! Requests of a gateway, and their results.
+//! Rows of devices: admission of devices, leases, and unused rows.
 
 use std::ops::Range;
 
 use linewarden_protocol::gateway::Row;
-use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::wire::MESSAGE_BYTES;
-use linewarden_registry::{Change, RegistryError, Revision};
+
+use crate::change::Revision;
 
 /// A message of a device that is not in the gateway's data plane: a REQUEST, or a RESPONSE whose fresh value the
 /// gateway has accepted as its own.
@@ -107,22 +108,6 @@ pub enum RefusalReason {
     Damaged(String),
 }
 
-/// The reason why a request of a gateway is rejected.
-#[derive(Debug, thiserror::Error)]
-pub enum Denial {
-    /// A stale fencing token, a damaged record, or a failure of the database.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    /// The gateway's evidence is missing or was not affirmed.
-    #[error("gateway {gateway} gets no rows: its evidence is not trusted: {reason}")]
-    Untrusted {
-        /// The gateway.
-        gateway: GatewayId,
-        /// The reason.
-        reason: String,
-    },
-}
-
 /// A part of the leases that a gateway had when it stopped.
 #[derive(Debug)]
 pub struct LeaseChunk {
@@ -136,54 +121,24 @@ pub struct LeaseChunk {
     pub is_last: bool,
 }
 
-/// A session that was opened at the gateway, with its proof (LAP/1 1.4.11).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionReport {
-    /// The accepted RESPONSE.
-    pub message: [u8; MESSAGE_BYTES],
-    /// As in [`AdmissionRequest::loc`].
-    pub loc: [u8; 8],
-    /// The age of the session, ns.
-    pub age_ns: u64,
-}
-
-/// The result of a [`SessionReport`].
+/// The unused rows of a gateway for one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SessionReportResult {
-    /// No newer session at another gateway is known.
-    Newest,
-    /// A newer session of the device exists at another gateway: this session must be closed.
-    Superseded {
-        /// The other gateway.
-        by: GatewayId,
-        /// The age of the newer session, ns.
-        age_ns: u64,
-    },
-    /// The report proves no session and has no effect. The reporting gateway is faulty or compromised.
-    Rejected(&'static str),
-}
-
-/// Changes since a gateway's previous request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changes {
-    /// Devices whose records have changed: enrolled, replaced, revoked, quarantined or released; in the order of the
-    /// changes.
-    pub changes: Vec<Change>,
-    /// Devices that have opened a session at another gateway. Older sessions at this gateway end.
-    pub newer_sessions: Vec<NewerSession>,
-    /// Continue from this revision.
-    pub up_to_revision: Revision,
-    /// Whether more changes are available now.
-    pub has_more: bool,
-}
-
-/// A device's newest session, at another gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewerSession {
+pub struct UnusedRows {
     /// The device.
     pub device: DeviceId,
-    /// The other gateway.
-    pub gateway: GatewayId,
-    /// The age of the session, ns.
-    pub age_ns: u64,
+    /// The epoch of the rows; values for other epochs are ignored.
+    pub epoch: u32,
+    /// The first unused row. The data plane must no longer hold this row or a later row.
+    pub unused_from: RowIndex,
+    /// Whether the rows stay leased to the gateway, which is about to stop; otherwise they return to the pool.
+    pub keep_leased: bool,
+}
+
+/// A position in a stream; the default is the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeasedCursor {
+    /// The last revision that was read.
+    pub after: Option<Revision>,
+    /// The registry's revision at the start of the stream.
+    pub started_at: Option<Revision>,
 }

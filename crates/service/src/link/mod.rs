@@ -1,0 +1,340 @@
+//! The controller's end of the link: registrations, connections, and errors on the wire.
+
+mod methods;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use linewarden_controller::attest::Verifier;
+use linewarden_controller::trust::{TrustMemory, TrustOutcome, TrustReport};
+use linewarden_controller::{Controller, Denial, Environment, Link};
+use linewarden_link::convert::{self, Malformed};
+use linewarden_link::proto::link_server::LinkServer;
+use linewarden_link::{CONNECTION_BYTES, DENIAL, MESSAGE_BYTES_MAX, PeerGateway, REPLACED, proto};
+use linewarden_protocol::ids::GatewayId;
+use linewarden_registry::{RegistryError, RoundRecord};
+use linewarden_types::{RoundAppraisal, StatusReport};
+use tonic::{Code, Request, Response, Status};
+
+/// Receives events about gateways.
+#[tonic::async_trait]
+pub trait GatewayObserver: Send + Sync {
+    /// A gateway has registered and received this fencing token.
+    fn gateway_registered(&self, gateway: GatewayId, fencing_token: u64, version: &str);
+    /// The newest process of the gateway has sent a request.
+    fn gateway_seen(&self, gateway: GatewayId);
+    /// The gateway has reported its status.
+    fn status_reported(&self, gateway: GatewayId, report: StatusReport);
+    /// A round has ended and was appraised. The server may report the same round twice.
+    fn round_appraised(&self, round: &RoundRecord, appraisal: &RoundAppraisal);
+    /// The trust state of a gateway that must submit evidence. The server reports the state repeatedly.
+    fn trust_reported(&self, gateway: GatewayId, report: &TrustReport);
+    /// Returns the trust memory that the gateway's previous controller has stored.
+    ///
+    /// # Errors
+    /// A failure of the database.
+    async fn load_trust_memory(&self, gateway: GatewayId) -> Result<Option<TrustMemory>, RegistryError>;
+}
+
+/// Serves gateways. Cloning is cheap.
+#[derive(Clone)]
+pub struct Server {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    controller: Controller,
+    environment: Box<dyn Environment>,
+    observer: Box<dyn GatewayObserver>,
+    connections: Mutex<HashMap<GatewayId, Connection>>,
+}
+
+/// State of a gateway's connection.
+#[derive(Default)]
+struct Connection {
+    id: Vec<u8>,
+    /// The newest fencing token that was verified.
+    fencing_token: u64,
+    /// The verifier, with the fencing token of the registration that opened the verifier.
+    verifier: Arc<tokio::sync::Mutex<Option<(u64, Verifier)>>>,
+}
+
+/// A request that carries a registration.
+trait RegisteredRequest {
+    fn registration(&self) -> Option<&proto::Registration>;
+}
+
+macro_rules! registered_requests {
+    ($($kind:ident),+) => {
+        $(impl RegisteredRequest for proto::$kind {
+            fn registration(&self) -> Option<&proto::Registration> {
+                self.registration.as_ref()
+            }
+        })+
+    };
+}
+
+registered_requests!(
+    ResumeLeasesRequest,
+    ExtendLeasesRequest,
+    AdmitDevicesRequest,
+    ReportUnusedRowsRequest,
+    ReportSessionsRequest,
+    ListChangesRequest,
+    SubmitEvidenceRequest,
+    GetPlanRequest,
+    ListProversRequest,
+    AppraiseRoundRequest,
+    ListProverIdsRequest,
+    RelayTicketRequest,
+    ReportStatusRequest
+);
+
+impl Server {
+    /// Creates a server over this controller.
+    pub fn new(
+        controller: Controller,
+        environment: impl Environment + 'static,
+        observer: impl GatewayObserver + 'static,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                controller,
+                environment: Box::new(environment),
+                observer: Box::new(observer),
+                connections: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Returns the gRPC service, with this maximum message length. Each request must have a [`PeerGateway`] among its
+    /// extensions.
+    #[must_use]
+    pub fn into_service(self, message_bytes_max: usize) -> LinkServer<Self> {
+        LinkServer::new(self)
+            .max_decoding_message_size(message_bytes_max)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    fn connections(&self) -> MutexGuard<'_, HashMap<GatewayId, Connection>> {
+        // The map is consistent at every moment, so a poisoned lock is usable.
+        self.inner
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the connection of a request. A new connection discards the state of the previous connection, after the
+    /// fencing token was verified: an unverified token must not discard the state of the newest process.
+    /// `presented_token` is `None` for a process that is about to register.
+    async fn accept_connection(
+        &self,
+        gateway: GatewayId,
+        id: &[u8],
+        presented_token: Option<u64>,
+    ) -> Result<(), Status> {
+        if id.len() != CONNECTION_BYTES {
+            return Err(Malformed("connection id of a wrong length").into());
+        }
+        let is_new = |connection: &Connection| {
+            connection.id != id
+                && presented_token.is_none_or(|fencing_token| fencing_token >= connection.fencing_token)
+        };
+        if !self.connections().get(&gateway).is_none_or(is_new) {
+            return Ok(());
+        }
+        if let Some(fencing_token) = presented_token {
+            self.verify_registration(&self.inner.controller.link(gateway, fencing_token))
+                .await?;
+        }
+        // The trust memory is loaded before any request on this connection is served.
+        let memory = match self.inner.controller.requires_evidence(gateway) {
+            true => self.inner.observer.load_trust_memory(gateway).await,
+            false => Ok(None),
+        };
+        let memory = memory.map_err(|error| self.denial_to_status(error))?;
+        let mut connections = self.connections();
+        let connection = connections.entry(gateway).or_default();
+        if is_new(connection) {
+            *connection = Connection {
+                id: id.to_vec(),
+                fencing_token: connection.fencing_token,
+                ..Connection::default()
+            };
+            // The trust state is restarted in the same critical section, so no request sees the new connection with the
+            // trust state of the previous connection.
+            self.inner.controller.restart_trust(gateway, memory);
+        }
+        Ok(())
+    }
+
+    /// Rejects a process that was replaced, and a gateway that was revoked. The check costs two queries, each of one
+    /// database row. A process whose token is stale because its gateway became untrusted passes, so that the process can
+    /// receive the new token.
+    async fn verify_registration(&self, link: &Link) -> Result<(), Status> {
+        match link.verify_registration().await {
+            Err(error) if !self.inner.controller.is_stale_through_distrust(&error) => {
+                Err(self.denial_to_status(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Records the fencing token of a registration that was the newest registration when it was verified.
+    fn record_registration(&self, gateway: GatewayId, fencing_token: u64) {
+        if let Some(connection) = self.connections().get_mut(&gateway) {
+            connection.fencing_token = connection.fencing_token.max(fencing_token);
+        }
+    }
+
+    /// Returns the link of the request's registration, and the request.
+    async fn open_request<M: RegisteredRequest>(&self, request: Request<M>) -> Result<(Link, M), Status> {
+        let gateway = peer_gateway(&request)?;
+        let message = request.into_inner();
+        let registration = message.registration().ok_or(Malformed("no registration"))?;
+        self.inner
+            .controller
+            .advance_time(self.inner.environment.timestamps().now_ns);
+        self.accept_connection(
+            gateway,
+            &registration.connection_id,
+            Some(registration.fencing_token),
+        )
+        .await?;
+        Ok((
+            self.inner.controller.link(gateway, registration.fencing_token),
+            message,
+        ))
+    }
+
+    /// Serves a request under its registration. A replaced process and a revoked gateway do not count as seen.
+    async fn serve_request<M: RegisteredRequest, T>(
+        &self,
+        request: Request<M>,
+        handler: impl AsyncFnOnce(Link, M) -> Result<T, Status>,
+    ) -> Result<Response<T>, Status> {
+        let (link, message) = self.open_request(request).await?;
+        let (gateway, fencing_token) = (link.gateway(), link.token_number());
+        let result = handler(link, message).await;
+        if result.is_ok() {
+            self.record_registration(gateway, fencing_token);
+        }
+        // A malformed message is rejected before its registration is checked.
+        let may_be_unregistered =
+            |status: &Status| is_replaced(status) || status.code() == Code::InvalidArgument;
+        if !result.as_ref().is_err_and(may_be_unregistered) {
+            self.inner.observer.gateway_seen(gateway);
+        }
+        Ok(Response::new(result?))
+    }
+
+    fn denial_to_status(&self, error: impl Into<Denial>) -> Status {
+        let denial = error.into();
+        let (reason, code) = match &denial {
+            Denial::Untrusted { .. } => ("untrusted", Code::FailedPrecondition),
+            Denial::Registry(error @ RegistryError::StaleFencingToken { .. }) => {
+                match self.inner.controller.is_stale_through_distrust(error) {
+                    true => ("untrusted", Code::FailedPrecondition),
+                    false => (REPLACED, Code::FailedPrecondition),
+                }
+            }
+            Denial::Registry(RegistryError::RegistryRestored { .. }) => {
+                ("restored", Code::FailedPrecondition)
+            }
+            Denial::Registry(RegistryError::GatewayRevoked { .. }) => (REPLACED, Code::PermissionDenied),
+            Denial::Registry(
+                RegistryError::Unreachable(_) | RegistryError::Locked | RegistryError::DiskFull,
+            ) => ("failed", Code::Unavailable),
+            Denial::Registry(_) => ("failed", Code::Internal),
+        };
+        denial_status(code, denial.to_string(), reason)
+    }
+
+    /// Runs `action` with the verifier of this registration. The verifier has loaded the provers' histories from the
+    /// registry.
+    async fn with_verifier<T>(
+        &self,
+        link: Link,
+        action: impl AsyncFnOnce(&mut Verifier) -> Result<T, Denial>,
+    ) -> Result<T, Status> {
+        let gateway = link.gateway();
+        // The registration is verified first, because opening a verifier reads the histories of all provers.
+        link.verify_registration()
+            .await
+            .map_err(|error| self.denial_to_status(error))?;
+        let current_verifier = || {
+            let connections = self.connections();
+            connections
+                .get(&gateway)
+                .map(|connection| Arc::clone(&connection.verifier))
+        };
+        let verifier = current_verifier().unwrap_or_default();
+        let mut owned_verifier = verifier.lock().await;
+        let token = link.token_number();
+        if owned_verifier
+            .as_ref()
+            .is_none_or(|(owner_token, _)| *owner_token != token)
+        {
+            let open_verifier = Verifier::open(link)
+                .await
+                .map_err(|error| self.denial_to_status(error))?;
+            *owned_verifier = Some((token, open_verifier));
+        }
+        let Some((_, open_verifier)) = owned_verifier.as_mut() else {
+            return Err(Status::internal("no verifier"));
+        };
+        // The verifier belongs to the connection that opened it; a newer connection may have replaced this connection
+        // meanwhile.
+        if current_verifier().is_none_or(|current| !Arc::ptr_eq(&current, &verifier)) {
+            return Err(Status::unavailable(
+                "connection was replaced by a newer one of the same gateway",
+            ));
+        }
+        action(open_verifier)
+            .await
+            .map_err(|error| self.denial_to_status(error))
+    }
+
+    fn report_trust(&self, gateway: GatewayId) {
+        if let Some(report) = self.inner.controller.trust_report(gateway) {
+            self.inner.observer.trust_reported(gateway, &report);
+        }
+    }
+
+    /// Reports the trust state, and encodes it.
+    fn trust_response(
+        &self,
+        gateway: GatewayId,
+        TrustOutcome {
+            status: trust_status,
+            link,
+        }: &TrustOutcome,
+    ) -> proto::TrustStatus {
+        self.report_trust(gateway);
+        convert::trust_to_wire(trust_status, link.as_ref().map(Link::token_number))
+    }
+}
+
+fn peer_gateway<M>(request: &Request<M>) -> Result<GatewayId, Status> {
+    match request.extensions().get::<PeerGateway>() {
+        Some(PeerGateway(gateway)) => Ok(*gateway),
+        None => Err(Status::unauthenticated(
+            "certificate names no gateway: expected one urn:linewarden:gateway:N",
+        )),
+    }
+}
+
+fn is_replaced(status: &Status) -> bool {
+    status
+        .metadata()
+        .get(DENIAL)
+        .is_some_and(|reason| reason == REPLACED)
+}
+
+fn denial_status(code: Code, message: String, reason: &'static str) -> Status {
+    let mut status = Status::new(code, message);
+    status
+        .metadata_mut()
+        .insert(DENIAL, tonic::metadata::MetadataValue::from_static(reason));
+    status
+}

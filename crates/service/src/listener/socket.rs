@@ -1,0 +1,136 @@
+//! Connections of gateways on this machine, over a Unix socket without TLS.
+//!
+//! The file's mode, 0600, controls access: the socket accepts the controller's own user and root. Each request names its
+//! gateway as host of the URI ([`linewarden_link::socket_authority`]).
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use linewarden_link::{PeerGateway, gateway_of_authority};
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::{SHUTDOWN_TIMEOUT, TIMEOUTS, http};
+use crate::peer::Peer;
+
+/// Maximum number of connections.
+const CONNECTIONS_MAX: usize = 64;
+/// Maximum number of connections that the kernel keeps until the controller accepts them.
+const BACKLOG: i32 = 128;
+
+/// A bound socket. The owner of this value is the owner of the file.
+pub(crate) struct SocketListener {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for SocketListener {
+    /// Removes the file. The socket is still bound, so no other controller has replaced the file.
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Binds the socket. The socket of a process that has ended is replaced, but not the socket of a running process, nor any
+/// other file.
+pub(crate) fn bind(path: &Path) -> io::Result<SocketListener> {
+    if std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+        match BlockingStream::connect(path) {
+            Ok(_) => {
+                let problem = "another process uses the socket";
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, problem));
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+            Err(error) => return Err(error),
+        }
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The kernel creates the file with the mode of the socket. If the mode were set after the file was created, other
+    // users could connect in between.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(SocketListener {
+        listener: UnixListener::from_std(socket.into())?,
+        path: path.to_owned(),
+    })
+}
+
+/// Accepts connections until `stop` is set, then removes the file and waits for responses in progress.
+pub(crate) async fn serve(socket: SocketListener, router: Router, mut stop: watch::Receiver<bool>) {
+    let router = router.layer(middleware::from_fn(identify_gateway));
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut tasks = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = socket.listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+            Some(_) = tasks.join_next() => continue,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // The most likely cause: the process has no free file descriptor until another connection ends.
+                tracing::warn!(%error, "failed to accept connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+            tracing::warn!(
+                limit = CONNECTIONS_MAX,
+                "connection limit of the socket reached; connection closed"
+            );
+            continue;
+        };
+        let (router, stop) = (router.clone(), stop.clone());
+        tasks.spawn(async move {
+            let _permit = permit;
+            connection(stream, router, stop).await;
+        });
+    }
+    drop(socket);
+    let all_tasks = async { while tasks.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all_tasks).await;
+}
+
+async fn connection(stream: UnixStream, router: Router, stop: watch::Receiver<bool>) {
+    let peer = Peer::new(SocketAddr::from((Ipv6Addr::LOCALHOST, 0)), None);
+    let never_outdated = std::future::pending();
+    if let Err(error) = http(stream, peer, router, stop, never_outdated, TIMEOUTS).await {
+        tracing::debug!(%error, "connection of the socket ended with an error");
+    }
+}
+
+/// Records the gateway that a request names.
+async fn identify_gateway(mut request: Request, next: Next) -> Response {
+    let gateway = request
+        .uri()
+        .authority()
+        .and_then(|authority| gateway_of_authority(authority.as_str()));
+    match gateway {
+        Some(gateway) => {
+            request.extensions_mut().insert(PeerGateway(gateway));
+            next.run(request).await
+        }
+        None => (
+            StatusCode::BAD_REQUEST,
+            "host of the URI names no gateway: expected gateway-N\n",
+        )
+            .into_response(),
+    }
+}
