@@ -1,6 +1,6 @@
 //! The endpoints of the API.
 
-use linewarden_service::wire::{
+use linewarden_api::{
     AttestationResult, AuditQuery, AuditRecord, CreatedUser, Device, DeviceQuery, EventHistoryQuery,
     EventRecord, Gateway, Identity, ImportQuery, ImportResult, List, NewDevice, NewGateway, NewSigner,
     NewUser, PageQuery, Policy, PolicyChange, Reason, ReasonQuery, ResultQuery, Round, RoundQuery, Signer,
@@ -86,8 +86,8 @@ impl Client {
     /// Enrolls devices in one request, which must fit in memory. A controller stores up to [`CHUNK_DEVICES`] devices or
     /// [`CHUNK_BYTES`] bytes in one transaction: all of these devices, or none.
     ///
-    /// [`CHUNK_DEVICES`]: linewarden_service::wire::CHUNK_DEVICES
-    /// [`CHUNK_BYTES`]: linewarden_service::wire::CHUNK_BYTES
+    /// [`CHUNK_DEVICES`]: linewarden_api::CHUNK_DEVICES
+    /// [`CHUNK_BYTES`]: linewarden_api::CHUNK_BYTES
     ///
     /// # Errors
     /// As [`Client::current_user`].

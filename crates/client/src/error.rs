@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use linewarden_service::wire::ErrorDetail;
+use linewarden_api::ErrorDetail;
 use rustls::{AlertDescription, CertificateError};
 
 /// Why a request failed.

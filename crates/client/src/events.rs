@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linewarden_service::wire::{EventHistoryQuery, EventRecord};
+use linewarden_api::{EventHistoryQuery, EventRecord};
 use reqwest::Response;
 use reqwest::header::{HeaderName, HeaderValue};
 use tokio::time::timeout;

@@ -1,6 +1,6 @@
 //! Client of a controller's REST API: typed requests over TLS, authenticated by a token or a certificate.
 //!
-//! Requests and responses are the service's own types ([`linewarden_service::wire`]). The client retries a request until
+//! Requests and responses are the types of [`linewarden_api`], which the service also uses. The client retries a request until
 //! the [retry timeout] if the connection breaks or the controller is unreachable or too busy. Every request that changes
 //! data has its own idempotency key, so that the controller executes a retried request only once.
 //!

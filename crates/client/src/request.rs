@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linewarden_service::wire::ErrorBody;
+use linewarden_api::ErrorBody;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;

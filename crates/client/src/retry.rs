@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linewarden_service::wire::ABANDONED_AFTER_S;
+use linewarden_api::ABANDONED_AFTER_S;
 use tokio::time::Instant;
 
 use crate::error::ClientError;
@@ -58,7 +58,7 @@ impl RetryTimer {
 
 #[cfg(test)]
 mod tests {
-    use linewarden_service::wire::ErrorDetail;
+    use linewarden_api::ErrorDetail;
 
     use super::*;
 

@@ -1,35 +1,10 @@
 //! Errors of the API: an HTTP status and one JSON format.
 
-use std::borrow::Cow;
-
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use linewarden_api::{ErrorBody, ErrorDetail};
 use linewarden_registry::RegistryError;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
-/// The body of every error response.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct ErrorBody {
-    /// The error.
-    pub error: ErrorDetail,
-}
-
-/// Code and message of an error.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct ErrorDetail {
-    /// Error code, for programs.
-    pub code: Cow<'static, str>,
-    /// Error message, for people.
-    pub message: String,
-    /// The invalid field.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
-    /// Number of records of the request that were stored before the error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stored: Option<u64>,
-}
 
 /// An error response.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use linewarden_types::{RoundAppraisal, StatusReport};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::api::Round;
+use crate::api::round_from_record;
 use crate::clock::now_ms;
 use crate::link::GatewayObserver;
 use crate::stream::{EventStream, StreamEvent};
@@ -463,7 +463,7 @@ fn round_event(round: &RoundRecord) -> StreamEvent {
         "at_ms": now_ms(),
         "kind": "round",
         "gateway": round.gateway.0,
-        "round": Round::from(round.clone()),
+        "round": round_from_record(round.clone()),
     });
     StreamEvent {
         number: None,

@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use linewarden_api::ABANDONED_AFTER_S;
 use linewarden_registry::{IdempotencyState, Role, StoredResponse};
 use opentelemetry::Context;
 use opentelemetry::trace::FutureExt as _;
@@ -20,8 +21,6 @@ use crate::state::App;
 /// Maximum size of the body of a write, bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 const KEY: &str = "idempotency-key";
-/// Time after which a request without a response counts as abandoned: a repeated request is then carried out.
-pub const ABANDONED_AFTER_S: u64 = 120;
 /// Maximum duration of a request. A response after this time is not stored.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time to store a response.

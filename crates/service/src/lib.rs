@@ -19,6 +19,8 @@
 //! | `metrics`, `telemetry` | Prometheus metrics and OpenTelemetry traces |
 //! | `limits`, `permits` | rate and concurrency limits |
 //!
+//! Requests and responses are the types of [`linewarden_api`]; [`convert`] converts records of the registry to them.
+//!
 //! All state is in the registry. Any number of services can share one registry on PostgreSQL, and clients may use any
 //! of these services. Gateways authenticate devices without the service. The service does not issue certificates. For
 //! decisions on attestation results, the service calls [`linewarden_controller`].
@@ -53,7 +55,7 @@ mod stream;
 mod telemetry;
 mod trust;
 
-pub use api::{openapi, wire};
+pub use api::{convert, openapi};
 pub use nats::{NatsError, NatsOptions, NatsTls};
 pub use peer::{user_from_certificate, user_uri, validity_s};
 pub use service::{ApiOptions, Service, ServiceError, ServiceOptions};

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use linewarden_api::EventRecord;
 use linewarden_registry::{EventLogEntry, EventLogReader, Registry};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{broadcast, watch};
-use utoipa::ToSchema;
 
 /// Number of events that are buffered for a slow subscriber. A slower subscriber receives the missed events from the event
 /// log.
@@ -40,53 +39,28 @@ pub(crate) fn to_stream_event(entry: &EventLogEntry) -> StreamEvent {
     }
 }
 
-/// An event of the event log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct EventRecord {
-    /// Number in the event log.
-    pub id: u64,
-    /// Time, milliseconds since 1970-01-01 UTC.
-    pub at_ms: u64,
-    /// Event kind: `revoked`, `enrolled`, ..
-    pub kind: String,
-    /// The gateway concerned.
-    pub gateway: Option<u32>,
-    /// The device concerned.
-    pub device: Option<String>,
-    /// Details.
-    pub detail: String,
-    /// The user whose action caused the event, if any.
-    pub actor: Option<String>,
-    /// Reason of the action.
-    pub reason: Option<String>,
+/// The event of an entry; `None` if the entry is not public: a refused action, or an entry that does not authenticate.
+#[must_use]
+pub fn event_from_public_entry(entry: &EventLogEntry) -> Option<EventRecord> {
+    is_public(entry).then(|| event_from_entry(entry))
 }
 
-impl EventRecord {
-    /// The event of an entry; `None` if the entry is not public: a refused action, or an entry that does not authenticate.
-    #[must_use]
-    pub fn from_public_entry(entry: &EventLogEntry) -> Option<Self> {
-        is_public(entry).then(|| Self::from(entry))
-    }
-}
-
-impl From<&EventLogEntry> for EventRecord {
-    fn from(entry: &EventLogEntry) -> Self {
-        Self {
-            id: entry.number,
-            at_ms: entry.at_ms,
-            kind: entry.event.kind.clone(),
-            gateway: entry.event.gateway.map(|gateway| gateway.0),
-            device: entry.event.device.map(|device| device.to_string()),
-            detail: entry.event.detail.clone(),
-            actor: entry.actor.as_ref().map(|actor| actor.name.clone()),
-            reason: entry.reason.clone(),
-        }
+fn event_from_entry(entry: &EventLogEntry) -> EventRecord {
+    EventRecord {
+        id: entry.number,
+        at_ms: entry.at_ms,
+        kind: entry.event.kind.clone(),
+        gateway: entry.event.gateway.map(|gateway| gateway.0),
+        device: entry.event.device.map(|device| device.to_string()),
+        detail: entry.event.detail.clone(),
+        actor: entry.actor.as_ref().map(|actor| actor.name.clone()),
+        reason: entry.reason.clone(),
     }
 }
 
 /// Converts an entry to JSON.
 pub(crate) fn entry_to_json(entry: &EventLogEntry) -> serde_json::Value {
-    serde_json::to_value(EventRecord::from(entry)).unwrap_or_default()
+    serde_json::to_value(event_from_entry(entry)).unwrap_or_default()
 }
 
 /// Distributes events to all subscribers of this controller.

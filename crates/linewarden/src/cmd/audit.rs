@@ -1,9 +1,9 @@
 //! `linewarden audit`.
 
 use clap::Args;
+use linewarden_api::AuditQuery;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
-use linewarden_service::wire::AuditQuery;
 
 use crate::cmd::device::date;
 use crate::registry_access::{RegistryAccessArgs, for_each_item};

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use clap::Args;
 use linewarden_agent::config::parse_device_id;
+use linewarden_api::{EventHistoryQuery, EventRecord};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{EventLogReader, Registry};
-use linewarden_service::wire::{EventHistoryQuery, EventRecord};
+use linewarden_service::convert::event_from_public_entry;
 
 use crate::cmd::device::{damaged_records_failure, date};
 use crate::registry_access::{RegistryAccess, RegistryAccessArgs, for_each_item};
@@ -153,7 +154,7 @@ async fn follow_registry(registry: &Registry, args: &EventsArgs, output: Output)
     while output.has_reader() {
         let entries = reader.next(registry, PAGE_ENTRIES).await?;
         for entry in &entries {
-            match EventRecord::from_public_entry(entry) {
+            match event_from_public_entry(entry) {
                 Some(event) => args.print_event(&event, output)?,
                 None if !entry.authentic => {
                     tracing::error!(

@@ -1,9 +1,9 @@
 //! `linewarden gateway`: manages gateways and shows their state.
 
 use clap::{Args, Subcommand};
+use linewarden_api::Gateway;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::{Output, counted};
-use linewarden_service::wire::Gateway;
 
 use crate::cmd::device::date;
 use crate::registry_access::{ReasonArgs, RegistryAccessArgs};

@@ -1,9 +1,9 @@
 //! `linewarden policy`: manages attestation policies of groups, and shows their results.
 
 use clap::{Args, Subcommand, ValueEnum};
+use linewarden_api::{Policy, PolicyChange, RoundQuery};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::{Output, counted};
-use linewarden_service::wire::{Policy, PolicyChange, RoundQuery};
 use linewarden_types::GroupName;
 
 use crate::cmd::device::{damaged_records_failure, date};

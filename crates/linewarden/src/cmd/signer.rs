@@ -5,8 +5,8 @@ use linewarden_cli::output::{Output, counted};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use linewarden_api::{NewSigner, Signer};
 use linewarden_files::read_text_bounded;
-use linewarden_service::wire::{NewSigner, Signer};
 
 use crate::cmd::device::{damaged_records_failure, date};
 use crate::registry_access::{ReasonArgs, RegistryAccessArgs};

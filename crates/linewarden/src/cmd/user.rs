@@ -1,9 +1,9 @@
 //! `linewarden user`.
 
 use clap::{Args, Subcommand, ValueEnum};
+use linewarden_api::NewUser;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
-use linewarden_service::wire::NewUser;
 
 use crate::cmd::device::date;
 use crate::cmd::now_s;

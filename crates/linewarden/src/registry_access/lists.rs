@@ -1,16 +1,16 @@
 //! Lists, which are read page by page.
 
+use linewarden_api::{
+    AttestationResult, AuditQuery, AuditRecord, Device, DeviceQuery, EventHistoryQuery, EventRecord, Gateway,
+    List, PageQuery, Policy, ResultQuery, Round, RoundQuery, Signer,
+};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
 use linewarden_client::ClientError;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::EventFilter;
 use linewarden_registry::RegistryError;
-use linewarden_service::wire::{
-    self, AttestationResult, AuditQuery, AuditRecord, Device, DeviceQuery, EventHistoryQuery, EventRecord,
-    Gateway, List, Policy, ResultQuery, Round, RoundQuery, Signer,
-};
-use linewarden_types::GroupName;
+use linewarden_service::convert;
 
 use super::RegistryAccess;
 
@@ -47,8 +47,8 @@ impl<T> Page<T> {
         }
     }
 
-    /// A page with all records of a local list. Damaged records are logged and skipped.
-    pub(super) fn from_records<S: Into<T>>(records: Vec<Result<S, RegistryError>>) -> Self {
+    /// A page with all records of a local list, converted by `convert`. Damaged records are logged and skipped.
+    pub(super) fn from_records<S>(records: Vec<Result<S, RegistryError>>, convert: impl Fn(S) -> T) -> Self {
         let mut page = Self {
             items: Vec::with_capacity(records.len()),
             next: None,
@@ -56,7 +56,7 @@ impl<T> Page<T> {
         };
         for record in records {
             match record {
-                Ok(record) => page.items.push(record.into()),
+                Ok(record) => page.items.push(convert(record)),
                 Err(error) => {
                     tracing::error!(%error, action = "run `linewarden registry check`", "registry record is damaged; skipped");
                     page.damaged_records += 1;
@@ -98,11 +98,11 @@ pub async fn for_each_item<T>(
 
 /// Reads a complete list from a controller.
 pub(super) async fn read_all<T>(
-    mut read_page: impl AsyncFnMut(wire::PageQuery) -> Result<List<T>, ClientError>,
+    mut read_page: impl AsyncFnMut(PageQuery) -> Result<List<T>, ClientError>,
 ) -> Result<Vec<T>, Failure> {
     let (mut items, mut after) = (Vec::new(), None);
     loop {
-        let page = read_page(wire::PageQuery {
+        let page = read_page(PageQuery {
             limit: Some(PAGE_ITEMS),
             after,
         });
@@ -138,7 +138,7 @@ impl RegistryAccess {
         match self {
             Self::Local(registry) => {
                 let invalid_field = |(field, problem)| Failure::input(format!("{field}: {problem}"));
-                let filter = query.filter().map_err(invalid_field)?;
+                let filter = convert::device_filter(query).map_err(invalid_field)?;
                 let page = registry
                     .list(&filter, parse_device(after.as_deref()), limit)
                     .await?;
@@ -146,7 +146,7 @@ impl RegistryAccess {
                     tracing::error!(%error, action = "run `linewarden registry check`", "registry record is damaged; skipped");
                 }
                 Ok(Page {
-                    items: page.devices.into_iter().map(Device::from).collect(),
+                    items: page.devices.into_iter().map(convert::device_from_info).collect(),
                     next: page.next.map(|device| device.to_string()),
                     damaged_records: page.damaged.len() as u64,
                 })
@@ -165,7 +165,7 @@ impl RegistryAccess {
     /// All gateways.
     pub async fn gateways(&self) -> Result<Vec<Gateway>, Failure> {
         Ok(match self {
-            Self::Local(registry) => Gateway::list_recorded(registry).await?,
+            Self::Local(registry) => convert::gateways_from_registry(registry).await?,
             Self::Remote(client) => read_all(async |query| client.gateways(&query).await).await?,
         })
     }
@@ -198,7 +198,7 @@ impl RegistryAccess {
             .rounds_page(gateway, group.as_ref(), after, limit)
             .await?;
         Ok(Page {
-            items: page.rounds.into_iter().map(Round::from).collect(),
+            items: page.rounds.into_iter().map(convert::round_from_record).collect(),
             next: page.next.map(|cursor| cursor.to_string()),
             damaged_records: 0,
         })
@@ -221,7 +221,7 @@ impl RegistryAccess {
                         "registry record is damaged; skipped"
                     );
                 }
-                let items = page.appraisals.iter().map(AttestationResult::from);
+                let items = page.appraisals.iter().map(convert::result_from_appraisal);
                 Ok(Page {
                     items: items
                         .filter(|item| state.is_none_or(|state| item.state == state))
@@ -254,7 +254,11 @@ impl RegistryAccess {
                     );
                 }
                 Ok(Page {
-                    items: groups.groups.into_iter().map(Policy::from).collect(),
+                    items: groups
+                        .groups
+                        .into_iter()
+                        .map(convert::policy_from_group)
+                        .collect(),
                     next: None,
                     damaged_records: groups.damaged.len() as u64,
                 })
@@ -268,7 +272,10 @@ impl RegistryAccess {
     /// All signers.
     pub async fn signers(&self) -> Result<Page<Signer>, Failure> {
         match self {
-            Self::Local(registry) => Ok(Page::from_records(registry.signers().await?)),
+            Self::Local(registry) => Ok(Page::from_records(
+                registry.signers().await?,
+                convert::signer_from_record,
+            )),
             Self::Remote(client) => Ok(Page::from_all_items(
                 read_all(async |query| client.signers(&query).await).await?,
             )),
@@ -311,7 +318,7 @@ impl RegistryAccess {
             items: page
                 .entries
                 .iter()
-                .filter_map(EventRecord::from_public_entry)
+                .filter_map(convert::event_from_public_entry)
                 .collect(),
             next: page.next.map(|number| number.to_string()),
             damaged_records,
@@ -333,13 +340,17 @@ impl RegistryAccess {
         match self {
             Self::Local(registry) => {
                 let page = registry
-                    .events(&query.filter(), parse_number(query.after.as_deref()), limit)
+                    .events(
+                        &convert::audit_filter(&query),
+                        parse_number(query.after.as_deref()),
+                        limit,
+                    )
                     .await?;
                 Ok(Page {
                     items: page
                         .entries
                         .into_iter()
-                        .filter_map(AuditRecord::from_entry)
+                        .filter_map(convert::audit_record_from_entry)
                         .collect(),
                     next: page.next.map(|number| number.to_string()),
                     damaged_records: 0,

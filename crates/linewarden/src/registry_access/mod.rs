@@ -8,11 +8,12 @@ mod users;
 use linewarden_cli::failure::Failure;
 use std::os::unix::fs::MetadataExt as _;
 
+use linewarden_api::{Device, Gateway, NewGateway, NewSigner, Policy, PolicyChange, Signer};
 use linewarden_client::{Client, ClientError, DeviceAction};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{Action, Actor, NewEvent, Registry, RegistryError, Role};
-use linewarden_service::wire::{Device, Gateway, NewGateway, NewSigner, Policy, PolicyChange, Signer};
 use linewarden_types::GroupName;
+use linewarden_service::convert;
 
 pub use self::args::RegistryAccessArgs;
 pub use self::lists::{Page, for_each_item};
@@ -85,7 +86,7 @@ impl RegistryAccess {
     /// Returns a device; an unknown device is an error.
     pub async fn device(&self, device: DeviceId) -> Result<Device, Failure> {
         Ok(match self {
-            Self::Local(registry) => registry.get(device).await?.into(),
+            Self::Local(registry) => convert::device_from_info(registry.get(device).await?),
             Self::Remote(client) => client.device(&device.to_string()).await?,
         })
     }
@@ -95,7 +96,7 @@ impl RegistryAccess {
         match self {
             Self::Local(registry) => match registry.get(device).await {
                 Err(RegistryError::UnknownDevice { .. }) => Ok(None),
-                result => Ok(Some(result?.into())),
+                result => Ok(Some(convert::device_from_info(result?))),
             },
             Self::Remote(client) => match client.device(&device.to_string()).await {
                 Err(error) if error.code() == Some("unknown_device") => Ok(None),
@@ -112,7 +113,7 @@ impl RegistryAccess {
                     tracing::warn!(%error, "device record is damaged; the command revokes the device");
                     Ok(None)
                 }
-                result => Ok(Some(result?.into())),
+                result => Ok(Some(convert::device_from_info(result?))),
             },
             Self::Remote(client) => match client.device(&device.to_string()).await {
                 Err(error) if error.code() == Some("damaged_record") => {
@@ -227,7 +228,7 @@ impl RegistryAccess {
         audited
             .change_group(name, now_s()?, |current| {
                 let invalid_field = |(field, problem)| Failure::input(format!("{field}: {problem}"));
-                change.apply(name, current?).map_err(invalid_field)
+                convert::changed_group(change, name, current?).map_err(invalid_field)
             })
             .await?;
         local_policy(registry, name).await
@@ -255,7 +256,7 @@ impl RegistryAccess {
             }
             Self::Local(registry) => registry,
         };
-        let entry = new.to_record(now_s()?).map_err(Failure::input)?;
+        let entry = convert::signer_record(new, now_s()?).map_err(Failure::input)?;
         let note = audit_note(
             "signer_changed",
             format!("added {} {}", hex::encode(&entry.id), entry.name),
@@ -263,7 +264,7 @@ impl RegistryAccess {
         audited_registry(registry, &new.reason, note)?
             .add_signer(&entry)
             .await?;
-        Ok(entry.into())
+        Ok(convert::signer_from_record(entry))
     }
 
     /// Revokes a signer permanently.
@@ -293,7 +294,7 @@ impl RegistryAccess {
 async fn local_policy(registry: &Registry, name: &GroupName) -> Result<Policy, Failure> {
     let group = registry.group(name).await?;
     let group = group.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() })?;
-    Ok(group.into())
+    Ok(convert::policy_from_group(group))
 }
 
 /// Whether the controller reports that an object does not exist.

@@ -1,9 +1,10 @@
 //! Bulk enrollment and import.
 
+use linewarden_api::ImportQuery;
 use linewarden_cli::failure::Failure;
 use linewarden_client::Client;
 use linewarden_registry::{BulkOptions, Credentials, ExportFile, ExportKey, NewDevice, OnConflict, Progress};
-use linewarden_service::wire::{ImportQuery, NewDevice as WireDevice};
+use linewarden_service::convert;
 
 use super::{RegistryAccess, audit_note, audited_registry, require_reason};
 
@@ -104,7 +105,7 @@ async fn send_chunks(
     while let Some(device) = devices.next() {
         let device = device.map_err(|failure| with_stored_count(failure, done))?;
         chunk_bytes += estimated_bytes(&device);
-        chunk.push(WireDevice::from(&device));
+        chunk.push(convert::new_device_from_record(&device));
         if chunk.len() < options.chunk_devices && chunk_bytes < CHUNK_BYTES && devices.peek().is_some() {
             continue;
         }

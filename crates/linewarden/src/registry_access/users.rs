@@ -1,8 +1,9 @@
 //! API users.
 
+use linewarden_api::{CreatedUser, NewUser, UserInfo};
 use linewarden_cli::failure::Failure;
 use linewarden_registry::User;
-use linewarden_service::wire::{CreatedUser, NewUser, UserInfo};
+use linewarden_service::convert;
 
 use super::lists::read_all;
 use super::{Page, RegistryAccess, audit_note, audited_registry, require_reason};
@@ -23,8 +24,7 @@ impl RegistryAccess {
         let token = (!new.certificate).then(|| format!("lw_{}", hex::encode(bytes)));
         let user = User {
             name: new.name.clone(),
-            role: new
-                .parsed_role()
+            role: convert::parse_role(&new.role)
                 .ok_or_else(|| Failure::input("invalid role: use viewer, operator or admin"))?,
             has_token: token.is_some(),
             created_at_s: now_s()?,
@@ -61,7 +61,10 @@ impl RegistryAccess {
     /// All users.
     pub async fn users(&self) -> Result<Page<UserInfo>, Failure> {
         match self {
-            Self::Local(registry) => Ok(Page::from_records(registry.users().await?)),
+            Self::Local(registry) => Ok(Page::from_records(
+                registry.users().await?,
+                convert::user_info_from_record,
+            )),
             Self::Remote(client) => Ok(Page::from_all_items(
                 read_all(async |query| client.users(&query).await).await?,
             )),

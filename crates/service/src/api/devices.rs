@@ -1,174 +1,116 @@
 //! Devices: list, enroll, quarantine, release, revoke.
 
-use std::borrow::Cow;
-
 use axum::extract::State;
 use axum::http::StatusCode;
+use linewarden_api::{
+    Device, DeviceQuery, ErrorBody, List, NewCredentials, NewDevice, Reason, Restriction, RevokeRequest,
+    RevokeResult,
+};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
     self as registry, AttestationState, Credentials, DeviceFilter, DeviceInfo, DeviceLine, DeviceRecord,
     Fingerprint, NewEvent, OnConflict, PoolRow, Quarantine, Registry, Status, ids_with_prefix,
 };
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
-use super::lists::{List, PageQuery, Reason, parse_device_id};
+use super::lists::{parse_device_cursor, parse_device_id, parse_limit};
 use crate::auth::{Operator, Principal, Viewer};
 use crate::clock::now_s;
-use crate::error::{ApiError, ErrorBody, Result};
+use crate::error::{ApiError, Result};
 use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
 /// Maximum number of devices in one request to revoke.
 const REVOKE_BATCH_MAX: usize = 10_000;
 
-/// A device.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Device {
-    /// 16 hexadecimal digits.
-    pub id: String,
-    /// The display name.
-    pub name: String,
-    /// pool or key
-    pub mode: Cow<'static, str>,
-    /// The cipher suite.
-    pub suite: u8,
-    /// active, revoked or quarantined
-    pub status: Cow<'static, str>,
-    /// The reason of the revocation or quarantine.
-    pub reason: Option<String>,
-    /// Time of the revocation or quarantine, seconds since 1970-01-01 UTC.
-    pub since_s: Option<u64>,
-    /// Time of the enrollment, seconds since 1970-01-01 UTC.
-    pub enrolled_at_s: u64,
-    /// First row of the pool; 0 in key mode.
-    pub first_idx: u32,
-    /// Number of rows in the pool; 0 in key mode.
-    pub rows_total: u32,
-    /// From this row on, no row is leased or was used.
-    pub idx_floor: u32,
-    /// Number of rows from `idx_floor` on; null in key mode, which has no limit.
-    pub rows_left: Option<u32>,
-    /// Number of replacements of the credentials.
-    pub epoch: u32,
-    /// Revision of the last change.
-    pub revision: u64,
-    /// PUF and error correction.
-    pub puf_profile: String,
-}
-
-impl From<DeviceInfo> for Device {
-    fn from(info: DeviceInfo) -> Self {
-        let (status, reason, since_s) = match (&info.status, &info.quarantine) {
-            (Status::Revoked { at_s, reason }, _) => ("revoked", Some(reason.clone()), Some(*at_s)),
-            (Status::Active, Some(quarantine)) => (
-                "quarantined",
-                Some(quarantine.reason.clone()),
-                Some(quarantine.at_s),
-            ),
-            (Status::Active, None) => ("active", None, None),
-        };
-        Self {
-            id: info.device.to_string(),
-            mode: match info.mode {
-                Mode::Pool => "pool",
-                Mode::Key => "key",
-            }
-            .into(),
-            suite: info.suite.number(),
-            status: status.into(),
-            reason,
-            since_s,
-            enrolled_at_s: info.enrolled_at_s,
-            first_idx: info.first_idx.0,
-            rows_total: info.rows_total,
-            idx_floor: info.idx_floor.0,
-            rows_left: info.rows_left(),
-            epoch: info.epoch,
-            revision: info.revision.0,
-            name: info.name,
-            puf_profile: info.puf_profile,
+/// Converts a device of the registry.
+#[must_use]
+pub fn device_from_info(info: DeviceInfo) -> Device {
+    let (status, reason, since_s) = match (&info.status, &info.quarantine) {
+        (Status::Revoked { at_s, reason }, _) => ("revoked", Some(reason.clone()), Some(*at_s)),
+        (Status::Active, Some(quarantine)) => (
+            "quarantined",
+            Some(quarantine.reason.clone()),
+            Some(quarantine.at_s),
+        ),
+        (Status::Active, None) => ("active", None, None),
+    };
+    Device {
+        id: info.device.to_string(),
+        mode: match info.mode {
+            Mode::Pool => "pool",
+            Mode::Key => "key",
         }
+        .into(),
+        suite: info.suite.number(),
+        status: status.into(),
+        reason,
+        since_s,
+        enrolled_at_s: info.enrolled_at_s,
+        first_idx: info.first_idx.0,
+        rows_total: info.rows_total,
+        idx_floor: info.idx_floor.0,
+        rows_left: info.rows_left(),
+        epoch: info.epoch,
+        revision: info.revision.0,
+        name: info.name,
+        puf_profile: info.puf_profile,
     }
 }
 
 /// Converts a device to a line of an export file or of command output.
-impl From<&Device> for DeviceLine {
-    fn from(device: &Device) -> Self {
-        let restriction = |status: &str| (device.status == status).then_some(());
-        let (revoked, quarantined) = (restriction("revoked"), restriction("quarantined"));
-        Self {
-            device_id: device.id.clone(),
-            name: device.name.clone(),
-            mode: device.mode.clone().into_owned(),
-            suite: device.suite,
-            status: device.status.clone().into_owned(),
-            enrolled_at_s: device.enrolled_at_s,
-            revoked_at_s: revoked.and(device.since_s),
-            revoked_reason: revoked.and(device.reason.clone()),
-            quarantined_at_s: quarantined.and(device.since_s),
-            quarantined_reason: quarantined.and(device.reason.clone()),
-            first_idx: device.first_idx,
-            rows_total: device.rows_total,
-            idx_floor: device.idx_floor,
-            epoch: device.epoch,
-            puf_profile: device.puf_profile.clone(),
-            sealed: None,
-        }
+#[must_use]
+pub fn device_line(device: &Device) -> DeviceLine {
+    let restriction = |status: &str| (device.status == status).then_some(());
+    let (revoked, quarantined) = (restriction("revoked"), restriction("quarantined"));
+    DeviceLine {
+        device_id: device.id.clone(),
+        name: device.name.clone(),
+        mode: device.mode.clone().into_owned(),
+        suite: device.suite,
+        status: device.status.clone().into_owned(),
+        enrolled_at_s: device.enrolled_at_s,
+        revoked_at_s: revoked.and(device.since_s),
+        revoked_reason: revoked.and(device.reason.clone()),
+        quarantined_at_s: quarantined.and(device.since_s),
+        quarantined_reason: quarantined.and(device.reason.clone()),
+        first_idx: device.first_idx,
+        rows_total: device.rows_total,
+        idx_floor: device.idx_floor,
+        epoch: device.epoch,
+        puf_profile: device.puf_profile.clone(),
+        sealed: None,
     }
 }
 
-/// A query for devices.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct DeviceQuery {
-    /// Only devices whose name starts with this prefix; the list is then sorted by name.
-    pub name_prefix: Option<String>,
-    /// Only devices whose 16-digit id starts with these 1 to 16 hexadecimal digits.
-    pub id_prefix: Option<String>,
-    /// active, revoked or quarantined
-    pub status: Option<String>,
-    /// pool or key
-    pub mode: Option<String>,
-    /// Maximum number of items: 1 to 1000, default 100.
-    pub limit: Option<u32>,
-    /// The cursor: `next` of the previous page.
-    pub after: Option<String>,
-}
-
-impl DeviceQuery {
-    /// The filter for the registry.
-    ///
-    /// # Errors
-    /// The name of a field with an invalid value, and a text with the accepted values.
-    pub fn filter(&self) -> Result<DeviceFilter, (&'static str, &'static str)> {
-        let mode = match self.mode.as_deref() {
-            None => None,
-            Some("pool") => Some(Mode::Pool),
-            Some("key") => Some(Mode::Key),
-            Some(_) => return Err(("mode", "pool or key")),
-        };
-        let (active, quarantined) = match self.status.as_deref() {
-            None => (None, false),
-            Some("active") => (Some(true), false),
-            Some("revoked") => (Some(false), false),
-            Some("quarantined") => (None, true),
-            Some(_) => return Err(("status", "active, revoked or quarantined")),
-        };
-        Ok(DeviceFilter {
-            name_prefix: self.name_prefix.clone().filter(|prefix| !prefix.is_empty()),
-            ids: match self.id_prefix.as_deref() {
-                None | Some("") => None,
-                Some(digits) => {
-                    Some(ids_with_prefix(digits).ok_or(("id_prefix", "1 to 16 hexadecimal digits"))?)
-                }
-            },
-            mode,
-            active,
-            quarantined,
-        })
-    }
+/// Converts a query to a filter for the registry.
+///
+/// # Errors
+/// The name of a field with an invalid value, and a text with the accepted values.
+pub fn device_filter(query: &DeviceQuery) -> Result<DeviceFilter, (&'static str, &'static str)> {
+    let mode = match query.mode.as_deref() {
+        None => None,
+        Some("pool") => Some(Mode::Pool),
+        Some("key") => Some(Mode::Key),
+        Some(_) => return Err(("mode", "pool or key")),
+    };
+    let (active, quarantined) = match query.status.as_deref() {
+        None => (None, false),
+        Some("active") => (Some(true), false),
+        Some("revoked") => (Some(false), false),
+        Some("quarantined") => (None, true),
+        Some(_) => return Err(("status", "active, revoked or quarantined")),
+    };
+    Ok(DeviceFilter {
+        name_prefix: query.name_prefix.clone().filter(|prefix| !prefix.is_empty()),
+        ids: match query.id_prefix.as_deref() {
+            None | Some("") => None,
+            Some(digits) => Some(ids_with_prefix(digits).ok_or(("id_prefix", "1 to 16 hexadecimal digits"))?),
+        },
+        mode,
+        active,
+        quarantined,
+    })
 }
 
 /// Lists devices by id, or by name if a name prefix is given.
@@ -178,22 +120,20 @@ pub(crate) async fn list(
     State(app): State<App>,
     Query(query): Query<DeviceQuery>,
 ) -> Result<Json<List<Device>>> {
-    let page_query = PageQuery {
-        limit: query.limit,
-        after: query.after.clone(),
-    };
-    let filter = query
-        .filter()
-        .map_err(|(field, problem)| ApiError::invalid(field, problem))?;
+    let filter = device_filter(&query).map_err(|(field, problem)| ApiError::invalid(field, problem))?;
     let page = app
         .registry
-        .list(&filter, page_query.after_device()?, page_query.limit()?)
+        .list(
+            &filter,
+            parse_device_cursor(query.after.as_deref())?,
+            parse_limit(query.limit)?,
+        )
         .await?;
     for error in &page.damaged {
         tracing::error!(%error, "reading a device record failed; device omitted from the list");
     }
     Ok(Json(List {
-        items: page.devices.into_iter().map(Device::from).collect(),
+        items: page.devices.into_iter().map(device_from_info).collect(),
         next: page.next.map(|device| device.to_string()),
     }))
 }
@@ -208,117 +148,49 @@ pub(crate) fn state_name(state: AttestationState) -> &'static str {
     }
 }
 
-/// The credentials of a device.
-#[derive(Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum NewCredentials {
-    /// Key mode: 32 hexadecimal digits.
-    Key(String),
-    /// Pool mode: rows of a challenge (16 hexadecimal digits) and a key (32), and the number of the first row.
-    #[serde(untagged)]
-    Pool {
-        /// Number of the first row.
-        #[serde(default)]
-        first_idx: u32,
-        /// Challenge and key of each row.
-        rows: Vec<(String, String)>,
-    },
-}
-
-/// A device to enroll.
-#[derive(Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewDevice {
-    /// 1 to 16 hexadecimal digits.
-    pub id: String,
-    /// The display name.
-    #[serde(default)]
-    pub name: String,
-    /// The cipher suite, default 1.
-    pub suite: Option<u8>,
-    /// PUF and error correction.
-    #[serde(default)]
-    pub puf_profile: String,
-    /// The credentials.
-    pub credentials: NewCredentials,
-    /// The reason; omitted in imports, which have one reason for all devices.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// Time of an enrollment in another registry; default: now.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub enrolled_at_s: Option<u64>,
-    /// `idx_floor` of the device in another registry: lower rows may have been used.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub idx_floor: Option<u32>,
-    /// Number of replacements of the credentials in another registry.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub epoch: Option<u32>,
-    /// Revocation or quarantine by another registry.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub restriction: Option<Restriction>,
-    /// Fingerprint of the PUF, hexadecimal: position (4 digits) and bits (6 digits) of each band.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fingerprint: Option<String>,
-}
-
-/// A revocation or quarantine by another registry.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Restriction {
-    /// revoked or quarantined
-    pub status: Cow<'static, str>,
-    /// Time of the revocation or quarantine.
-    pub since_s: u64,
-    /// The reason of the revocation or quarantine.
-    pub reason: String,
-}
-
 /// Converts a device to the request that enrolls the device at a remote controller.
-impl From<&registry::NewDevice> for NewDevice {
-    fn from(new: &registry::NewDevice) -> Self {
-        let record = &new.record;
-        let restriction = |status: &'static str, since_s, reason: &str| Restriction {
-            status: status.into(),
-            since_s,
-            reason: reason.to_owned(),
-        };
-        Self {
-            id: record.device.to_string(),
-            name: record.name.clone(),
-            suite: Some(record.suite.number()),
-            puf_profile: record.puf_profile.clone(),
-            credentials: (&record.credentials).into(),
-            reason: None,
-            enrolled_at_s: Some(record.enrolled_at_s),
-            idx_floor: Some(new.idx_floor.0),
-            epoch: Some(new.epoch),
-            restriction: match (&new.status, &new.quarantine) {
-                (Status::Revoked { at_s, reason }, _) => Some(restriction("revoked", *at_s, reason)),
-                (Status::Active, Some(quarantine)) => {
-                    Some(restriction("quarantined", quarantine.at_s, &quarantine.reason))
-                }
-                (Status::Active, None) => None,
-            },
-            fingerprint: new
-                .fingerprint
-                .as_ref()
-                .map(|fingerprint| hex::encode(fingerprint.to_bytes())),
-        }
+#[must_use]
+pub fn new_device_from_record(new: &registry::NewDevice) -> NewDevice {
+    let record = &new.record;
+    let restriction = |status: &'static str, since_s, reason: &str| Restriction {
+        status: status.into(),
+        since_s,
+        reason: reason.to_owned(),
+    };
+    NewDevice {
+        id: record.device.to_string(),
+        name: record.name.clone(),
+        suite: Some(record.suite.number()),
+        puf_profile: record.puf_profile.clone(),
+        credentials: new_credentials(&record.credentials),
+        reason: None,
+        enrolled_at_s: Some(record.enrolled_at_s),
+        idx_floor: Some(new.idx_floor.0),
+        epoch: Some(new.epoch),
+        restriction: match (&new.status, &new.quarantine) {
+            (Status::Revoked { at_s, reason }, _) => Some(restriction("revoked", *at_s, reason)),
+            (Status::Active, Some(quarantine)) => {
+                Some(restriction("quarantined", quarantine.at_s, &quarantine.reason))
+            }
+            (Status::Active, None) => None,
+        },
+        fingerprint: new
+            .fingerprint
+            .as_ref()
+            .map(|fingerprint| hex::encode(fingerprint.to_bytes())),
     }
 }
 
-impl From<&Credentials> for NewCredentials {
-    fn from(credentials: &Credentials) -> Self {
-        match credentials {
-            Credentials::Key(key) => Self::Key(hex::encode(key.as_bytes())),
-            Credentials::Pool { first_idx, rows } => Self::Pool {
-                first_idx: first_idx.0,
-                rows: rows
-                    .iter()
-                    .map(|row| (hex::encode(row.challenge), hex::encode(row.row_key.as_bytes())))
-                    .collect(),
-            },
-        }
+fn new_credentials(credentials: &Credentials) -> NewCredentials {
+    match credentials {
+        Credentials::Key(key) => NewCredentials::Key(hex::encode(key.as_bytes())),
+        Credentials::Pool { first_idx, rows } => NewCredentials::Pool {
+            first_idx: first_idx.0,
+            rows: rows
+                .iter()
+                .map(|row| (hex::encode(row.challenge), hex::encode(row.row_key.as_bytes())))
+                .collect(),
+        },
     }
 }
 
@@ -333,63 +205,60 @@ fn decode_hex<const N: usize>(digits: &str, field: &str) -> Result<[u8; N]> {
     }
 }
 
-impl NewDevice {
-    /// Converts the request to a record of the registry.
-    pub(crate) fn to_stored(&self, now_s: u64) -> Result<registry::NewDevice> {
-        let mut new = registry::NewDevice::from(self.record(self.enrolled_at_s.unwrap_or(now_s))?);
-        // A pool has no rows below its first row.
-        new.idx_floor = RowIndex(self.idx_floor.unwrap_or_default()).max(new.idx_floor);
-        new.epoch = self.epoch.unwrap_or_default();
-        if let Some(restriction) = &self.restriction {
-            let (at_s, reason) = (restriction.since_s, restriction.reason.clone());
-            match &*restriction.status {
-                "revoked" => new.status = Status::Revoked { at_s, reason },
-                "quarantined" => new.quarantine = Some(Quarantine { at_s, reason }),
-                _ => return Err(ApiError::invalid("restriction.status", "revoked or quarantined")),
-            }
+/// Converts a request to a record of the registry.
+pub(crate) fn new_device_record(request: &NewDevice, now_s: u64) -> Result<registry::NewDevice> {
+    let enrolled_at_s = request.enrolled_at_s.unwrap_or(now_s);
+    let mut new = registry::NewDevice::from(device_record(request, enrolled_at_s)?);
+    // A pool has no rows below its first row.
+    new.idx_floor = RowIndex(request.idx_floor.unwrap_or_default()).max(new.idx_floor);
+    new.epoch = request.epoch.unwrap_or_default();
+    if let Some(restriction) = &request.restriction {
+        let (at_s, reason) = (restriction.since_s, restriction.reason.clone());
+        match &*restriction.status {
+            "revoked" => new.status = Status::Revoked { at_s, reason },
+            "quarantined" => new.quarantine = Some(Quarantine { at_s, reason }),
+            _ => return Err(ApiError::invalid("restriction.status", "revoked or quarantined")),
         }
-        if let Some(digits) = &self.fingerprint {
-            let bytes = hex::decode(digits).ok();
-            new.fingerprint = bytes.and_then(|bytes| Fingerprint::from_bytes(&bytes));
-            if new.fingerprint.is_none() {
-                return Err(ApiError::invalid(
-                    "fingerprint",
-                    "expected bands of 10 hexadecimal digits, in the order of their positions",
-                ));
-            }
-        }
-        Ok(new)
     }
+    if let Some(digits) = &request.fingerprint {
+        let bytes = hex::decode(digits).ok();
+        new.fingerprint = bytes.and_then(|bytes| Fingerprint::from_bytes(&bytes));
+        if new.fingerprint.is_none() {
+            return Err(ApiError::invalid(
+                "fingerprint",
+                "expected bands of 10 hexadecimal digits, in the order of their positions",
+            ));
+        }
+    }
+    Ok(new)
+}
 
-    fn record(&self, enrolled_at_s: u64) -> Result<DeviceRecord> {
-        let suite = self.suite.unwrap_or(Suite::SipHash128.number());
-        let credentials = match &self.credentials {
-            NewCredentials::Key(key) => {
-                Credentials::Key(RowKey::from_bytes(decode_hex(key, "credentials.key")?))
+fn device_record(request: &NewDevice, enrolled_at_s: u64) -> Result<DeviceRecord> {
+    let suite = request.suite.unwrap_or(Suite::SipHash128.number());
+    let credentials = match &request.credentials {
+        NewCredentials::Key(key) => Credentials::Key(RowKey::from_bytes(decode_hex(key, "credentials.key")?)),
+        NewCredentials::Pool { first_idx, rows } => {
+            let row = |(challenge, key): &(String, String)| {
+                Ok(PoolRow {
+                    challenge: decode_hex(challenge, "credentials.rows")?,
+                    row_key: RowKey::from_bytes(decode_hex(key, "credentials.rows")?),
+                })
+            };
+            Credentials::Pool {
+                first_idx: RowIndex(*first_idx),
+                rows: rows.iter().map(row).collect::<Result<_>>()?,
             }
-            NewCredentials::Pool { first_idx, rows } => {
-                let row = |(challenge, key): &(String, String)| {
-                    Ok(PoolRow {
-                        challenge: decode_hex(challenge, "credentials.rows")?,
-                        row_key: RowKey::from_bytes(decode_hex(key, "credentials.rows")?),
-                    })
-                };
-                Credentials::Pool {
-                    first_idx: RowIndex(*first_idx),
-                    rows: rows.iter().map(row).collect::<Result<_>>()?,
-                }
-            }
-        };
-        Ok(DeviceRecord {
-            device: parse_device_id(&self.id, "id")?,
-            name: self.name.clone(),
-            suite: Suite::from_number(suite)
-                .ok_or_else(|| ApiError::invalid("suite", "unsupported suite; supported is 1"))?,
-            enrolled_at_s,
-            puf_profile: self.puf_profile.clone(),
-            credentials,
-        })
-    }
+        }
+    };
+    Ok(DeviceRecord {
+        device: parse_device_id(&request.id, "id")?,
+        name: request.name.clone(),
+        suite: Suite::from_number(suite)
+            .ok_or_else(|| ApiError::invalid("suite", "unsupported suite; supported is 1"))?,
+        enrolled_at_s,
+        puf_profile: request.puf_profile.clone(),
+        credentials,
+    })
 }
 
 pub(crate) fn new_event(kind: &str, device: Option<DeviceId>, detail: impl Into<String>) -> NewEvent {
@@ -428,7 +297,7 @@ pub(crate) async fn enroll(
     State(app): State<App>,
     Json(new): Json<NewDevice>,
 ) -> Result<(StatusCode, Json<Device>)> {
-    let stored = new.to_stored(now_s())?;
+    let stored = new_device_record(&new, now_s())?;
     let id = stored.record.device;
     let reason = new.reason.as_deref().unwrap_or_default();
     run_action(
@@ -442,7 +311,10 @@ pub(crate) async fn enroll(
         },
     )
     .await?;
-    Ok((StatusCode::CREATED, Json(app.registry.get(id).await?.into())))
+    Ok((
+        StatusCode::CREATED,
+        Json(device_from_info(app.registry.get(id).await?)),
+    ))
 }
 
 /// Changes the state of a device; returns the device after the change.
@@ -457,7 +329,7 @@ async fn change_state<T>(
     let id = parse_device_id(id, "id")?;
     let change = async |registry: &Registry| change(registry, id).await;
     run_action(app, principal, reason, new_event(kind, Some(id), ""), change).await?;
-    Ok(Json(app.registry.get(id).await?.into()))
+    Ok(Json(device_from_info(app.registry.get(id).await?)))
 }
 
 /// Revokes a device permanently.
@@ -510,25 +382,6 @@ pub(crate) async fn release(
         async |registry, id| Ok(registry.release(id).await?),
     )
     .await
-}
-
-/// Devices to revoke.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RevokeRequest {
-    /// Device ids, at most 10,000.
-    pub ids: Vec<String>,
-    /// The reason of the revocation.
-    pub reason: String,
-}
-
-/// The result of a revocation of many devices.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct RevokeResult {
-    /// Number of devices that this request revoked. Devices that were revoked before are not counted.
-    pub revoked: u64,
-    /// An error for each device that is not enrolled.
-    pub problems: Vec<String>,
 }
 
 /// Revokes many devices in one transaction.

@@ -7,21 +7,22 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Sse;
 use axum::response::sse::{Event as SseEvent, KeepAlive};
+use linewarden_api::{EventHistoryQuery, EventRecord, List};
 use linewarden_registry::{EventFilter, EventLogReader};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
-use super::lists::{List, PageQuery, parse_device_id, parse_gateway_id};
+use super::lists::{parse_cursor, parse_device_id, parse_gateway_id, parse_limit};
 use crate::auth::{Principal, Viewer};
 use crate::error::{ApiError, Result};
 use crate::extract::{Json, Query};
 use crate::limits::StreamPermit;
 use crate::state::App;
-use crate::stream::{EventRecord, PAGE_ENTRIES, StreamEvent, is_public, to_stream_event};
+use crate::stream::{PAGE_ENTRIES, StreamEvent, event_from_public_entry, is_public, to_stream_event};
 
 /// Maximum number of kinds in one request; each kind is a separate query.
 const KINDS_MAX: usize = 32;
@@ -194,22 +195,6 @@ fn sse_event(event: &StreamEvent) -> SseEvent {
     }
 }
 
-/// A query for past events.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct EventHistoryQuery {
-    /// Only these kinds, separated by commas.
-    pub kinds: Option<String>,
-    /// Only events of this device.
-    pub device: Option<String>,
-    /// Only events of this gateway.
-    pub gateway: Option<String>,
-    /// Maximum number of items: 1 to 1000, default 100.
-    pub limit: Option<u32>,
-    /// The cursor: `next` of the previous page.
-    pub after: Option<String>,
-}
-
 /// Lists past events, newest first.
 #[utoipa::path(get, path = "/api/v1/events/history", params(EventHistoryQuery), responses((status = 200, body = List<EventRecord>)))]
 pub(crate) async fn history(
@@ -217,10 +202,6 @@ pub(crate) async fn history(
     State(app): State<App>,
     Query(query): Query<EventHistoryQuery>,
 ) -> Result<Json<List<EventRecord>>> {
-    let page_query = PageQuery {
-        limit: query.limit,
-        after: query.after,
-    };
     let filter = EventFilter {
         kinds: parse_kinds(query.kinds.as_deref())?,
         device: query
@@ -234,14 +215,14 @@ pub(crate) async fn history(
     };
     let page = app
         .registry
-        .events(&filter, page_query.after_number()?, page_query.limit()?)
+        .events(
+            &filter,
+            parse_cursor(query.after.as_deref())?,
+            parse_limit(query.limit)?,
+        )
         .await?;
     Ok(Json(List {
-        items: page
-            .entries
-            .iter()
-            .filter_map(EventRecord::from_public_entry)
-            .collect(),
+        items: page.entries.iter().filter_map(event_from_public_entry).collect(),
         next: page.next.map(|number| number.to_string()),
     }))
 }

@@ -1,306 +1,191 @@
 //! Gateways: records and status.
 
-use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::StatusCode;
+use linewarden_api::{
+    ErrorBody, Evidence, Gateway, GatewayEvidence, Latency, List, NewGateway, PageQuery, Reason,
+};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{GatewayRecord, NewEvent, Registry, RegistryError};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use utoipa::ToSchema;
 
 use super::devices::run_action;
-use super::lists::{List, PageQuery, Reason, parse_gateway_id};
+use super::lists::{paginate, parse_gateway_id};
 use crate::auth::{Admin, Viewer};
 use crate::clock::{now_ms, now_s};
-use crate::error::{ApiError, ErrorBody, Result};
+use crate::error::{ApiError, Result};
 use crate::extract::{Json, Path, Query};
 use crate::fleet::{DISCONNECTED_AFTER_MS, GatewaySnapshot, GatewayStatus, age_ms, seen_ms};
 use crate::state::App;
 use crate::trust::Trust;
 
-/// Duration of authentications in a gateway's data plane over the last minute, microseconds: from parsing an accepted
-/// RESPONSE to writing its ACK. Times of the network and the device are not included.
-#[derive(Clone, Deserialize, Debug, Serialize, ToSchema)]
-pub struct Latency {
-    /// Median.
-    pub p50: f64,
-    /// 99th percentile.
-    pub p99: f64,
+fn latency_from_status(status: &GatewayStatus) -> Option<Latency> {
+    Some(Latency {
+        p50: status.latency_us_p50?,
+        p99: status.latency_us_p99?,
+    })
 }
 
-/// The last evidence of a gateway's data plane.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Evidence {
-    /// affirming: matches the reference values; contraindicated: differs
-    pub verdict: Cow<'static, str>,
-    /// Time of arrival.
-    pub at_s: u64,
-    /// Age of the evidence, seconds.
-    pub age_s: u64,
-    /// Validity, seconds: older evidence does not describe the current state.
-    pub validity_s: u64,
-    /// Boot count of the data plane.
-    pub boot_count: u64,
-    /// Sequence number of the data plane's state since that boot.
-    pub sequence: u64,
+/// The maximum of the latencies of several gateways, because a mean of percentiles is meaningless.
+pub(crate) fn worst_latency(latencies: impl Iterator<Item = Latency>) -> Option<Latency> {
+    latencies.reduce(|a, b| Latency {
+        p50: a.p50.max(b.p50),
+        p99: a.p99.max(b.p99),
+    })
 }
 
-/// Evidence of a gateway that must be attested.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct GatewayEvidence {
-    /// The gateway id.
-    pub id: u32,
-    /// trusted, untrusted, overdue or unproven, as in Gateway.
-    pub trust: Cow<'static, str>,
-    /// The reason if the gateway is untrusted.
-    pub reason: Option<String>,
-    /// Time of the last change of the trust state.
-    pub since_s: u64,
-    /// The controller that appraised the evidence.
-    pub controller: String,
-    /// Name of the reference values.
-    pub reference: String,
-    /// SHA-256 of the gateway's evidence key, hexadecimal.
-    pub key: String,
-    /// The last evidence.
-    pub evidence: Option<Evidence>,
-    /// Digest of the program in the evidence, hexadecimal.
-    pub program: Option<String>,
-    /// Digest of all tables.
-    pub tables: Option<String>,
-    /// Digest of all registers that are not volatile.
-    pub registers: Option<String>,
+fn evidence_from_trust(trust: &Trust, now_ms: u64) -> Option<Evidence> {
+    let evidence = trust.evidence.as_ref()?;
+    Some(Evidence {
+        verdict: match evidence.is_affirmed {
+            true => "affirming".into(),
+            false => "contraindicated".into(),
+        },
+        at_s: evidence.at_s,
+        age_s: (now_ms / 1000).saturating_sub(evidence.at_s),
+        validity_s: trust.validity_s,
+        boot_count: evidence.boot_count,
+        sequence: evidence.sequence,
+    })
 }
 
-/// A gateway: record and status.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Gateway {
-    /// The gateway id.
-    pub id: u32,
-    /// The display name.
-    pub name: String,
-    /// connected, disconnected, never_connected or revoked
-    pub state: Cow<'static, str>,
-    /// The controller of the last message.
-    pub controller: Option<String>,
-    /// The newest fencing token: the number of the last registration.
-    pub fencing_token: u64,
-    /// Time of the last message.
-    pub seen_at_s: Option<u64>,
-    /// Age of the last message, seconds.
-    pub age_s: Option<u64>,
-    /// Age of the last status report, seconds. The report contains rate, latency, devices, slots, sessions and verdicts.
-    pub report_age_s: Option<u64>,
-    /// The kind of data plane: xdp, host or p4
-    pub data_plane: Option<String>,
-    /// The program version.
-    pub version: Option<String>,
-    /// Authentications per second.
-    pub authentications_per_s: Option<f64>,
-    /// Authentication latency, microseconds.
-    pub latency_us: Option<Latency>,
-    /// Number of devices that the gateway holds.
-    pub devices: Option<u64>,
-    /// Capacity: maximum number of devices.
-    pub slots: Option<u64>,
-    /// Number of devices with a session.
-    pub sessions: Option<u64>,
-    /// Frames since the gateway's start, by verdict; `other` counts verdicts of a newer gateway that the controller does
-    /// not know.
-    pub verdicts: Option<BTreeMap<String, u64>>,
-    /// Frames that the gate has dropped since the gateway's start, by the name of their Ethernet type; `other` counts
-    /// types without a name.
-    pub dropped_types: Option<BTreeMap<String, u64>>,
-    /// Packets that the kernel has dropped since the gateway's start because a receive buffer was full: `dataplane`
-    /// (data plane `host` only) and `tickets`.
-    pub kernel_drops: Option<BTreeMap<String, u64>>,
-    /// Tickets since the gateway's start, by result: answered, unknown (not a ticket, or without a session of the device
-    /// at the gateway), rate_limited, rejected (by the controller) or failed. Empty if the gateway relays no tickets.
-    pub tickets: Option<BTreeMap<String, u64>>,
-    /// trusted, untrusted, overdue (the next evidence is late) or unproven (the gateway's current controller has no
-    /// evidence yet); null if the gateway need not be attested
-    pub trust: Option<Cow<'static, str>>,
-    /// The reason if the gateway is untrusted.
-    pub trust_reason: Option<String>,
-    /// The last evidence for any controller.
-    pub evidence: Option<Evidence>,
-    /// Time of the revocation.
-    pub revoked_at_s: Option<u64>,
-    /// The reason of the revocation.
-    pub revoked_reason: Option<String>,
+fn gateway_evidence_from_snapshot(
+    id: GatewayId,
+    snapshot: GatewaySnapshot,
+    now_ms: u64,
+) -> Option<GatewayEvidence> {
+    let trust = snapshot.status.trust?;
+    let evidence = evidence_from_trust(&trust, now_ms);
+    let label = trust.label(now_ms / 1000);
+    let digests = trust
+        .evidence
+        .map(|evidence| (evidence.program, (evidence.tables, evidence.registers)));
+    let (program, other_digests) = digests.unzip();
+    let (tables, registers) = other_digests.unzip();
+    Some(GatewayEvidence {
+        id: id.0,
+        trust: label.into(),
+        reason: Some(trust.reason).filter(|reason| !reason.is_empty()),
+        since_s: trust.since_ms / 1000,
+        controller: snapshot.controller,
+        reference: trust.reference,
+        key: trust.key,
+        evidence,
+        program,
+        tables,
+        registers,
+    })
 }
 
-impl Latency {
-    fn from_status(status: &GatewayStatus) -> Option<Self> {
-        Some(Self {
-            p50: status.latency_us_p50?,
-            p99: status.latency_us_p99?,
-        })
-    }
-
-    /// The maximum of the latencies of several gateways, because a mean of percentiles is meaningless.
-    pub(crate) fn worst(latencies: impl Iterator<Item = Self>) -> Option<Self> {
-        latencies.reduce(|a, b| Self {
-            p50: a.p50.max(b.p50),
-            p99: a.p99.max(b.p99),
-        })
-    }
-}
-
-impl Evidence {
-    fn from_trust(trust: &Trust, now_ms: u64) -> Option<Self> {
-        let evidence = trust.evidence.as_ref()?;
-        Some(Self {
-            verdict: match evidence.is_affirmed {
-                true => "affirming".into(),
-                false => "contraindicated".into(),
-            },
-            at_s: evidence.at_s,
-            age_s: (now_ms / 1000).saturating_sub(evidence.at_s),
-            validity_s: trust.validity_s,
-            boot_count: evidence.boot_count,
-            sequence: evidence.sequence,
-        })
-    }
-}
-
-impl GatewayEvidence {
-    fn from_status(id: GatewayId, snapshot: GatewaySnapshot, now_ms: u64) -> Option<Self> {
-        let trust = snapshot.status.trust?;
-        let evidence = Evidence::from_trust(&trust, now_ms);
-        let label = trust.label(now_ms / 1000);
-        let digests = trust
-            .evidence
-            .map(|evidence| (evidence.program, (evidence.tables, evidence.registers)));
-        let (program, other_digests) = digests.unzip();
-        let (tables, registers) = other_digests.unzip();
-        Some(Self {
-            id: id.0,
-            trust: label.into(),
-            reason: Some(trust.reason).filter(|reason| !reason.is_empty()),
-            since_s: trust.since_ms / 1000,
-            controller: snapshot.controller,
-            reference: trust.reference,
-            key: trust.key,
-            evidence,
-            program,
-            tables,
-            registers,
-        })
-    }
-}
-
-impl Gateway {
-    fn new(
-        id: GatewayId,
-        entry: Option<GatewayRecord>,
-        snapshot: Option<GatewaySnapshot>,
-        now_ms: u64,
-    ) -> Self {
-        let age_ms = snapshot.as_ref().map(|snapshot| age_ms(now_ms, snapshot.at_ms));
-        let revoked = entry.as_ref().and_then(|entry| entry.revoked.clone());
-        let state = match (&revoked, age_ms) {
-            (Some(_), _) => "revoked",
-            (None, None) => "never_connected",
-            (None, Some(age_ms)) if age_ms < DISCONNECTED_AFTER_MS => "connected",
-            (None, Some(_)) => "disconnected",
-        };
-        let (revoked_at_s, revoked_reason) = revoked.unzip();
-        let trust = snapshot
+fn gateway_from_records(
+    id: GatewayId,
+    entry: Option<GatewayRecord>,
+    snapshot: Option<GatewaySnapshot>,
+    now_ms: u64,
+) -> Gateway {
+    let age_ms = snapshot.as_ref().map(|snapshot| age_ms(now_ms, snapshot.at_ms));
+    let revoked = entry.as_ref().and_then(|entry| entry.revoked.clone());
+    let state = match (&revoked, age_ms) {
+        (Some(_), _) => "revoked",
+        (None, None) => "never_connected",
+        (None, Some(age_ms)) if age_ms < DISCONNECTED_AFTER_MS => "connected",
+        (None, Some(_)) => "disconnected",
+    };
+    let (revoked_at_s, revoked_reason) = revoked.unzip();
+    let trust = snapshot
+        .as_ref()
+        .and_then(|snapshot| snapshot.status.trust.as_ref());
+    let trust_reason = trust
+        .map(|trust| trust.reason.clone())
+        .filter(|text| !text.is_empty());
+    let status = snapshot.as_ref().map(|snapshot| &snapshot.status);
+    // Before the first status report, the counts of the status are unknown.
+    let status = status.filter(|status| status.reported_ms.is_some());
+    let (trust_label, evidence) = (
+        trust.map(|trust| trust.label(now_ms / 1000).into()),
+        trust.and_then(|trust| evidence_from_trust(trust, now_ms)),
+    );
+    Gateway {
+        id: id.0,
+        state: state.into(),
+        controller: snapshot.as_ref().map(|snapshot| snapshot.controller.clone()),
+        fencing_token: snapshot
             .as_ref()
-            .and_then(|snapshot| snapshot.status.trust.as_ref());
-        let trust_reason = trust
-            .map(|trust| trust.reason.clone())
-            .filter(|text| !text.is_empty());
-        let status = snapshot.as_ref().map(|snapshot| &snapshot.status);
-        // Before the first status report, the counts of the status are unknown.
-        let status = status.filter(|status| status.reported_ms.is_some());
-        let (trust_label, evidence) = (
-            trust.map(|trust| trust.label(now_ms / 1000).into()),
-            trust.and_then(|trust| Evidence::from_trust(trust, now_ms)),
-        );
-        Self {
-            id: id.0,
-            state: state.into(),
-            controller: snapshot.as_ref().map(|snapshot| snapshot.controller.clone()),
-            fencing_token: snapshot
-                .as_ref()
-                .map_or(0, |snapshot| snapshot.status.fencing_token)
-                .max(entry.as_ref().map_or(0, |entry| entry.fencing_token)),
-            name: entry.map_or_else(String::new, |entry| entry.name),
-            seen_at_s: snapshot
-                .as_ref()
-                .map(|snapshot| seen_ms(now_ms, snapshot.at_ms) / 1000)
-                .filter(|seen_at_s| *seen_at_s > 0),
-            age_s: age_ms.map(|age_ms| age_ms / 1000),
-            data_plane: snapshot
-                .as_ref()
-                .map(|snapshot| snapshot.status.data_plane.clone()),
-            version: snapshot.as_ref().map(|snapshot| snapshot.status.version.clone()),
-            report_age_s: status
-                .and_then(|status| status.reported_ms)
-                .map(|reported_ms| now_ms.saturating_sub(seen_ms(now_ms, reported_ms)) / 1000),
-            authentications_per_s: status.and_then(|status| status.authentications_per_s),
-            latency_us: status.and_then(Latency::from_status),
-            devices: status.map(|status| status.devices),
-            slots: status.map(|status| status.slots),
-            sessions: status.and_then(|status| status.sessions),
-            verdicts: status.map(|status| status.verdicts.clone()),
-            dropped_types: status.map(|status| status.dropped_types.clone()),
-            kernel_drops: status.map(|status| status.kernel_drops.clone()),
-            tickets: status.map(|status| status.tickets.clone()),
-            trust: trust_label,
-            trust_reason,
-            evidence,
-            revoked_at_s,
-            revoked_reason,
-        }
+            .map_or(0, |snapshot| snapshot.status.fencing_token)
+            .max(entry.as_ref().map_or(0, |entry| entry.fencing_token)),
+        name: entry.map_or_else(String::new, |entry| entry.name),
+        seen_at_s: snapshot
+            .as_ref()
+            .map(|snapshot| seen_ms(now_ms, snapshot.at_ms) / 1000)
+            .filter(|seen_at_s| *seen_at_s > 0),
+        age_s: age_ms.map(|age_ms| age_ms / 1000),
+        data_plane: snapshot
+            .as_ref()
+            .map(|snapshot| snapshot.status.data_plane.clone()),
+        version: snapshot.as_ref().map(|snapshot| snapshot.status.version.clone()),
+        report_age_s: status
+            .and_then(|status| status.reported_ms)
+            .map(|reported_ms| now_ms.saturating_sub(seen_ms(now_ms, reported_ms)) / 1000),
+        authentications_per_s: status.and_then(|status| status.authentications_per_s),
+        latency_us: status.and_then(latency_from_status),
+        devices: status.map(|status| status.devices),
+        slots: status.map(|status| status.slots),
+        sessions: status.and_then(|status| status.sessions),
+        verdicts: status.map(|status| status.verdicts.clone()),
+        dropped_types: status.map(|status| status.dropped_types.clone()),
+        kernel_drops: status.map(|status| status.kernel_drops.clone()),
+        tickets: status.map(|status| status.tickets.clone()),
+        trust: trust_label,
+        trust_reason,
+        evidence,
+        revoked_at_s,
+        revoked_reason,
     }
 }
 
 /// All gateways with a record or a status.
 pub(crate) async fn list_all(app: &App) -> Result<Vec<Gateway>> {
-    Ok(Gateway::merge(&app.registry, app.fleet.snapshots(), now_ms()).await?)
+    Ok(merge_gateways(&app.registry, app.fleet.snapshots(), now_ms()).await?)
 }
 
-impl Gateway {
-    /// The gateways of a registry, with the status that controllers have recorded.
-    ///
-    /// # Errors
-    /// A failure of the database.
-    pub async fn list_recorded(registry: &Registry) -> Result<Vec<Self>, RegistryError> {
-        let snapshots = crate::fleet::recorded_gateways(registry)
-            .await?
-            .into_iter()
-            .collect();
-        Self::merge(registry, snapshots, now_ms()).await
-    }
+/// The gateways of a registry, with the status that controllers have recorded.
+///
+/// # Errors
+/// A failure of the database.
+pub async fn gateways_from_registry(registry: &Registry) -> Result<Vec<Gateway>, RegistryError> {
+    let snapshots = crate::fleet::recorded_gateways(registry)
+        .await?
+        .into_iter()
+        .collect();
+    merge_gateways(registry, snapshots, now_ms()).await
+}
 
-    /// Combines the gateway records of the registry with the snapshots; the result has all gateways of either list.
-    async fn merge(
-        registry: &Registry,
-        mut snapshots: BTreeMap<GatewayId, GatewaySnapshot>,
-        now_ms: u64,
-    ) -> Result<Vec<Self>, RegistryError> {
-        let mut gateways = BTreeMap::new();
-        for entry in registry.gateways().await? {
-            match entry {
-                Ok(entry) => {
-                    let id = entry.gateway;
-                    gateways.insert(id, Gateway::new(id, Some(entry), snapshots.remove(&id), now_ms));
-                }
-                Err(error) => {
-                    tracing::error!(%error, "reading a gateway record failed; gateway omitted from the list")
-                }
+/// Combines the gateway records of the registry with the snapshots; the result has all gateways of either list.
+async fn merge_gateways(
+    registry: &Registry,
+    mut snapshots: BTreeMap<GatewayId, GatewaySnapshot>,
+    now_ms: u64,
+) -> Result<Vec<Gateway>, RegistryError> {
+    let mut gateways = BTreeMap::new();
+    for entry in registry.gateways().await? {
+        match entry {
+            Ok(entry) => {
+                let id = entry.gateway;
+                gateways.insert(
+                    id,
+                    gateway_from_records(id, Some(entry), snapshots.remove(&id), now_ms),
+                );
+            }
+            Err(error) => {
+                tracing::error!(%error, "reading a gateway record failed; gateway omitted from the list")
             }
         }
-        for (id, snapshot) in snapshots {
-            gateways.insert(id, Gateway::new(id, None, Some(snapshot), now_ms));
-        }
-        Ok(gateways.into_values().collect())
     }
+    for (id, snapshot) in snapshots {
+        gateways.insert(id, gateway_from_records(id, None, Some(snapshot), now_ms));
+    }
+    Ok(gateways.into_values().collect())
 }
 
 /// Lists gateways by id.
@@ -310,9 +195,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Query(page_query): Query<PageQuery>,
 ) -> Result<Json<List<Gateway>>> {
-    page_query
-        .paginate(list_all(&app).await?, |gateway| gateway.id)
-        .map(Json)
+    paginate(&page_query, list_all(&app).await?, |gateway| gateway.id).map(Json)
 }
 
 /// Shows a gateway.
@@ -330,7 +213,8 @@ pub(crate) async fn evidence(
 ) -> Result<Json<GatewayEvidence>> {
     let id = parse_gateway_id(&id)?;
     let snapshot = app.fleet.snapshots().remove(&id);
-    let gateway_evidence = snapshot.and_then(|snapshot| GatewayEvidence::from_status(id, snapshot, now_ms()));
+    let gateway_evidence =
+        snapshot.and_then(|snapshot| gateway_evidence_from_snapshot(id, snapshot, now_ms()));
     gateway_evidence
         .map(Json)
         .ok_or_else(|| ApiError::not_found("attested gateway with this id"))
@@ -342,18 +226,6 @@ async fn find(app: &App, id: GatewayId) -> Result<Gateway> {
         .into_iter()
         .find(|gateway| gateway.id == id.0);
     gateway.ok_or_else(|| ApiError::not_found("gateway with this id"))
-}
-
-/// A gateway to create.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewGateway {
-    /// The gateway id.
-    pub id: u32,
-    /// The display name.
-    pub name: String,
-    /// The reason.
-    pub reason: String,
 }
 
 fn new_event(kind: &str, gateway: GatewayId, detail: &str) -> NewEvent {

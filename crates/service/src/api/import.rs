@@ -5,31 +5,24 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use linewarden_api::{CHUNK_BYTES, CHUNK_DEVICES, ErrorBody, ImportQuery, ImportResult, NewDevice};
 use linewarden_registry::{
     EventFilter, NewDevice as StoredDevice, OnConflict, Registry, RegistryError, SealedDevices,
 };
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
-use utoipa::{IntoParams, ToSchema};
 
-use super::devices::{NewDevice, new_event, run_action};
+use super::devices::{new_device_record, new_event, run_action};
 use crate::auth::Operator;
 use crate::clock::now_s;
-use crate::error::{ApiError, ErrorBody, Result};
+use crate::error::{ApiError, Result};
 use crate::extract::{Json, Query};
 use crate::state::App;
 
 /// Maximum length of a line, bytes: enough for a device with 290,000 rows.
 const LINE_BYTES_MAX: usize = 16 << 20;
-/// Maximum number of devices in a transaction. Ids are in random order. In a larger transaction, more devices share a page
-/// of the database, so that fewer pages are written per device. Other writers wait until the transaction ends, about a
-/// third of a second.
-pub const CHUNK_DEVICES: usize = 10_000;
-/// Size of the devices at which a transaction is complete, bytes of JSON. The last device may exceed this size.
-pub const CHUNK_BYTES: usize = 8 << 20;
 /// Maximum time without new bytes of the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time for receiving the devices of one transaction.
@@ -38,21 +31,6 @@ const CHUNK_TIMEOUT: Duration = Duration::from_secs(600);
 const RETRY_AFTER_S: u32 = 5;
 /// Maximum number of a user's newest events that are searched for the checkpoint of a repeated import.
 const CHECKPOINTS_SEARCHED_MAX: u32 = 1_000;
-
-/// Parameters of an import.
-#[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct ImportQuery {
-    /// Action for devices that are already enrolled: refuse (default), or replace their credentials.
-    pub on_conflict: Option<String>,
-}
-
-/// The result of an import.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct ImportResult {
-    /// Number of stored devices of the body, including the devices that an earlier attempt stored.
-    pub stored: u64,
-}
 
 /// Enrolls devices. Each line of the body is a JSON object as in the request for one device, without the reason. Devices
 /// are stored in chunks of several thousand; `stored` in an error response is the number of devices stored before the
@@ -345,8 +323,7 @@ impl LineReader {
                 _ => format!("invalid JSON (column {})", error.column()),
             })
         })?;
-        new.to_stored(self.enrolled_at_s)
-            .map_err(|error| line_error(error.message().to_owned()))
+        new_device_record(&new, self.enrolled_at_s).map_err(|error| line_error(error.message().to_owned()))
     }
 
     /// The next line without its line feed; `None` at the end of the body.

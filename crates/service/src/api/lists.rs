@@ -3,83 +3,61 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use linewarden_api::{List, PageQuery};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use crate::error::{ApiError, Result};
 
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 1_000;
 
-/// A page of a list.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct List<T> {
-    /// The items.
-    pub items: Vec<T>,
-    /// The cursor of the next page, for `after`; null at the end.
-    pub next: Option<String>,
+/// Checks the maximum number of items of a page.
+pub(crate) fn parse_limit(limit: Option<u32>) -> Result<u32> {
+    match limit.unwrap_or(LIMIT_DEFAULT) {
+        limit @ 1..=LIMIT_MAX => Ok(limit),
+        _ => Err(ApiError::invalid("limit", "expected 1 to 1000")),
+    }
 }
 
-/// Parameters of a page.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct PageQuery {
-    /// Maximum number of items: 1 to 1000, default 100.
-    pub limit: Option<u32>,
-    /// The cursor: `next` of the previous page.
-    pub after: Option<String>,
+/// Parses a cursor that is a device id.
+pub(crate) fn parse_device_cursor(after: Option<&str>) -> Result<Option<DeviceId>> {
+    after.map(|id| parse_device_id(id, "after")).transpose()
 }
 
-impl PageQuery {
-    pub(crate) fn limit(&self) -> Result<u32> {
-        match self.limit.unwrap_or(LIMIT_DEFAULT) {
-            limit @ 1..=LIMIT_MAX => Ok(limit),
-            _ => Err(ApiError::invalid("limit", "expected 1 to 1000")),
-        }
-    }
+/// Parses a cursor.
+pub(crate) fn parse_cursor<T: FromStr>(after: Option<&str>) -> Result<Option<T>> {
+    let parse = |text: &str| {
+        text.parse()
+            .map_err(|_| ApiError::invalid("after", "invalid cursor; use `next` of the previous page"))
+    };
+    after.map(parse).transpose()
+}
 
-    pub(crate) fn after_device(&self) -> Result<Option<DeviceId>> {
-        self.after
-            .as_deref()
-            .map(|id| parse_device_id(id, "after"))
-            .transpose()
+/// Returns a page of the complete list `items`: the items with a key above the cursor, sorted by key. `key` returns the
+/// unique key of an item.
+///
+/// # Errors
+/// An invalid limit or cursor.
+pub(crate) fn paginate<T, K>(
+    page_query: &PageQuery,
+    mut items: Vec<T>,
+    key: impl Fn(&T) -> K,
+) -> Result<List<T>>
+where
+    K: Display + FromStr + Ord,
+{
+    let limit = parse_limit(page_query.limit)? as usize;
+    if let Some(after) = parse_cursor::<K>(page_query.after.as_deref())? {
+        items.retain(|item| key(item) > after);
     }
-
-    pub(crate) fn after_number(&self) -> Result<Option<u64>> {
-        self.after_parsed()
-    }
-
-    pub(crate) fn after_parsed<T: FromStr>(&self) -> Result<Option<T>> {
-        let parse = |text: &str| {
-            text.parse()
-                .map_err(|_| ApiError::invalid("after", "invalid cursor; use `next` of the previous page"))
-        };
-        self.after.as_deref().map(parse).transpose()
-    }
-
-    /// Returns a page of the complete list `items`: the items with a key above the cursor, sorted by key. `key` returns the
-    /// unique key of an item.
-    ///
-    /// # Errors
-    /// An invalid limit or cursor.
-    pub(crate) fn paginate<T, K>(&self, mut items: Vec<T>, key: impl Fn(&T) -> K) -> Result<List<T>>
-    where
-        K: Display + FromStr + Ord,
-    {
-        let limit = self.limit()? as usize;
-        if let Some(after) = self.after_parsed::<K>()? {
-            items.retain(|item| key(item) > after);
-        }
-        items.sort_by_cached_key(&key);
-        let has_more = items.len() > limit;
-        items.truncate(limit);
-        let last = items.last().filter(|_| has_more);
-        Ok(List {
-            next: last.map(|last| key(last).to_string()),
-            items,
-        })
-    }
+    items.sort_by_cached_key(&key);
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    let last = items.last().filter(|_| has_more);
+    Ok(List {
+        next: last.map(|last| key(last).to_string()),
+        items,
+    })
 }
 
 /// Parses a device id: 1 to 16 hexadecimal digits.
@@ -98,12 +76,4 @@ pub(crate) fn parse_gateway_id(id: &str) -> Result<GatewayId> {
     id.parse()
         .map(GatewayId)
         .map_err(|_| ApiError::invalid("gateway", "a gateway id is a number from 0 to 4294967295"))
-}
-
-/// The reason of an action, stored in the registry audit log.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Reason {
-    /// The reason, for display.
-    pub reason: String,
 }

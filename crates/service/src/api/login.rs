@@ -1,17 +1,16 @@
 //! Log-in and log-out of browsers.
 
-use std::borrow::Cow;
-
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use linewarden_api::{ErrorBody, Identity};
 use linewarden_registry::Role;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::auth::{COOKIE, RETRY_AFTER_S, Viewer, cookie, draw_secret, hash_of_cookie, hash_of_token};
 use crate::clock::now_s;
-use crate::error::{ApiError, ErrorBody, Result};
+use crate::error::{ApiError, Result};
 use crate::extract::Json;
 use crate::peer::Peer;
 use crate::state::App;
@@ -25,17 +24,6 @@ const SESSION_LIFETIME_S: u64 = 12 * 3600;
 pub(crate) struct Login {
     /// The token from `linewarden user create`.
     token: String,
-}
-
-/// The authenticated user.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Identity {
-    /// The user name.
-    pub name: String,
-    /// viewer, operator or admin
-    pub role: Cow<'static, str>,
-    /// Expiry of the session, token or certificate.
-    pub expires_at_s: Option<u64>,
 }
 
 pub(crate) fn role_name(role: Role) -> &'static str {

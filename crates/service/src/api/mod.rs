@@ -27,7 +27,7 @@ use axum::routing::{delete, get, post, put};
 use utoipa::OpenApi;
 
 use self::openapi::Conventions;
-pub(crate) use self::results::Round;
+pub(crate) use self::results::round_from_record;
 pub(crate) use self::status::{DeviceCountsCache, counts, status_event};
 use crate::auth::authenticate;
 use crate::error::ApiError;
@@ -36,25 +36,17 @@ use crate::idempotency::idempotent;
 use crate::state::App;
 use crate::{dashboard, health, telemetry};
 
-/// Types of requests and responses, shared with the client.
-pub mod wire {
-    pub use super::audit::{AuditQuery, AuditRecord};
-    pub use super::details::{Attestation, DeviceDetails, Lease};
-    pub use super::devices::{
-        Device, DeviceQuery, NewCredentials, NewDevice, Restriction, RevokeRequest, RevokeResult,
-    };
-    pub use super::events::EventHistoryQuery;
-    pub use super::gateways::{Evidence, Gateway, GatewayEvidence, Latency, NewGateway};
-    pub use super::groups::{Policy, PolicyChange};
-    pub use super::import::{CHUNK_BYTES, CHUNK_DEVICES, ImportQuery, ImportResult};
-    pub use super::lists::{List, PageQuery, Reason};
-    pub use super::login::Identity;
-    pub use super::results::{AttestationResult, ResultQuery, Round, RoundQuery};
-    pub use super::signers::{NewSigner, Signer};
-    pub use super::users::{CreatedUser, NewUser, ReasonQuery, UserInfo};
-    pub use crate::error::{ErrorBody, ErrorDetail};
-    pub use crate::idempotency::ABANDONED_AFTER_S;
-    pub use crate::stream::EventRecord;
+/// Conversions between the records of a registry and the types of [`linewarden_api`], for programs that read a local
+/// registry and print the same output as for a remote controller.
+pub mod convert {
+    pub use super::audit::{audit_filter, audit_record_from_entry};
+    pub use super::devices::{device_filter, device_from_info, device_line, new_device_from_record};
+    pub use super::gateways::gateways_from_registry;
+    pub use super::groups::{changed_group, policy_from_group};
+    pub use super::results::{result_from_appraisal, round_from_record};
+    pub use super::signers::{signer_from_record, signer_record};
+    pub use super::users::{parse_role, user_info_from_record};
+    pub use crate::stream::event_from_public_entry;
 }
 
 /// Maximum duration of a request that is not a stream.

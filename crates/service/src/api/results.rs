@@ -1,21 +1,18 @@
 //! Attestation rounds and results.
 
-use std::borrow::Cow;
-
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
+use linewarden_api::{AttestationResult, ErrorBody, List, ResultQuery, Round, RoundQuery};
 use linewarden_controller::attest::DeviceResult;
 use linewarden_registry::{Appraisal, AttestationState as DeviceState, RoundRecord};
 use linewarden_types::GroupName;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::devices::state_name;
-use super::lists::{List, PageQuery, parse_device_id, parse_gateway_id};
+use super::lists::{parse_cursor, parse_device_cursor, parse_device_id, parse_gateway_id, parse_limit};
 use crate::auth::Viewer;
 use crate::clock::now_s;
-use crate::error::{ApiError, ErrorBody, Result};
+use crate::error::{ApiError, Result};
 use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
@@ -29,63 +26,22 @@ const STATES: [DeviceState; 5] = [
 /// Validity of a signed result that is stale, seconds.
 const STALE_VALIDITY_S: u64 = 60;
 
-/// A completed round.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Round {
-    /// The gateway.
-    pub gateway: u32,
-    /// The number of the round at that gateway.
-    pub number: u32,
-    /// The group.
-    pub group: String,
-    /// The key period.
-    pub period: u64,
-    /// Time of the start.
-    pub started_at_s: u64,
-    /// Time of the end.
-    pub ended_at_s: u64,
-    /// Number of devices in the round.
-    pub requested: u32,
-    /// Devices with a valid proof in time.
-    pub ok: u32,
-    /// Devices with a late proof.
-    pub late: u32,
-    /// Devices without a valid proof.
-    pub missed: u32,
-    /// Time from the start to the last proof, milliseconds.
-    pub last_proof_ms: u32,
-}
-
-impl From<RoundRecord> for Round {
-    fn from(round: RoundRecord) -> Self {
-        Self {
-            gateway: round.gateway.0,
-            number: round.number,
-            group: round.group.as_str().to_owned(),
-            period: round.period.0,
-            started_at_s: round.started_at_s,
-            ended_at_s: round.ended_at_s,
-            requested: round.requested,
-            ok: round.ok,
-            late: round.late,
-            missed: round.missed,
-            last_proof_ms: round.last_proof_ms,
-        }
+/// Converts a round of the registry.
+#[must_use]
+pub fn round_from_record(round: RoundRecord) -> Round {
+    Round {
+        gateway: round.gateway.0,
+        number: round.number,
+        group: round.group.as_str().to_owned(),
+        period: round.period.0,
+        started_at_s: round.started_at_s,
+        ended_at_s: round.ended_at_s,
+        requested: round.requested,
+        ok: round.ok,
+        late: round.late,
+        missed: round.missed,
+        last_proof_ms: round.last_proof_ms,
     }
-}
-
-/// A query for rounds.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct RoundQuery {
-    /// Only rounds of this gateway.
-    pub gateway: Option<String>,
-    /// Only rounds of this group.
-    pub group: Option<String>,
-    /// Maximum number of items: 1 to 1000, default 100.
-    pub limit: Option<u32>,
-    /// The cursor: `next` of the previous page.
-    pub after: Option<String>,
 }
 
 /// Lists stored rounds, newest first.
@@ -95,10 +51,6 @@ pub(crate) async fn rounds(
     State(app): State<App>,
     Query(query): Query<RoundQuery>,
 ) -> Result<Json<List<Round>>> {
-    let page_query = PageQuery {
-        limit: query.limit,
-        after: query.after,
-    };
     let gateway = query.gateway.as_deref().map(parse_gateway_id).transpose()?;
     let group = query
         .group
@@ -109,53 +61,26 @@ pub(crate) async fn rounds(
         .rounds_page(
             gateway,
             group.as_ref(),
-            page_query.after_parsed()?,
-            page_query.limit()?,
+            parse_cursor(query.after.as_deref())?,
+            parse_limit(query.limit)?,
         )
         .await?;
     Ok(Json(List {
-        items: page.rounds.into_iter().map(Round::from).collect(),
+        items: page.rounds.into_iter().map(round_from_record).collect(),
         next: page.next.map(|cursor| cursor.to_string()),
     }))
 }
 
-/// The attestation state of a device.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct AttestationResult {
-    /// 16 hexadecimal digits.
-    pub device: String,
-    /// ok, late, missed, quarantined or unproven
-    pub state: Cow<'static, str>,
-    /// Time of the last state change.
-    pub since_s: u64,
-    /// The gateway of the last round.
-    pub gateway: u32,
-    /// The round that changed the state.
-    pub since_round: u32,
-}
-
-impl From<&Appraisal> for AttestationResult {
-    fn from(appraisal: &Appraisal) -> Self {
-        Self {
-            device: appraisal.device.to_string(),
-            state: state_name(appraisal.state).into(),
-            since_s: appraisal.since_s,
-            gateway: appraisal.gateway.0,
-            since_round: appraisal.since_round,
-        }
+/// Converts an appraisal of the registry.
+#[must_use]
+pub fn result_from_appraisal(appraisal: &Appraisal) -> AttestationResult {
+    AttestationResult {
+        device: appraisal.device.to_string(),
+        state: state_name(appraisal.state).into(),
+        since_s: appraisal.since_s,
+        gateway: appraisal.gateway.0,
+        since_round: appraisal.since_round,
     }
-}
-
-/// A query for attestation states.
-#[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct ResultQuery {
-    /// ok, late, missed, quarantined or unproven
-    pub state: Option<String>,
-    /// Maximum number of devices that are read: 1 to 1000, default 100.
-    pub limit: Option<u32>,
-    /// The cursor: `next` of the previous page.
-    pub after: Option<String>,
 }
 
 /// Lists attestation states by device id. With `state`, a page may have fewer than `limit` items although another page
@@ -166,10 +91,6 @@ pub(crate) async fn results(
     State(app): State<App>,
     Query(query): Query<ResultQuery>,
 ) -> Result<Json<List<AttestationResult>>> {
-    let page_query = PageQuery {
-        limit: query.limit,
-        after: query.after,
-    };
     let state = query.state.as_deref();
     if state.is_some_and(|state| !STATES.map(state_name).contains(&state)) {
         return Err(ApiError::invalid(
@@ -179,12 +100,15 @@ pub(crate) async fn results(
     }
     let page = app
         .registry
-        .appraisals(page_query.after_device()?, page_query.limit()?)
+        .appraisals(
+            parse_device_cursor(query.after.as_deref())?,
+            parse_limit(query.limit)?,
+        )
         .await?;
     for error in &page.damaged {
         tracing::error!(error, "reading an appraisal failed; device omitted from the list");
     }
-    let items = page.appraisals.iter().map(AttestationResult::from);
+    let items = page.appraisals.iter().map(result_from_appraisal);
     let matches = |item: &AttestationResult| state.is_none_or(|state| item.state == state);
     Ok(Json(List {
         items: items.filter(matches).collect(),

@@ -1,57 +1,35 @@
 //! Trusted signers of broadcast messages.
 
-use std::borrow::Cow;
-
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use linewarden_api::{ErrorBody, List, NewSigner, PageQuery, Reason, Signer};
 use linewarden_registry::SignerRecord;
 use linewarden_signatures::key::PublicKey;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::devices::{new_event, run_action};
-use super::lists::{List, PageQuery, Reason};
+use super::lists::paginate;
 use crate::auth::{Admin, Operator, Viewer};
 use crate::clock::now_s;
-use crate::error::{ApiError, ErrorBody, Result};
+use crate::error::{ApiError, Result};
 use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
-/// A signer.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct Signer {
-    /// The signer id, hexadecimal.
-    pub id: String,
-    /// The display name.
-    pub name: String,
-    /// The signature scheme.
-    pub scheme: String,
-    /// active or revoked
-    pub status: Cow<'static, str>,
-    /// Time of the addition.
-    pub added_at_s: u64,
-    /// Time of the revocation.
-    pub revoked_at_s: Option<u64>,
-    /// The content of the public key file.
-    pub public_key: String,
-}
-
-impl From<SignerRecord> for Signer {
-    fn from(record: SignerRecord) -> Self {
-        Self {
-            id: hex::encode(&record.id),
-            name: record.name,
-            scheme: record.scheme,
-            status: match record.revoked_at_s {
-                Some(_) => "revoked",
-                None => "active",
-            }
-            .into(),
-            added_at_s: record.added_at_s,
-            revoked_at_s: record.revoked_at_s,
-            public_key: String::from_utf8(record.public_key).unwrap_or_default(),
+/// Converts a signer of the registry.
+#[must_use]
+pub fn signer_from_record(record: SignerRecord) -> Signer {
+    Signer {
+        id: hex::encode(&record.id),
+        name: record.name,
+        scheme: record.scheme,
+        status: match record.revoked_at_s {
+            Some(_) => "revoked",
+            None => "active",
         }
+        .into(),
+        added_at_s: record.added_at_s,
+        revoked_at_s: record.revoked_at_s,
+        public_key: String::from_utf8(record.public_key).unwrap_or_default(),
     }
 }
 
@@ -75,8 +53,12 @@ pub(crate) async fn list(
     State(app): State<App>,
     Query(page_query): Query<PageQuery>,
 ) -> Result<Json<List<Signer>>> {
-    let signers = list_all(&app).await?.into_iter().map(Signer::from).collect();
-    page_query.paginate(signers, |signer| signer.id.clone()).map(Json)
+    let signers = list_all(&app)
+        .await?
+        .into_iter()
+        .map(signer_from_record)
+        .collect();
+    paginate(&page_query, signers, |signer: &Signer| signer.id.clone()).map(Json)
 }
 
 /// Lists revoked signers in the format of `linewarden signed receive --revoked`.
@@ -95,34 +77,20 @@ pub(crate) async fn revoked(_: Viewer, State(app): State<App>) -> Result<Respons
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], list).into_response())
 }
 
-/// A signer to add.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewSigner {
-    /// The display name.
-    pub name: String,
-    /// The content of a public key file of `linewarden signed keygen`.
-    pub public_key: String,
-    /// The reason.
-    pub reason: String,
-}
-
-impl NewSigner {
-    /// Converts the request to a record of the registry.
-    ///
-    /// # Errors
-    /// An invalid public key.
-    pub fn to_record(&self, now_s: u64) -> Result<SignerRecord, String> {
-        let key = PublicKey::from_json(&self.public_key).map_err(|problem| problem.to_string())?;
-        Ok(SignerRecord {
-            id: hex::decode(key.id().to_string()).unwrap_or_default(),
-            name: self.name.clone(),
-            scheme: key.scheme().name().to_owned(),
-            public_key: self.public_key.clone().into_bytes(),
-            added_at_s: now_s,
-            revoked_at_s: None,
-        })
-    }
+/// Converts a request to a record of the registry.
+///
+/// # Errors
+/// An invalid public key.
+pub fn signer_record(request: &NewSigner, now_s: u64) -> Result<SignerRecord, String> {
+    let key = PublicKey::from_json(&request.public_key).map_err(|problem| problem.to_string())?;
+    Ok(SignerRecord {
+        id: hex::decode(key.id().to_string()).unwrap_or_default(),
+        name: request.name.clone(),
+        scheme: key.scheme().name().to_owned(),
+        public_key: request.public_key.clone().into_bytes(),
+        added_at_s: now_s,
+        revoked_at_s: None,
+    })
 }
 
 /// Adds a trusted signer.
@@ -132,9 +100,7 @@ pub(crate) async fn add(
     State(app): State<App>,
     Json(new): Json<NewSigner>,
 ) -> Result<(StatusCode, Json<Signer>)> {
-    let record = new
-        .to_record(now_s())
-        .map_err(|problem| ApiError::invalid("public_key", problem))?;
+    let record = signer_record(&new, now_s()).map_err(|problem| ApiError::invalid("public_key", problem))?;
     let event = new_event(
         "signer_changed",
         None,
@@ -144,7 +110,7 @@ pub(crate) async fn add(
         Ok(registry.add_signer(&record).await?)
     })
     .await?;
-    Ok((StatusCode::CREATED, Json(record.into())))
+    Ok((StatusCode::CREATED, Json(signer_from_record(record))))
 }
 
 /// Revokes a signer permanently.
@@ -170,6 +136,6 @@ pub(crate) async fn revoke(
         .into_iter()
         .find(|signer| signer.id == bytes);
     signer
-        .map(|signer| Json(signer.into()))
+        .map(|signer| Json(signer_from_record(signer)))
         .ok_or_else(|| ApiError::not_found("signer with this id"))
 }

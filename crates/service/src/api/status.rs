@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract;
+use linewarden_api::Latency;
 use linewarden_registry::{AttestationState, DeviceFilter};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
-use super::gateways::{self, Latency};
+use super::gateways;
 use crate::auth::Viewer;
 use crate::clock::now_s;
 use crate::error::Result;
@@ -222,7 +223,7 @@ async fn current_status(app: &App) -> Status {
             authenticated: sessions.filter(|_| !connected_gateways.is_empty()),
         }),
         authentications_per_s: rate.filter(|_| !connected_gateways.is_empty()),
-        latency_us: Latency::worst(
+        latency_us: gateways::worst_latency(
             connected_gateways
                 .iter()
                 .filter_map(|gateway| gateway.latency_us.clone()),

@@ -1,48 +1,30 @@
 //! API users.
 
-use std::borrow::Cow;
-
 use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
+use linewarden_api::{CreatedUser, ErrorBody, List, NewUser, PageQuery, ReasonQuery, UserInfo};
 use linewarden_registry::{Role, User};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::devices::{new_event, run_action};
-use super::lists::{List, PageQuery};
+use super::lists::paginate;
 use super::login::role_name;
 use crate::auth::{Admin, draw_secret};
 use crate::clock::now_s;
-use crate::error::{ApiError, ErrorBody, Result};
+use crate::error::{ApiError, Result};
 use crate::extract::{Json, Path, Query};
 use crate::idempotency::ContainsSecret;
 use crate::state::App;
 
-/// An API user.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct UserInfo {
-    /// The user name.
-    pub name: String,
-    /// viewer, operator or admin
-    pub role: Cow<'static, str>,
-    /// Whether the user has a token; otherwise the user authenticates with a certificate that names the user.
-    pub has_token: bool,
-    /// Time of creation.
-    pub created_at_s: u64,
-    /// Expiry; null: no expiry.
-    pub expires_at_s: Option<u64>,
-}
-
-impl From<User> for UserInfo {
-    fn from(user: User) -> Self {
-        Self {
-            name: user.name,
-            role: role_name(user.role).into(),
-            has_token: user.has_token,
-            created_at_s: user.created_at_s,
-            expires_at_s: user.expires_at_s,
-        }
+/// Converts a user of the registry.
+#[must_use]
+pub fn user_info_from_record(user: User) -> UserInfo {
+    UserInfo {
+        name: user.name,
+        role: role_name(user.role).into(),
+        has_token: user.has_token,
+        created_at_s: user.created_at_s,
+        expires_at_s: user.expires_at_s,
     }
 }
 
@@ -56,46 +38,18 @@ pub(crate) async fn list(
     let mut items: Vec<UserInfo> = Vec::new();
     for user in app.registry.users().await? {
         match user {
-            Ok(user) => items.push(user.into()),
+            Ok(user) => items.push(user_info_from_record(user)),
             Err(error) => tracing::error!(%error, "reading a user record failed; user omitted from the list"),
         }
     }
-    page_query.paginate(items, |user| user.name.clone()).map(Json)
+    paginate(&page_query, items, |user| user.name.clone()).map(Json)
 }
 
-/// A user to create.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewUser {
-    /// The user name.
-    pub name: String,
-    /// viewer, operator or admin
-    pub role: String,
-    /// Expiry; by default no expiry.
-    pub expires_at_s: Option<u64>,
-    /// Whether the user authenticates with a certificate that names the user, instead of a token.
-    #[serde(default)]
-    pub certificate: bool,
-    /// The reason.
-    pub reason: String,
-}
-
-impl NewUser {
-    /// The role, if it exists.
-    #[must_use]
-    pub fn parsed_role(&self) -> Option<Role> {
-        let roles = [Role::Viewer, Role::Operator, Role::Admin];
-        roles.into_iter().find(|role| role_name(*role) == self.role)
-    }
-}
-
-/// A new user with its token, which is shown only once.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-pub struct CreatedUser {
-    /// The user name.
-    pub name: String,
-    /// The token; null for a user with a certificate.
-    pub token: Option<String>,
+/// The role with this name; `None` if no role has this name.
+#[must_use]
+pub fn parse_role(name: &str) -> Option<Role> {
+    let roles = [Role::Viewer, Role::Operator, Role::Admin];
+    roles.into_iter().find(|role| role_name(*role) == name)
 }
 
 /// Creates a user.
@@ -105,9 +59,7 @@ pub(crate) async fn add(
     State(app): State<App>,
     Json(new): Json<NewUser>,
 ) -> Result<(StatusCode, Extension<ContainsSecret>, Json<CreatedUser>)> {
-    let role = new
-        .parsed_role()
-        .ok_or_else(|| ApiError::invalid("role", "viewer, operator or admin"))?;
+    let role = parse_role(&new.role).ok_or_else(|| ApiError::invalid("role", "viewer, operator or admin"))?;
     let token = (!new.certificate).then(|| draw_secret("lw_")).transpose()?;
     let user = User {
         name: new.name,
@@ -130,14 +82,6 @@ pub(crate) async fn add(
         token,
     };
     Ok((StatusCode::CREATED, Extension(ContainsSecret), Json(created)))
-}
-
-/// Parameters of the deletion of a user.
-#[derive(Clone, Debug, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct ReasonQuery {
-    /// The reason.
-    pub reason: String,
 }
 
 /// Deletes a user.

@@ -2,11 +2,12 @@
 
 use clap::{Args, ValueEnum};
 use linewarden_agent::config::parse_device_id;
+use linewarden_api::{Device, DeviceQuery, EventHistoryQuery};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::{Output, counted};
 use linewarden_protocol::ids::{DeviceId, Mode};
-use linewarden_registry::{DeviceLine, ids_with_prefix};
-use linewarden_service::wire::{Device, DeviceQuery, EventHistoryQuery};
+use linewarden_registry::ids_with_prefix;
+use linewarden_service::convert::device_line;
 
 use crate::cmd::events::{HEADER, row as row_of_event};
 use crate::registry_access::{RegistryAccessArgs, for_each_item};
@@ -123,7 +124,7 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     let damaged_count = args.access.with(async |access| {
         let read_page = async |limit, after| access.devices(&query, limit, after).await;
         for_each_item(args.limit, output, read_page, |device| {
-            output.object(&DeviceLine::from(&device))?;
+            output.object(&device_line(&device))?;
             if !output.is_json() {
                 rows.push(row(&device));
             }
@@ -181,7 +182,7 @@ pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
         }
         Ok(device)
     })?;
-    output.object(&DeviceLine::from(&device))?;
+    output.object(&device_line(&device))?;
     output.fields(&fields(&device))?;
     for entry in &history {
         output.object(entry)?;
