@@ -10,6 +10,7 @@ use linewarden_client::ClientError;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::EventFilter;
 use linewarden_registry::RegistryError;
+use linewarden_types::GroupName;
 use linewarden_service::convert;
 
 use super::RegistryAccess;
