@@ -55,10 +55,8 @@ lint: setup ## check formatting, clippy, documentation, shell scripts, licenses 
 fmt: setup ## format the Rust sources
 	cargo fmt --all
 
-generate: setup ## regenerate C and P4 headers, lists of verdicts, and gRPC messages
+generate: setup ## regenerate C and P4 headers and lists of verdicts
 	cargo run -q -p linewarden-protocol --features alloc --example generate
-	cargo run -q -p linewarden-p4runtime --example generate_p4runtime_messages
-	cargo run -q -p linewarden-link --example generate_link_messages
 	scripts/verdict-table > docs/verdicts.md
 	scripts/verdict-table --javascript > crates/service/dashboard/assets/core/verdicts.js
 

@@ -1,7 +1,4 @@
-//! The messages of the link, generated from `proto/`. The `.proto` file documents them.
-//!
-//! `cargo run -p linewarden-link --example generate_link_messages` generates them; the test `generated` fails if they
-//! are out of date.
+//! The messages of the link. `build.rs` generates them from `proto/`, which documents them.
 #![allow(
     missing_docs,
     clippy::all,
@@ -10,4 +7,4 @@
     reason = "generated: the .proto files document it"
 )]
 
-include!("proto/linewarden.link.v1.rs");
+tonic::include_proto!("linewarden.link.v1");

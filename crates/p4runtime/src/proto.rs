@@ -1,7 +1,4 @@
-//! Messages of P4Runtime and of the evidence service, generated from `proto/`, which documents them.
-//!
-//! `cargo run -p linewarden-p4runtime --example generate_p4runtime_messages` regenerates them; the test
-//! `generated` checks that the generated files are current.
+//! Messages of P4Runtime and of the evidence service. `build.rs` generates them from `proto/`, which documents them.
 #![allow(
     missing_docs,
     clippy::all,
@@ -14,11 +11,11 @@
 /// them.
 pub mod p4 {
     pub mod v1 {
-        include!("proto/p4.v1.rs");
+        tonic::include_proto!("p4.v1");
     }
     pub mod config {
         pub mod v1 {
-            include!("proto/p4.config.v1.rs");
+            tonic::include_proto!("p4.config.v1");
         }
     }
 }
@@ -26,7 +23,7 @@ pub mod p4 {
 /// `google.rpc`: status whose details carry one error for each update.
 pub mod google {
     pub mod rpc {
-        include!("proto/google.rpc.rs");
+        tonic::include_proto!("google.rpc");
     }
 }
 
@@ -34,7 +31,7 @@ pub mod google {
 pub mod linewarden {
     pub mod evidence {
         pub mod v1 {
-            include!("proto/linewarden.evidence.v1.rs");
+            tonic::include_proto!("linewarden.evidence.v1");
         }
     }
 }
@@ -43,4 +40,4 @@ pub use p4::config::v1 as config;
 pub use p4::v1;
 
 /// Serialized `google.protobuf.FileDescriptorSet` of these messages and their imports.
-pub const DESCRIPTORS: &[u8] = include_bytes!("proto/descriptors.bin");
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
