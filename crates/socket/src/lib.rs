@@ -1,6 +1,5 @@
-//! Socket statistics of the kernel that the standard library does not expose. Linux only.
-//!
-//! The crate has one function, [`kernel_drops`]. It does not open or configure sockets.
+//! Sockets of Linux beyond the standard library: packets that the kernel dropped at a socket, packet sockets with their rings, and
+//! memory shared with the kernel.
 //!
 //! ```
 //! let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
@@ -8,8 +7,13 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod mapping;
+pub mod packet;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
+
+pub use mapping::Mapping;
 
 /// Number of values that `SO_MEMINFO` returns (`linux/sock_diag.h`); the last value is `SK_MEMINFO_DROPS`.
 const MEMINFO_COUNTS: usize = 9;
@@ -23,7 +27,7 @@ pub fn kernel_drops(socket: impl AsFd) -> io::Result<u64> {
     let mut counts = [0u32; MEMINFO_COUNTS];
     let mut length = size_of_val(&counts) as libc::socklen_t;
     // SAFETY: the array is as long as `length` says, and both are borrowed mutably during the call.
-    let result = unsafe {
+    check(unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
             libc::SOL_SOCKET,
@@ -31,10 +35,16 @@ pub fn kernel_drops(socket: impl AsFd) -> io::Result<u64> {
             counts.as_mut_ptr().cast(),
             &raw mut length,
         )
-    };
-    match (result, counts.last()) {
-        (0, Some(drops)) => Ok(u64::from(*drops)),
-        _ => Err(io::Error::last_os_error()),
+    })?;
+    let [.., drops] = counts;
+    Ok(u64::from(drops))
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
     }
 }
 

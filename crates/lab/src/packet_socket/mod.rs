@@ -1,19 +1,17 @@
 //! Sends and receives raw Ethernet frames on one interface, many per system call, without an allocation per frame.
 //!
 //! Frames are received from a memory ring that the kernel fills (`PACKET_RX_RING`) and sent in batches (`sendmmsg`). The
-//! ring is `TPACKET_V2`, not V3: V3 delivers blocks and delays a single frame until the block's timer of at least 1 ms
-//! expires, which would dominate every measured latency.
+//! ring is `TPACKET_V2`: the delay of V3 would dominate every measured latency.
 
 mod batch;
-mod ring;
 
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
 pub use batch::{FRAME_BYTES_MAX, TxBatch};
-pub use ring::Received;
-use ring::RxRing;
+pub use linewarden_socket::packet::Statistics;
+use linewarden_socket::packet::{self, RxRing, RxSlot};
 
 use crate::capability::{self, Capability, MissingCapabilities};
 use crate::netns::{NetNs, NetNsError};
@@ -75,13 +73,33 @@ impl Default for Options {
     }
 }
 
-/// Frame counters since the previous call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Statistics {
-    /// Frames for this socket, including dropped frames.
-    pub received: u32,
-    /// Frames that were dropped because the ring was full.
-    pub dropped: u32,
+/// Longest frame that is received completely, bytes.
+const RX_FRAME_BYTES_MAX: usize = 1950;
+/// Bytes of a slot for these frames.
+const SLOT_BYTES: usize = 2048;
+
+/// One received frame. The frame is valid until the closure that receives the frame returns.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// The frame from the destination MAC on, cut off at about 1,950 bytes. The kernel has removed the outermost VLAN tag.
+    pub frame: &'a [u8],
+    /// The tag control information of the removed VLAN tag.
+    pub vlan_tci: Option<u16>,
+    /// The frame was sent by this host on this interface; otherwise it was received from the link.
+    pub outgoing: bool,
+    /// Time at which the kernel put the frame into the ring, ns of the real-time clock ([`crate::clock::real_ns`]).
+    pub at_ns: u64,
+}
+
+impl<'a> From<RxSlot<'a>> for Received<'a> {
+    fn from(slot: RxSlot<'a>) -> Self {
+        Self {
+            frame: slot.buffer,
+            vlan_tci: slot.tag.map(|tag| tag.tci),
+            outgoing: slot.outgoing,
+            at_ns: slot.at_ns,
+        }
+    }
 }
 
 /// An `AF_PACKET` socket bound to one interface. The socket stays in the interface's namespace and can be used from
@@ -111,26 +129,31 @@ impl PacketSocket {
                 source,
             }
         };
-        let fd = raw_socket().map_err(step_error("socket"))?;
-        let set = |step, option, value: libc::c_int| {
-            set_option(&fd, libc::SOL_PACKET, option, &value).map_err(step_error(step))
+        let fd = packet::socket().map_err(step_error("socket"))?;
+        let set = |step, level, option, value| {
+            packet::set_option(&fd, level, option, value).map_err(step_error(step))
         };
-        set(
-            "PACKET_VERSION",
-            libc::PACKET_VERSION,
-            libc::tpacket_versions::TPACKET_V2 as libc::c_int,
-        )?;
         if options.bypass_qdisc {
-            set("PACKET_QDISC_BYPASS", libc::PACKET_QDISC_BYPASS, 1)?;
+            set(
+                "PACKET_QDISC_BYPASS",
+                libc::SOL_PACKET,
+                libc::PACKET_QDISC_BYPASS,
+                1,
+            )?;
         }
         if !options.receive_outgoing {
-            set("PACKET_IGNORE_OUTGOING", PACKET_IGNORE_OUTGOING, 1)?;
+            set(
+                "PACKET_IGNORE_OUTGOING",
+                libc::SOL_PACKET,
+                libc::PACKET_IGNORE_OUTGOING,
+                1,
+            )?;
         }
-        let send_buffer: libc::c_int = 4 << 20;
-        set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &send_buffer)
-            .map_err(step_error("SO_SNDBUFFORCE"))?;
-        let ring = RxRing::map(&fd, options.rx_frames).map_err(step_error("PACKET_RX_RING"))?;
-        bind(&fd, interface.index).map_err(step_error("bind"))?;
+        set("SO_SNDBUFFORCE", libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 4 << 20)?;
+        let ring_bytes = options.rx_frames as usize * SLOT_BYTES;
+        let ring =
+            RxRing::map(&fd, ring_bytes, RX_FRAME_BYTES_MAX, false).map_err(step_error("PACKET_RX_RING"))?;
+        packet::bind(&fd, interface.index, libc::ETH_P_ALL as u16).map_err(step_error("bind"))?;
         if let Some(fanout) = options.fanout {
             join_fanout(&fd, fanout).map_err(step_error("PACKET_FANOUT"))?;
         }
@@ -144,7 +167,9 @@ impl PacketSocket {
     /// Passes at most `limit` received frames to `on_frame` and returns their slots to the kernel. Never blocks.
     /// Returns the number of frames.
     pub fn receive(&mut self, limit: usize, mut on_frame: impl FnMut(Received<'_>)) -> usize {
-        (0..limit).take_while(|_| self.ring.next(&mut on_frame)).count()
+        (0..limit)
+            .map_while(|_| self.ring.next(|slot| on_frame(slot.into())))
+            .count()
     }
 
     /// Waits for a frame until the timeout; returns whether a frame is available.
@@ -189,28 +214,7 @@ impl PacketSocket {
     /// # Errors
     /// The kernel refuses the query.
     pub fn statistics(&self) -> Result<Statistics, PacketSocketError> {
-        let mut raw = libc::tpacket_stats {
-            tp_packets: 0,
-            tp_drops: 0,
-        };
-        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
-        // SAFETY: the structure and its length live through the call and agree.
-        let result = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_PACKET,
-                libc::PACKET_STATISTICS,
-                (&raw mut raw).cast(),
-                &raw mut length,
-            )
-        };
-        if result != 0 {
-            return Err(self.kernel("PACKET_STATISTICS", io::Error::last_os_error()));
-        }
-        Ok(Statistics {
-            received: raw.tp_packets,
-            dropped: raw.tp_drops,
-        })
+        packet::statistics(&self.fd).map_err(|error| self.kernel("PACKET_STATISTICS", error))
     }
 
     fn kernel(&self, step: &'static str, source: io::Error) -> PacketSocketError {
@@ -222,44 +226,9 @@ impl PacketSocket {
     }
 }
 
-/// `PACKET_IGNORE_OUTGOING` (include/uapi/linux/if_packet.h), since Linux 4.20.
-const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-/// All Ethernet types, in network order.
-const ALL_TYPES: u16 = (libc::ETH_P_ALL as u16).to_be();
-
-/// Opens a socket with protocol 0, which receives nothing until [`bind`] sets a protocol.
-fn raw_socket() -> io::Result<OwnedFd> {
-    // SAFETY: takes no pointer.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was just created and has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn bind(fd: &OwnedFd, interface: u32) -> io::Result<()> {
-    // SAFETY: all fields are integers, for which zero is valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = ALL_TYPES;
-    address.sll_ifindex = interface.try_into().map_err(io::Error::other)?;
-    // SAFETY: the address lives through the call and its size is given.
-    let result = unsafe {
-        libc::bind(
-            fd.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-        )
-    };
-    check(result)
-}
-
 /// Joins a fanout group whose classic BPF program distributes frames by destination MAC.
 fn join_fanout(fd: &OwnedFd, fanout: Fanout) -> io::Result<()> {
-    let kind = libc::PACKET_FANOUT_CBPF << 16;
-    let argument = libc::c_uint::from(fanout.group) | kind;
-    set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
+    packet::join_fanout(fd, fanout.group, libc::PACKET_FANOUT_CBPF)?;
     // A fanout program sees the frame from its network header on; the link header is at SKF_LL_OFF.
     let instruction = |code: u32, k: u32| libc::sock_filter {
         code: code as u16,
@@ -275,32 +244,5 @@ fn join_fanout(fd: &OwnedFd, fanout: Fanout) -> io::Result<()> {
         instruction(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, fanout.sockets.max(1)),
         instruction(libc::BPF_RET | libc::BPF_A, 0),
     ];
-    let program = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program)
-}
-
-/// Sets a socket option whose value is `T`.
-fn set_option<T>(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the value lives through the call and its size is given.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            option,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    check(result)
-}
-
-fn check(returned: libc::c_int) -> io::Result<()> {
-    if returned == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    packet::set_fanout_program(fd, &mut program)
 }

@@ -3,7 +3,6 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
-use std::ptr::NonNull;
 use std::time::Duration;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -182,8 +181,6 @@ pub(super) fn set_option<T: Copy>(
 /// Implement the trait only for structures of integers.
 pub(super) unsafe trait PlainData: Copy {}
 
-// SAFETY: two u32.
-unsafe impl PlainData for libc::tpacket_stats {}
 // SAFETY: an integer.
 unsafe impl PlainData for libc::c_int {}
 // SAFETY: offsets, u64 each.
@@ -224,80 +221,17 @@ pub(super) fn take_error(fd: &OwnedFd) -> Option<io::Error> {
     }
 }
 
-/// Binds a packet socket to an interface; `protocol` is in host byte order, 0 receives nothing.
-pub(super) fn bind_packet(fd: &OwnedFd, interface: u32, protocol: u16) -> io::Result<()> {
-    // SAFETY: all fields are integers, for which zero is valid.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as libc::sa_family_t;
-    address.sll_protocol = protocol.to_be();
-    address.sll_ifindex = interface.try_into().map_err(io::Error::other)?;
-    bind(fd, &address)
-}
-
 /// Binds an XDP socket.
 pub(super) fn bind_xdp(fd: &OwnedFd, address: &libc::sockaddr_xdp) -> io::Result<()> {
-    bind(fd, address)
-}
-
-fn bind<T>(fd: &OwnedFd, address: &T) -> io::Result<()> {
     // SAFETY: the address lives through the call and its size is given.
     check(unsafe {
         libc::bind(
             fd.as_raw_fd(),
             std::ptr::from_ref(address).cast(),
-            size_of::<T>() as libc::socklen_t,
+            size_of::<libc::sockaddr_xdp>() as libc::socklen_t,
         )
     })
     .map(drop)
-}
-
-/// Buffer for one control message with a `tpacket_auxdata`, aligned as the kernel requires.
-#[repr(C, align(8))]
-struct ControlBuffer([u8; 64]);
-
-/// Reads one frame from a packet socket without blocking. Returns its full length, which exceeds the buffer if the frame
-/// was truncated, and the auxiliary data of the kernel.
-pub(super) fn receive_packet(
-    fd: &OwnedFd,
-    buffer: &mut [u8],
-) -> io::Result<(usize, Option<libc::tpacket_auxdata>)> {
-    let mut vector = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
-    let mut control = ControlBuffer([0; 64]);
-    // SAFETY: integers and pointers, for which zero is valid.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut vector;
-    message.msg_iovlen = 1;
-    message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = size_of::<ControlBuffer>();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    // SAFETY: the header points to one buffer and to a control message buffer, with their lengths; all live through the
-    // call.
-    let length = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
-    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: the kernel has filled the header and its control messages.
-    let first = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    if first.is_null() {
-        return Ok((length, None));
-    }
-    // SAFETY: CMSG_FIRSTHDR points to a complete header inside `control`.
-    let header = unsafe { first.read() };
-    let expected = (libc::SOL_PACKET, libc::PACKET_AUXDATA);
-    // SAFETY: takes only a length.
-    let is_complete =
-        header.cmsg_len >= unsafe { libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) } as usize;
-    if (header.cmsg_level, header.cmsg_type) != expected || !is_complete {
-        return Ok((length, None));
-    }
-    // SAFETY: the type and length of the message show that it contains this structure of integers, at any alignment.
-    let auxiliary = unsafe {
-        libc::CMSG_DATA(first)
-            .cast::<libc::tpacket_auxdata>()
-            .read_unaligned()
-    };
-    Ok((length, Some(auxiliary)))
 }
 
 /// Makes the kernel process the transmit ring of a packet socket or XDP socket, without blocking.
@@ -349,72 +283,5 @@ pub(super) fn poll_interest(fd: BorrowedFd<'_>, events: libc::c_short) -> libc::
         fd: fd.as_raw_fd(),
         events,
         revents: 0,
-    }
-}
-
-/// Memory shared with the kernel; unmapped when dropped.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: this value owns the mapping and no thread-local state is involved; users of the pointers of `at` are
-// responsible for the order of accesses.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; a shared reference only provides pointers.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps the shared memory of a socket at an offset, with all pages populated.
-    pub(super) fn of(fd: &OwnedFd, bytes: usize, offset: libc::off_t) -> io::Result<Self> {
-        Self::map(
-            fd.as_raw_fd(),
-            bytes,
-            offset,
-            libc::MAP_SHARED | libc::MAP_POPULATE,
-        )
-    }
-
-    /// Maps zeroed anonymous pages.
-    pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        Self::map(-1, bytes, 0, flags)
-    }
-
-    fn map(fd: libc::c_int, bytes: usize, offset: libc::off_t, flags: libc::c_int) -> io::Result<Self> {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: creates a new mapping at an address that the kernel chooses.
-        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, fd, offset) };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mmap returned null"))?;
-        Ok(Self { base, bytes })
-    }
-
-    /// Pointer to `bytes` bytes at an offset; `None` if the range is not inside of the mapping. The pointer is valid while the
-    /// mapping lives.
-    pub(super) fn at(&self, offset: usize, bytes: usize) -> Option<NonNull<u8>> {
-        let end = offset.checked_add(bytes)?;
-        // SAFETY: offset + bytes is inside the mapping.
-        (end <= self.bytes).then(|| unsafe { self.base.add(offset) })
-    }
-
-    /// Address of the first byte, for the kernel.
-    pub(super) fn address(&self) -> u64 {
-        self.base.as_ptr() as u64
-    }
-
-    /// Length of the mapping, bytes.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: exactly the mapping created in `map`; owners of pointers into the mapping also own the mapping.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -2,29 +2,24 @@
 //! receives the frames. (Do not assign an address to the interface, otherwise the network stack responds, too.)
 //!
 //! Frames are received from a memory ring that the kernel fills (`PACKET_RX_RING`) and sent from another ring
-//! (`PACKET_TX_RING`). Both rings use `TPACKET_V2`. V3 delivers whole blocks and delays a frame until its block is full or the
-//! block timer expires: the median delay of a single frame is 0.5 ms on Linux 6.18 (V2: 25 µs), and several ms on older
-//! kernels with tick-based timers. Every round trip would have this delay twice, while V3 saves only 7 ns of about 850 ns
-//! per frame.
+//! (`PACKET_TX_RING`). Both rings use `TPACKET_V2`: every round trip would have the delay of V3 twice, while V3 saves only 7 ns
+//! of about 850 ns per frame.
 //!
 //! Frames of segmentation offloads, up to 64 KiB, are too long for a slot. The kernel queues these frames at the socket
 //! (`PACKET_COPY_THRESH`). The port reads these frames one by one from the socket and segments them.
 
-#[forbid(unsafe_code)]
+#![forbid(unsafe_code)]
+
 mod offload;
-mod ring;
-#[forbid(unsafe_code)]
 mod tx;
-mod tx_ring;
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use linewarden_socket::packet::{self, RxRing, TxRing, VNET_HEADER_BYTES, VlanTag};
+
 use super::{Port, PortError, Readiness, Receive, RxCounters, sys};
-use offload::VNET_BYTES;
-use ring::{RxFrame, RxRing};
 use tx::PacketSender;
-use tx_ring::TxRing;
 
 /// Ethernet header and two VLAN tags.
 const LINK_BYTES_MAX: usize = 14 + 2 * 4;
@@ -82,10 +77,10 @@ pub fn open(interface: &str, options: &PacketOptions) -> Result<Port, PortError>
             source,
         }
     };
-    let rx = packet_socket().map_err(fail("socket"))?;
+    let rx = packet::socket().map_err(fail("socket"))?;
     super::require_ethernet(&rx, interface)?;
     let mtu = sys::mtu(&rx, interface).map_err(fail("SIOCGIFMTU"))?;
-    let tx = packet_socket().map_err(fail("socket"))?;
+    let tx = packet::socket().map_err(fail("socket"))?;
     let tx_ring = prepare_tx(&tx, index, mtu + LINK_BYTES_SENT_MAX, options)
         .map_err(|(step, source)| fail(step)(source))?;
     let slot_frame_bytes = (mtu + LINK_BYTES_MAX).min(SLOT_FRAME_BYTES_MAX);
@@ -105,15 +100,10 @@ pub fn open(interface: &str, options: &PacketOptions) -> Result<Port, PortError>
     })
 }
 
-/// Creates a socket with protocol 0, which receives nothing until it is bound.
-fn packet_socket() -> io::Result<OwnedFd> {
-    sys::socket(libc::AF_PACKET, libc::SOCK_RAW)
-}
-
 type StepError = (&'static str, io::Error);
 
 fn set(fd: &OwnedFd, step: &'static str, option: libc::c_int, value: libc::c_int) -> Result<(), StepError> {
-    sys::set_option(fd, libc::SOL_PACKET, option, value).map_err(|error| (step, error))
+    packet::set_option(fd, libc::SOL_PACKET, option, value).map_err(|error| (step, error))
 }
 
 /// Configures the socket to receive all frames of the interface, starting when the function returns.
@@ -123,27 +113,17 @@ fn prepare_rx(
     frame_bytes: usize,
     options: &PacketOptions,
 ) -> Result<RxRing, StepError> {
-    let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
-    set(fd, "PACKET_VERSION", libc::PACKET_VERSION, version)?;
-    set(fd, "PACKET_VNET_HDR", libc::PACKET_VNET_HDR, 1)?;
     set(fd, "PACKET_AUXDATA", libc::PACKET_AUXDATA, 1)?;
     set(fd, "PACKET_COPY_THRESH", libc::PACKET_COPY_THRESH, 1)?;
     set(fd, "PACKET_IGNORE_OUTGOING", libc::PACKET_IGNORE_OUTGOING, 1)?;
-    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, OVERSIZED_QUEUE_BYTES)
+    packet::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, OVERSIZED_QUEUE_BYTES)
         .map_err(|error| ("SO_RCVBUFFORCE", error))?;
-    let ring = RxRing::map(fd, options.ring_bytes, frame_bytes).map_err(|error| ("PACKET_RX_RING", error))?;
-    let membership = libc::packet_mreq {
-        mr_ifindex: index.cast_signed(),
-        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
-        mr_alen: 0,
-        mr_address: [0; 8],
-    };
-    sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, membership)
-        .map_err(|error| ("promiscuous mode", error))?;
-    sys::bind_packet(fd, index, libc::ETH_P_ALL as u16).map_err(|error| ("bind", error))?;
+    let ring =
+        RxRing::map(fd, options.ring_bytes, frame_bytes, true).map_err(|error| ("PACKET_RX_RING", error))?;
+    packet::set_promiscuous(fd, index).map_err(|error| ("promiscuous mode", error))?;
+    packet::bind(fd, index, libc::ETH_P_ALL as u16).map_err(|error| ("bind", error))?;
     if let Some(group) = options.fanout_group {
-        let fanout = libc::c_uint::from(group) | (libc::PACKET_FANOUT_HASH << 16);
-        set(fd, "PACKET_FANOUT", libc::PACKET_FANOUT, fanout.cast_signed())?;
+        packet::join_fanout(fd, group, libc::PACKET_FANOUT_HASH).map_err(|error| ("PACKET_FANOUT", error))?;
     }
     Ok(ring)
 }
@@ -155,18 +135,15 @@ fn prepare_tx(
     frame_bytes: usize,
     options: &PacketOptions,
 ) -> Result<TxRing, StepError> {
-    let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
-    set(fd, "PACKET_VERSION", libc::PACKET_VERSION, version)?;
-    set(fd, "PACKET_VNET_HDR", libc::PACKET_VNET_HDR, 1)?;
     // With PACKET_LOSS the kernel skips malformed frames instead of blocking the ring.
     set(fd, "PACKET_LOSS", libc::PACKET_LOSS, 1)?;
     if options.bypass_qdisc {
         set(fd, "PACKET_QDISC_BYPASS", libc::PACKET_QDISC_BYPASS, 1)?;
     }
-    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
+    packet::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
         .map_err(|error| ("SO_SNDBUFFORCE", error))?;
     let ring = TxRing::map(fd, frame_bytes).map_err(|error| ("PACKET_TX_RING", error))?;
-    sys::bind_packet(fd, index, 0).map_err(|error| ("bind", error))?;
+    packet::bind(fd, index, 0).map_err(|error| ("bind", error))?;
     Ok(ring)
 }
 
@@ -187,20 +164,16 @@ struct PacketReceiver {
 impl PacketReceiver {
     /// Reads the kernel's 32-bit count of frames dropped because of a full ring. Reading resets the count.
     fn read_losses(&mut self) {
-        let result =
-            sys::get_option::<libc::tpacket_stats>(&self.fd, libc::SOL_PACKET, libc::PACKET_STATISTICS);
-        if let Ok(statistics) = result {
-            self.counters.dropped_full += u64::from(statistics.tp_drops);
+        if let Ok(statistics) = packet::statistics(&self.fd) {
+            self.counters.dropped_full += u64::from(statistics.dropped);
         }
     }
 }
 
 /// Reads a frame that was too long for the ring. The kernel queues the frame before it fills the corresponding slot.
-fn fetch(fd: &OwnedFd, buffer: &mut Vec<u8>) -> Option<(usize, Option<offload::VlanTag>)> {
-    buffer.resize(VNET_BYTES + OVERSIZED_BYTES_MAX, 0);
-    let (length, auxiliary) = sys::receive_packet(fd, buffer).ok()?;
-    let tag =
-        auxiliary.and_then(|status| ring::tag(status.tp_status, status.tp_vlan_tci, status.tp_vlan_tpid));
+fn fetch(fd: &OwnedFd, buffer: &mut Vec<u8>) -> Option<(usize, Option<VlanTag>)> {
+    buffer.resize(VNET_HEADER_BYTES + OVERSIZED_BYTES_MAX, 0);
+    let (length, tag) = packet::receive(fd, buffer).ok()?;
     (length <= buffer.len()).then_some((length, tag))
 }
 
@@ -213,23 +186,24 @@ impl Receive for PacketReceiver {
         let mut slots = 0;
         // A slot may yield several frames or none.
         while slots < limit && counters.frames < frames_max {
-            let slot = self.ring.next(|frame| match frame {
-                RxFrame::Whole { buffer, tag } => {
-                    offload::complete_offload(buffer, tag, scratch, counters, take)
+            let slot_lost = self.ring.next(|slot| {
+                if slot.is_complete {
+                    offload::complete_offload(slot.buffer, slot.tag, scratch, counters, take);
+                } else if slot.is_at_socket
+                    && let Some((length, tag)) = fetch(fd, oversized)
+                {
+                    let buffer = oversized.get_mut(..length).unwrap_or_default();
+                    offload::complete_offload(buffer, tag, scratch, counters, take);
+                } else {
+                    // The socket buffer was full, or the frame exceeds the largest offload.
+                    counters.dropped_truncated += 1;
                 }
-                RxFrame::AtSocket => match fetch(fd, oversized) {
-                    Some((length, tag)) => {
-                        let buffer = oversized.get_mut(..length).unwrap_or_default();
-                        offload::complete_offload(buffer, tag, scratch, counters, take);
-                    }
-                    None => counters.dropped_truncated += 1,
-                },
-                RxFrame::Lost => counters.dropped_truncated += 1,
+                slot.frames_lost
             });
-            let Some(slot) = slot else {
+            let Some(slot_lost) = slot_lost else {
                 break;
             };
-            frames_lost |= slot.frames_lost;
+            frames_lost |= slot_lost;
             slots += 1;
         }
         if frames_lost {

@@ -5,20 +5,12 @@
 //! required because only the header contains the segment size, and because only the kernel can determine which of several nested
 //! checksums is partial.
 
+use linewarden_socket::packet::{VNET_HEADER_BYTES, VlanTag};
+
 use super::super::RxCounters;
 use super::super::checksum::{
     Layout, TAG_BYTES, TCP, UDP, be16, complete, fold, not_zero, ones_sum, set_be16,
 };
-
-/// Length of the `virtio_net_hdr` before each frame, bytes.
-pub(super) const VNET_BYTES: usize = 10;
-
-/// VLAN tag that the kernel removed from a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct VlanTag {
-    pub(super) tpid: u16,
-    pub(super) tci: u16,
-}
 
 /// Kind of segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +30,7 @@ struct PendingOffload {
 
 impl PendingOffload {
     /// Parses the header; `None` if no offload is pending, as for all frames from a physical link.
-    fn parse(header: [u8; VNET_BYTES]) -> Option<Self> {
+    fn parse(header: [u8; VNET_HEADER_BYTES]) -> Option<Self> {
         const NEEDS_CHECKSUM: u8 = 1;
         let [flags, kind, _, _, size0, size1, start0, start1, offset0, offset1] = header;
         let number = |low, high| usize::from(u16::from_ne_bytes([low, high]));
@@ -65,7 +57,7 @@ pub(super) fn complete_offload(
     counters: &mut RxCounters,
     take: &mut dyn FnMut(&[u8]),
 ) {
-    let Some((&header, _)) = buffer.split_first_chunk::<VNET_BYTES>() else {
+    let Some((&header, _)) = buffer.split_first_chunk::<VNET_HEADER_BYTES>() else {
         return;
     };
     let Some(frame) = with_tag(buffer, tag) else {
@@ -113,9 +105,9 @@ fn hand_over(frame: &[u8], counters: &mut RxCounters, take: &mut dyn FnMut(&[u8]
 fn with_tag(buffer: &mut [u8], tag: Option<VlanTag>) -> Option<&mut [u8]> {
     const ADDRESSES: usize = 12;
     let Some(tag) = tag else {
-        return buffer.get_mut(VNET_BYTES..);
+        return buffer.get_mut(VNET_HEADER_BYTES..);
     };
-    let frame = buffer.get_mut(VNET_BYTES - TAG_BYTES..)?;
+    let frame = buffer.get_mut(VNET_HEADER_BYTES - TAG_BYTES..)?;
     if frame.len() < TAG_BYTES + ADDRESSES {
         return None;
     }

@@ -2,9 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
+use linewarden_socket::packet::{PushResult, TxRing};
+
 use super::super::send_backoff::SendBackoff;
 use super::super::{PortError, Transmit, TxCounters, sys};
-use super::tx_ring::{PushResult, TxRing};
 
 /// Minimum frame: an Ethernet header.
 const FRAME_BYTES_MIN: usize = 14;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::sys::Mapping;
+use linewarden_socket::Mapping;
 
 /// Entry of a ring: plain integers for which every byte pattern is valid.
 ///

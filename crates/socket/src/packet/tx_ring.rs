@@ -8,15 +8,13 @@
 //! 1.10 and 1.52 µs). A large part of this time is the reception at the peer, which runs on the sender's CPU.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::sys::{self, Mapping};
-use super::offload::VNET_BYTES;
+use super::{BLOCK_BYTES, VNET_HEADER_BYTES, map_ring, set_option};
+use crate::Mapping;
 
-/// Minimum size of a block of slots, bytes.
-const BLOCK_BYTES: usize = 64 << 10;
 /// Maximum number of frames: a common size of a driver's queue.
 const RING_FRAMES_MAX: usize = 512;
 /// Maximum size of the ring for long frames, bytes.
@@ -26,7 +24,7 @@ const DATA_OFFSET: usize = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc
 
 /// Transmit ring. The `waiting` slots before `next` hold frames that the kernel may not have sent yet.
 #[derive(Debug)]
-pub(super) struct TxRing {
+pub struct TxRing {
     memory: Mapping,
     slot_bytes: usize,
     slots: usize,
@@ -38,30 +36,29 @@ pub(super) struct TxRing {
 
 /// Result of adding a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum PushResult {
+pub enum PushResult {
+    /// The frame is in a slot.
     Done,
+    /// No slot is free.
     Full,
+    /// The frame is longer than a slot.
     TooLong,
 }
 
 impl TxRing {
     /// Creates and maps a ring for frames of at most `frame_bytes` bytes.
-    pub(super) fn map(fd: &OwnedFd, frame_bytes: usize) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The kernel rejects the ring, for example because not enough memory is available.
+    pub fn map(socket: impl AsFd, frame_bytes: usize) -> io::Result<Self> {
         // `hdr_len` has 16 bits.
         let frame_bytes = frame_bytes.min(u16::MAX.into());
-        let slot_bytes = (DATA_OFFSET + VNET_BYTES + frame_bytes).next_power_of_two();
-        let block_bytes = BLOCK_BYTES.max(slot_bytes);
-        let slots = (RING_BYTES_MAX / slot_bytes).clamp(block_bytes / slot_bytes, RING_FRAMES_MAX);
-        let to_u32 = |n: usize| u32::try_from(n).map_err(io::Error::other);
-        let request = libc::tpacket_req {
-            tp_block_size: to_u32(block_bytes)?,
-            tp_block_nr: to_u32(slots * slot_bytes / block_bytes)?,
-            tp_frame_size: to_u32(slot_bytes)?,
-            tp_frame_nr: to_u32(slots)?,
-        };
-        sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_TX_RING, request)?;
+        let slot_bytes = (DATA_OFFSET + VNET_HEADER_BYTES + frame_bytes).next_power_of_two();
+        let slots =
+            (RING_BYTES_MAX / slot_bytes).clamp(BLOCK_BYTES.max(slot_bytes) / slot_bytes, RING_FRAMES_MAX);
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
         Ok(Self {
-            memory: Mapping::of(fd, slots * slot_bytes, 0)?,
+            memory: map_ring(socket, libc::PACKET_TX_RING, slots, slot_bytes)?,
             slot_bytes,
             slots,
             next: 0,
@@ -71,15 +68,18 @@ impl TxRing {
     }
 
     /// Number of frames that the kernel may not have sent yet.
-    pub(super) fn waiting(&self) -> usize {
+    #[must_use]
+    pub fn waiting(&self) -> usize {
         self.waiting
     }
 
+    #[inline]
     fn slot(&self, number: usize) -> Option<NonNull<u8>> {
         self.memory
             .at(number % self.slots * self.slot_bytes, self.slot_bytes)
     }
 
+    #[inline]
     fn status(&self, number: usize) -> Option<&AtomicU32> {
         let slot = self.slot(number)?;
         // SAFETY: a slot begins with `tp_status`, an aligned u32 inside the mapping, which lives as long as `self` and which
@@ -87,8 +87,9 @@ impl TxRing {
         Some(unsafe { AtomicU32::from_ptr(slot.cast().as_ptr()) })
     }
 
-    /// Writes a frame, given in two parts, to the next slot. The next `sys::kick` sends the frame.
-    pub(super) fn push(&mut self, headers: &[u8], payload: &[u8]) -> PushResult {
+    /// Writes a frame, given in two parts, to the next slot. The next `send` without data makes the kernel send the frame.
+    #[inline]
+    pub fn push(&mut self, headers: &[u8], payload: &[u8]) -> PushResult {
         let length = headers.len() + payload.len();
         if length > self.frame_bytes {
             return PushResult::TooLong;
@@ -100,13 +101,13 @@ impl TxRing {
         if self.waiting == self.slots || status.load(Ordering::Acquire) != libc::TP_STATUS_AVAILABLE {
             return PushResult::Full;
         }
-        let mut vnet = [0; VNET_BYTES];
+        let mut vnet = [0; VNET_HEADER_BYTES];
         // `hdr_len` is the whole length; `map` ensures that 16 bits suffice.
         let [low, high] = (length as u16).to_ne_bytes();
         (vnet[2], vnet[3]) = (low, high);
         let header = libc::tpacket2_hdr {
             tp_status: libc::TP_STATUS_AVAILABLE,
-            tp_len: (VNET_BYTES + length) as u32,
+            tp_len: (VNET_HEADER_BYTES + length) as u32,
             tp_snaplen: 0,
             tp_mac: 0,
             tp_net: 0,
@@ -117,7 +118,7 @@ impl TxRing {
             tp_padding: [0; 4],
         };
         // SAFETY: TP_STATUS_AVAILABLE means that we own the slot until the status is changed below. `map` sized the slot for
-        // the header and, from DATA_OFFSET on, for VNET_BYTES and frames of up to `frame_bytes`. The sources are slices of
+        // the header and, from DATA_OFFSET on, for VNET_HEADER_BYTES and frames of up to `frame_bytes`. The sources are slices of
         // other memory.
         unsafe {
             slot.cast::<libc::tpacket2_hdr>().write(header);
@@ -135,7 +136,7 @@ impl TxRing {
     }
 
     /// Reclaims the slots of frames that the kernel has sent, oldest first. Returns the number and the bytes of these frames.
-    pub(super) fn reclaim(&mut self) -> (usize, usize) {
+    pub fn reclaim(&mut self) -> (usize, usize) {
         let mut reclaimed = (0, 0);
         while self.waiting > 0 {
             let oldest = self.next + self.slots - self.waiting;
@@ -148,14 +149,14 @@ impl TxRing {
             // SAFETY: `push` wrote the header, and the kernel changes only the status, which is not read
             // here.
             let length = unsafe { (&raw const (*slot.cast::<libc::tpacket2_hdr>().as_ptr()).tp_len).read() };
-            reclaimed = (reclaimed.0 + 1, reclaimed.1 + length as usize - VNET_BYTES);
+            reclaimed = (reclaimed.0 + 1, reclaimed.1 + length as usize - VNET_HEADER_BYTES);
             self.waiting -= 1;
         }
         reclaimed
     }
 
     /// Discards all waiting frames. Returns the number of these frames.
-    pub(super) fn discard_waiting(&mut self) -> usize {
+    pub fn discard_waiting(&mut self) -> usize {
         let waiting = self.waiting;
         while self.waiting > 0 {
             self.next = (self.next + self.slots - 1) % self.slots;
