@@ -17,6 +17,7 @@ pub use table::Row;
 
 use std::path::Path;
 
+use linewarden_chart::ChartError;
 use serde::Serialize;
 
 use crate::{
@@ -181,8 +182,8 @@ impl PufReport {
     /// The charts as an SVG document.
     ///
     /// # Errors
-    /// A message if drawing fails.
-    pub fn svg(&self) -> Result<String, String> {
+    /// The drawing library fails.
+    pub fn svg(&self) -> Result<String, ChartError> {
         svg_chart::svg(self)
     }
 }

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use plotters::prelude::*;
+use linewarden_chart::{Axis, BLACK, Chart, ChartError, LegendPosition, RGBColor, Series};
 
 use super::link::time_row;
 use super::paced::{PROGRAMS, WIRE_BYTES};
-use crate::bench::figures::{COLORS, bars, error_text};
+use crate::bench::figures::{COLORS, Picture, bars, draw_all};
 use crate::bench::{BenchError, Report};
 
 /// Draws the charts for which the report has rows into `directory`, which must exist; returns the charts' paths.
@@ -14,24 +14,14 @@ use crate::bench::{BenchError, Report};
 /// # Errors
 /// A file could not be written; the error names it.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    let pictures: [(&str, Picture); 4] = [
+    let pictures: [Picture; 4] = [
         ("p4dra-fig10.svg", draw_rates),
         ("p4dra-fig11.svg", draw_resources),
         ("p4dra-fig16.svg", draw_host_times),
         ("p4dra-fig17.svg", draw_packet_path_times),
     ];
-    let mut drawn = Vec::new();
-    for (name, picture) in pictures {
-        let failed = |reason| BenchError::Picture {
-            picture: name.to_owned(),
-            reason,
-        };
-        drawn.extend(picture(&directory.join(name), report).map_err(failed)?);
-    }
-    Ok(drawn)
+    draw_all(report, directory, &pictures)
 }
-
-type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
 
 /// The bit rate of the measured frames on a wire, Gbit/s.
 fn gbit(packets_per_s: f64) -> f64 {
@@ -55,7 +45,7 @@ fn label(name: &str) -> &str {
     if name == "none" { "no cipher" } else { name }
 }
 
-fn draw_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_rates(report: &Report) -> Result<Option<String>, ChartError> {
     let lines = PROGRAMS.map(|(name, _)| (name, rate_points(report, name)));
     let points = || lines.iter().flat_map(|(_, line)| line.iter());
     let widest = points().map(|point| point.0).fold(0.0, f64::max) * 1.05;
@@ -63,44 +53,24 @@ fn draw_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     if highest == 0.0 {
         return Ok(None);
     }
-    let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
-    root.fill(&WHITE).map_err(error_text)?;
-    let mut chart = ChartBuilder::on(&root)
-        .caption(
-            "Output rate by input rate; 64 bytes of each packet encrypted; one core (P4DRA paper, Fig. 10)",
-            ("sans-serif", 18),
-        )
-        .margin(12)
-        .x_label_area_size(42)
-        .y_label_area_size(52)
-        .build_cartesian_2d(0.0..widest, 0.0..highest)
-        .map_err(error_text)?;
-    chart
-        .configure_mesh()
-        .x_desc("input, Gbit/s (110-byte frames with preamble and gap)")
-        .y_desc("output, Gbit/s")
-        .draw()
-        .map_err(error_text)?;
+    let chart = Chart {
+        title: "Output rate by input rate; 64 bytes of each packet encrypted; one core (P4DRA paper, Fig. 10)",
+        x: Axis::linear(
+            0.0..widest,
+            "input, Gbit/s (110-byte frames with preamble and gap)",
+        ),
+        y: Axis::linear(0.0..highest, "output, Gbit/s"),
+        legend: LegendPosition::UpperLeft,
+    };
     let colors = [BLACK].into_iter().chain(COLORS);
-    for ((name, line), color) in lines.iter().zip(colors) {
-        chart
-            .draw_series(LineSeries::new(line.iter().copied(), color.stroke_width(2)).point_size(3))
-            .map_err(error_text)?
-            .label(label(name))
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()
-        .map_err(error_text)?;
-    root.present().map_err(error_text)?;
-    Ok(Some(path.to_owned()))
+    let lines = lines
+        .into_iter()
+        .zip(colors)
+        .map(|((name, line), color)| Series::line(label(name), color, line).with_markers());
+    chart.svg((900, 520), lines).map(Some)
 }
 
-fn draw_resources(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_resources(report: &Report) -> Result<Option<String>, ChartError> {
     let kinds = [
         ("instructions", "insns"),
         ("machine code, B", "jited_bytes"),
@@ -131,13 +101,11 @@ fn draw_resources(path: &Path, report: &Report) -> Result<Option<PathBuf>, Strin
             .to_owned(),
     ];
     bars(
-        path,
         "Resources of each program (P4DRA paper, Table 1 and Fig. 11)",
         "count, B or ns (log)",
         &groups,
         &remarks,
     )
-    .map(Some)
 }
 
 /// Number of provers, and the published mean times, ms, on x86 and on Tofino.
@@ -184,7 +152,7 @@ impl Times {
     }
 }
 
-fn draw_host_times(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_host_times(report: &Report) -> Result<Option<String>, ChartError> {
     let [_, red, _, orange, blue, ..] = COLORS;
     let times = [
         Times::measured(
@@ -205,28 +173,23 @@ fn draw_host_times(path: &Path, report: &Report) -> Result<Option<PathBuf>, Stri
             |published| published.1,
         ),
     ];
-    attestation_times(
-        path,
-        "Time to attest a fleet on a host (P4DRA paper, Fig. 16)",
-        &times,
-    )
+    attestation_times("Time to attest a fleet on a host (P4DRA paper, Fig. 16)", &times)
 }
 
-fn draw_packet_path_times(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_packet_path_times(report: &Report) -> Result<Option<String>, ChartError> {
     let [blue, _, light, ..] = COLORS;
     let times = [
         Times::measured(report, "xdp", "xdp: in the kernel, one core", blue),
         Times::published("paper: Tofino", light, |published| published.2),
     ];
     attestation_times(
-        path,
         "Time to attest a fleet in the packet path (P4DRA paper, Fig. 17)",
         &times,
     )
 }
 
 /// Draws the times by the number of provers; returns `None` if the report has no measured time.
-fn attestation_times(path: &Path, title: &str, times: &[Times]) -> Result<Option<PathBuf>, String> {
+fn attestation_times(title: &str, times: &[Times]) -> Result<Option<String>, ChartError> {
     if times.first().is_none_or(|measured| measured.points.is_empty()) {
         return Ok(None);
     }
@@ -234,37 +197,16 @@ fn attestation_times(path: &Path, title: &str, times: &[Times]) -> Result<Option
     let max_provers = points().map(|point| point.0).fold(1.0, f64::max) * 1.3;
     let max_ms = points().map(|point| point.1).fold(1.0, f64::max) * 30.0;
     let min_ms = points().map(|point| point.1).fold(max_ms, f64::min) / 2.0;
-    let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
-    root.fill(&WHITE).map_err(error_text)?;
-    let mut chart = ChartBuilder::on(&root)
-        .caption(title, ("sans-serif", 18))
-        .margin(12)
-        .x_label_area_size(42)
-        .y_label_area_size(70)
-        .build_cartesian_2d((0.8..max_provers).log_scale(), (min_ms..max_ms).log_scale())
-        .map_err(error_text)?;
-    chart
-        .configure_mesh()
-        .x_desc("provers in a round (log)")
-        .y_desc("ms (log)")
-        .draw()
-        .map_err(error_text)?;
-    for Times { label, color, points } in times {
-        let color = *color;
+    let chart = Chart {
+        title,
+        x: Axis::log(0.8..max_provers, "provers in a round (log)"),
+        y: Axis::log(min_ms..max_ms, "ms (log)"),
+        legend: LegendPosition::UpperLeft,
+    };
+    let lines = times.iter().map(|Times { label, color, points }| {
         let (provers, duration_ms) = points.last().copied().unwrap_or_default();
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3))
-            .map_err(error_text)?
-            .label(format!("{label}: {duration_ms:.1} ms for {provers}"))
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()
-        .map_err(error_text)?;
-    root.present().map_err(error_text)?;
-    Ok(Some(path.to_owned()))
+        let label = format!("{label}: {duration_ms:.1} ms for {provers}");
+        Series::line(label, *color, points.iter().copied()).with_markers()
+    });
+    chart.svg((900, 520), lines).map(Some)
 }

@@ -3,12 +3,11 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use plotters::coord::Shift;
-use plotters::prelude::*;
+use linewarden_chart::{Area, Axis, BLACK, Chart, ChartError, LegendPosition, RED, Series};
 
 use super::batches::STAGES;
 use super::table1;
-use crate::bench::figures::{COLORS, error_text, round_to_integer};
+use crate::bench::figures::{COLORS, Picture, draw_all};
 use crate::bench::{BenchError, Report};
 
 /// Draws the charts for which the report has rows into `directory`, which must exist; returns the charts' paths.
@@ -16,23 +15,13 @@ use crate::bench::{BenchError, Report};
 /// # Errors
 /// A file could not be written; the error names it.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    let pictures: [(&str, Picture); 3] = [
+    let pictures: [Picture; 3] = [
         ("haa-table1.svg", table1::draw),
         ("haa-fig3-8.svg", draw_by_batch),
         ("haa-fig9-11.svg", draw_by_threads),
     ];
-    let mut drawn = Vec::new();
-    for (name, picture) in pictures {
-        let failed = |reason| BenchError::Picture {
-            picture: name.to_owned(),
-            reason,
-        };
-        drawn.extend(picture(&directory.join(name), report).map_err(failed)?);
-    }
-    Ok(drawn)
+    draw_all(report, directory, &pictures)
 }
-
-type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
 
 /// Messages per second in the thesis for its largest batches (sections 4.1 and 4.2): each processor with its rates in
 /// the order of [`STAGES`].
@@ -52,10 +41,9 @@ fn stage_points(report: &Report, stage: &str, kind: &str) -> Vec<(f64, f64)> {
     report.rows.iter().filter_map(point).collect()
 }
 
-fn draw_by_batch(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_by_batch(report: &Report) -> Result<Option<String>, ChartError> {
     let title = "Rapid Authentication by batch size: RSA-2048, 32 components (HAA thesis, Fig. 3 to 8)";
     draw_panels(
-        path,
         report,
         title,
         &Kinds {
@@ -69,10 +57,9 @@ fn draw_by_batch(path: &Path, report: &Report) -> Result<Option<PathBuf>, String
     )
 }
 
-fn draw_by_threads(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_by_threads(report: &Report) -> Result<Option<String>, ChartError> {
     let title = "Rapid Authentication by threads: RSA-2048, 32 components (HAA thesis, Fig. 9 to 11)";
     draw_panels(
-        path,
         report,
         title,
         &Kinds {
@@ -95,12 +82,11 @@ struct Kinds {
 
 /// Draws the three stages side by side.
 fn draw_panels(
-    path: &Path,
     report: &Report,
     title: &str,
     kinds: &Kinds,
     published: &[(&str, [f64; 3])],
-) -> Result<Option<PathBuf>, String> {
+) -> Result<Option<String>, ChartError> {
     let [(cpu_kind, _), _] = kinds.measured;
     if STAGES
         .iter()
@@ -108,29 +94,26 @@ fn draw_panels(
     {
         return Ok(None);
     }
-    let root = SVGBackend::new(path, (1200, 460)).into_drawing_area();
-    root.fill(&WHITE).map_err(error_text)?;
-    let area = root.titled(title, ("sans-serif", 20)).map_err(error_text)?;
-    let areas = area.split_evenly((1, 3));
-    for (index, (area, stage)) in areas.iter().zip(STAGES).enumerate() {
-        let thesis: Vec<(&str, f64)> = published
-            .iter()
-            .filter_map(|(name, rates)| Some((*name, *rates.get(index)?)))
-            .collect();
-        let measured = kinds
-            .measured
-            .map(|(kind, legend)| (legend, stage_points(report, stage, kind)));
-        let measured: Vec<_> = measured
-            .into_iter()
-            .filter(|(_, points)| !points.is_empty())
-            .collect();
-        draw_panel(area, stage, kinds.x_label, &measured, &thesis)?;
-    }
-    root.present().map_err(error_text)?;
-    Ok(Some(path.to_owned()))
+    linewarden_chart::svg((1200, 460), |area| {
+        let areas = linewarden_chart::draw_title(area, title)?.split_evenly((1, 3));
+        for (index, (area, stage)) in areas.iter().zip(STAGES).enumerate() {
+            let thesis: Vec<(&str, f64)> = published
+                .iter()
+                .filter_map(|(name, rates)| Some((*name, *rates.get(index)?)))
+                .collect();
+            let measured = kinds
+                .measured
+                .map(|(kind, legend)| (legend, stage_points(report, stage, kind)));
+            let measured: Vec<_> = measured
+                .into_iter()
+                .filter(|(_, points)| !points.is_empty())
+                .collect();
+            draw_panel(area, stage, kinds.x_label, &measured, &thesis)?;
+        }
+        Ok(())
+    })
+    .map(Some)
 }
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 fn draw_panel(
     area: &Area<'_>,
@@ -138,7 +121,7 @@ fn draw_panel(
     x_label: &str,
     measured: &[(&str, Vec<(f64, f64)>)],
     thesis: &[(&str, f64)],
-) -> Result<(), String> {
+) -> Result<(), ChartError> {
     let points = || measured.iter().flat_map(|(_, points)| points);
     let all_rates = || {
         points()
@@ -148,42 +131,20 @@ fn draw_panel(
     let widest = points().map(|point| point.0).fold(2.0, f64::max);
     // Space above for the legend.
     let heights: Range<f64> =
-        all_rates().fold(f64::MAX, f64::min) / 2.0..all_rates().fold(0.0, f64::max) * 20.0;
-    let mut chart = ChartBuilder::on(area)
-        .caption(stage, ("sans-serif", 17))
-        .margin(10)
-        .x_label_area_size(40)
-        .y_label_area_size(82)
-        .build_cartesian_2d((1.0..widest).log_scale(), heights.log_scale())
-        .map_err(error_text)?;
-    chart
-        .configure_mesh()
-        .x_label_formatter(&|x| round_to_integer(*x))
-        .y_label_formatter(&|y| round_to_integer(*y))
-        .x_desc(x_label)
-        .y_desc("messages per second")
-        .draw()
-        .map_err(error_text)?;
+        all_rates().fold(f64::MAX, f64::min) / 2.0..all_rates().fold(0.0, f64::max) * 40.0;
+    let chart = Chart {
+        title: stage,
+        x: Axis::log(1.0..widest, x_label),
+        y: Axis::log(heights, "messages per second"),
+        legend: LegendPosition::UpperLeft,
+    };
     let measured = measured
         .iter()
         .zip([BLACK, RED])
-        .map(|((name, points), color)| (*name, points.clone(), color, 3));
+        .map(|((name, points), color)| Series::line(*name, color, points.iter().copied()).with_markers());
     let published = thesis
         .iter()
         .zip(COLORS)
-        .map(|((name, rate), color)| (*name, vec![(1.0, *rate), (widest, *rate)], color, 0));
-    for (name, line, color, size) in measured.chain(published) {
-        chart
-            .draw_series(LineSeries::new(line, color.stroke_width(2)).point_size(size))
-            .map_err(error_text)?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()
-        .map_err(error_text)
+        .map(|((name, rate), color)| Series::line(*name, color, [(1.0, *rate), (widest, *rate)]));
+    chart.draw(area, measured.chain(published))
 }

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use plotters::prelude::*;
+use linewarden_chart::{Area, Axis, BLACK, Chart, ChartError, GREEN, LegendPosition, MAGENTA, Series};
 
 use super::ciphers::WIRE_BYTES;
 use super::{paced, ports};
-use crate::bench::figures::{COLORS, error_text};
+use crate::bench::figures::{COLORS, Picture, draw_all};
 use crate::bench::{BenchError, Report};
 
 /// Draws the charts for the available rows into the existing `directory`; returns the charts' paths.
@@ -14,20 +14,11 @@ use crate::bench::{BenchError, Report};
 /// # Errors
 /// A chart cannot be drawn or written.
 pub fn draw(report: &Report, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    type Picture = fn(&Path, &Report) -> Result<Option<PathBuf>, String>;
-    let pictures: [(&str, Picture); 2] = [
+    let pictures: [Picture; 2] = [
         ("p4-fig10.svg", draw_rates),
         ("p4-recirculation.svg", draw_by_recirculations),
     ];
-    let mut drawn = Vec::new();
-    for (name, picture) in pictures {
-        let failed = |reason| BenchError::Picture {
-            picture: name.to_owned(),
-            reason,
-        };
-        drawn.extend(picture(&directory.join(name), report).map_err(failed)?);
-    }
-    Ok(drawn)
+    draw_all(report, directory, &pictures)
 }
 
 /// A curve: name and points.
@@ -54,7 +45,7 @@ fn maximum(lines: &[Curve], coordinate: impl Fn(&(f64, f64)) -> f64) -> f64 {
     points.map(coordinate).fold(0.0, f64::max)
 }
 
-fn draw_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_rates(report: &Report) -> Result<Option<String>, ChartError> {
     let lines: Vec<Curve> = paced::variants()
         .map(|variant| (variant.name(), rate_points(report, &variant.name())))
         .collect();
@@ -62,41 +53,21 @@ fn draw_rates(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
     if highest == 0.0 {
         return Ok(None);
     }
-    let root = SVGBackend::new(path, (900, 520)).into_drawing_area();
-    root.fill(&WHITE).map_err(error_text)?;
-    let mut chart = ChartBuilder::on(&root)
-        .caption(
-            "Output by input rate, 64 bytes of each packet decrypted in P4, one core (P4DRA paper, Fig. 10)",
-            ("sans-serif", 18),
-        )
-        .margin(12)
-        .x_label_area_size(42)
-        .y_label_area_size(52)
-        .build_cartesian_2d(0.0..widest * 1.05, 0.0..highest * 1.6)
-        .map_err(error_text)?;
-    chart
-        .configure_mesh()
-        .x_desc("input, Mbit/s of 98-byte frames with preamble and gap")
-        .y_desc("output, Mbit/s")
-        .draw()
-        .map_err(error_text)?;
+    let chart = Chart {
+        title: "Output by input rate, 64 bytes of each packet decrypted in P4, one core (P4DRA paper, Fig. 10)",
+        x: Axis::linear(
+            0.0..widest * 1.05,
+            "input, Mbit/s of 98-byte frames with preamble and gap",
+        ),
+        y: Axis::linear(0.0..highest * 1.6, "output, Mbit/s"),
+        legend: LegendPosition::UpperRight,
+    };
     let colors = COLORS.into_iter().chain([BLACK, GREEN, MAGENTA]);
-    for ((name, line), color) in lines.into_iter().zip(colors) {
-        chart
-            .draw_series(LineSeries::new(line, color.stroke_width(2)).point_size(3))
-            .map_err(error_text)?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()
-        .map_err(error_text)?;
-    root.present().map_err(error_text)?;
-    Ok(Some(path.to_owned()))
+    let lines = lines
+        .into_iter()
+        .zip(colors)
+        .map(|((name, line), color)| Series::line(name, color, line).with_markers());
+    chart.svg((900, 520), lines).map(Some)
 }
 
 /// The measured points of a program with this number of ports: recirculations and packets/s.
@@ -109,7 +80,7 @@ fn measured_points(report: &Report, program: &str, ports: u32) -> Vec<(f64, f64)
     points.collect()
 }
 
-fn draw_by_recirculations(path: &Path, report: &Report) -> Result<Option<PathBuf>, String> {
+fn draw_by_recirculations(report: &Report) -> Result<Option<String>, ChartError> {
     let programs: Vec<_> = ports::programs()
         .filter_map(|(cipher, pass_work)| {
             let program = format!("{cipher}.{}", pass_work.name());
@@ -123,117 +94,73 @@ fn draw_by_recirculations(path: &Path, report: &Report) -> Result<Option<PathBuf
     if programs.is_empty() {
         return Ok(None);
     }
-    let root = SVGBackend::new(path, (900, 960)).into_drawing_area();
-    root.fill(&WHITE).map_err(error_text)?;
-    let (upper, lower) = root.split_vertically(500);
-    draw_software_chart(&upper, report, &programs)?;
-    draw_chip_chart(&lower)?;
-    root.present().map_err(error_text)?;
-    Ok(Some(path.to_owned()))
+    linewarden_chart::svg((900, 960), |area| {
+        let (upper, lower) = area.split_vertically(500);
+        draw_software_chart(&upper, report, &programs)?;
+        draw_chip_chart(&lower)
+    })
+    .map(Some)
 }
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 /// Draws the rates of the software switch: measured points on computed lines.
 fn draw_software_chart(
     area: &Area<'_>,
     report: &Report,
     programs: &[(String, ports::Cost)],
-) -> Result<(), String> {
+) -> Result<(), ChartError> {
     const RECIRCULATIONS: std::ops::RangeInclusive<u32> = 1..=44;
     let rates = programs
         .iter()
         .flat_map(|(_, cost)| [cost.rate(1.0, 4.0), cost.rate(44.0, 1.0)]);
     let highest = rates.clone().fold(0.0, f64::max) * 6.0;
     let lowest = rates.fold(highest, f64::min) / 1.5;
-    let mut chart = ChartBuilder::on(area)
-        .caption(
-            "Software switch: rate by recirculations per packet (R) and recirculation ports (P, one worker each)",
-            ("sans-serif", 18),
-        )
-        .margin(12)
-        .x_label_area_size(42)
-        .y_label_area_size(70)
-        .build_cartesian_2d(0.0..45.0, (lowest..highest).log_scale())
-        .map_err(error_text)?;
-    chart
-        .configure_mesh()
-        .x_desc("recirculations per packet")
-        .y_desc("packets/s (log)")
-        .draw()
-        .map_err(error_text)?;
+    let chart = Chart {
+        title: "Software switch: rate by recirculations per packet (R) and recirculation ports (P, one worker each)",
+        x: Axis::linear(0.0..45.0, "recirculations per packet"),
+        y: Axis::log(lowest..highest, "packets/s (log)"),
+        legend: LegendPosition::UpperRight,
+    };
+    let mut series = Vec::new();
     for ((program, cost), color) in programs.iter().zip(COLORS) {
         for ports in [1, 2, 4] {
             let computed = RECIRCULATIONS
                 .map(f64::from)
                 .map(|recirculations| (recirculations, cost.rate(recirculations, f64::from(ports))));
-            let width = if ports == 4 { 1 } else { 2 };
-            let drawn = chart
-                .draw_series(LineSeries::new(computed, color.stroke_width(width)))
-                .map_err(error_text)?;
-            if ports == 1 {
-                drawn
-                    .label(format!(
-                        "{program}: lines P / ({:.0} ns + R × {:.0} ns) for P = 1, 2, 4; points measured",
-                        cost.fixed_ns, cost.recirculation_ns
-                    ))
-                    .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
-            }
-            let points = measured_points(report, program, ports);
-            chart
-                .draw_series(
-                    points
-                        .into_iter()
-                        .map(|point| Circle::new(point, 4, color.filled())),
-                )
-                .map_err(error_text)?;
+            let label = match ports {
+                1 => format!(
+                    "{program}: lines P / ({:.0} ns + R × {:.0} ns) for P = 1, 2, 4; points measured",
+                    cost.fixed_ns, cost.recirculation_ns
+                ),
+                _ => String::new(),
+            };
+            let line = Series::line(label, color, computed);
+            series.push(if ports == 4 { line.thin() } else { line });
+            series.push(Series::points(color, measured_points(report, program, ports)));
         }
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()
-        .map_err(error_text)
+    chart.draw(area, series)
 }
 
 /// Draws the computed rates of a switching chip.
-fn draw_chip_chart(area: &Area<'_>) -> Result<(), String> {
-    let mut chart = ChartBuilder::on(area)
-        .caption(
-            "A switching chip with one queue for new and recirculated packets, computed",
-            ("sans-serif", 18),
-        )
-        .margin(12)
-        .x_label_area_size(42)
-        .y_label_area_size(70)
-        .build_cartesian_2d(0.0..0.4, 0.0..0.25)
-        .map_err(error_text)?;
-    chart
-        .configure_mesh()
-        .x_desc("input rate, relative to the capacity of one recirculation port")
-        .y_desc("output rate, relative to the same capacity")
-        .draw()
-        .map_err(error_text)?;
+fn draw_chip_chart(area: &Area<'_>) -> Result<(), ChartError> {
+    let chart = Chart {
+        title: "A switching chip with one queue for new and recirculated packets, computed",
+        x: Axis::linear(
+            0.0..0.4,
+            "input rate, relative to the capacity of one recirculation port",
+        ),
+        y: Axis::linear(0.0..0.25, "output rate, relative to the same capacity"),
+        legend: LegendPosition::UpperRight,
+    };
     let lines = [12, 28, 40]
         .into_iter()
         .flat_map(|recirculations| [(recirculations, 2), (recirculations, 4)]);
-    for ((recirculations, ports), color) in lines.zip(COLORS) {
+    let lines = lines.zip(COLORS).map(|((recirculations, ports), color)| {
         let points = (0..=200)
             .map(|step| f64::from(step) * 0.002)
             .map(|input| (input, ports::chip_output(input, recirculations, f64::from(ports))));
-        chart
-            .draw_series(LineSeries::new(points, color.stroke_width(2)))
-            .map_err(error_text)?
-            .label(format!("{recirculations} recirculations, {ports} ports"))
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(3)));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .draw()
-        .map_err(error_text)
+        let label = format!("{recirculations} recirculations, {ports} ports");
+        Series::line(label, color, points)
+    });
+    chart.draw(area, lines)
 }
