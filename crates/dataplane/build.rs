@@ -6,6 +6,16 @@ use std::path::PathBuf;
 
 use libbpf_cargo::SkeletonBuilder;
 
+/// The programs of the feature `bench`.
+const BENCH_PROGRAMS: [&str; 6] = [
+    "bench",
+    "bench_cipher",
+    "bench_p4dra",
+    "bench_proof",
+    "bench_sealed",
+    "bench_stamp",
+];
+
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
@@ -23,15 +33,11 @@ fn main() {
         "-Wall".into(),
         "-Werror".into(),
     ];
-    for program in [
-        "gateway",
-        "bench",
-        "bench_cipher",
-        "bench_p4dra",
-        "bench_proof",
-        "bench_sealed",
-        "bench_stamp",
-    ] {
+    let mut programs = vec!["gateway"];
+    if env::var_os("CARGO_FEATURE_BENCH").is_some() {
+        programs.extend(BENCH_PROGRAMS);
+    }
+    for program in programs {
         let source = format!("src/xdp/bpf/{program}.bpf.c");
         let built = SkeletonBuilder::new()
             .source(&source)

@@ -11,7 +11,7 @@
 
 use std::net::Ipv4Addr;
 
-use linewarden_dataplane::xdp::sealed_bench::SealedBench;
+use linewarden_dataplane::xdp::bench::sealed::SealedBench;
 use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_protocol::ids::GatewayId;
 

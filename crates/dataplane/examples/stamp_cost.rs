@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::xdp::stamp_bench::StampBench;
+use linewarden_dataplane::xdp::bench::stamp::StampBench;
 use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_evidence::inband::{ContentFormat, MasterKey, Template};
 use linewarden_evidence::state::{Digests, Snapshot};

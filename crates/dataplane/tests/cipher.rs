@@ -17,7 +17,7 @@ use chacha20::{ChaChaCore, R8, R12, R20, variants::Ietf};
 use chacha20poly1305::ChaCha20Poly1305;
 use chacha20poly1305::aead::{AeadInOut as _, KeyInit as _};
 use linewarden_dataplane::DataPlaneError;
-use linewarden_dataplane::xdp::cipher_bench::{
+use linewarden_dataplane::xdp::bench::cipher::{
     AAD_BYTES_MAX, Aead, AeadInput, AeadOperation, BLOCK_BYTES, Cipher, CipherBench, PAYLOAD_BYTES_MAX,
     Program, TAG_BYTES, Width,
 };

@@ -4,7 +4,8 @@
 //! program is attached by a BPF link, which ends with this process or stays (`attach`).
 
 mod attach;
-pub mod cipher_bench;
+#[cfg(feature = "bench")]
+pub mod bench;
 #[cfg(test)]
 mod compare_test;
 pub(crate) mod config;
@@ -13,22 +14,16 @@ mod forward;
 #[cfg(test)]
 mod layout_test;
 mod measure;
-pub mod microbench;
-pub mod p4dra_bench;
-mod passes;
 mod pin_security;
 mod pinned_maps;
 mod programs;
-pub mod proof_bench;
 mod reply;
 mod rings;
 mod seal;
-pub mod sealed_bench;
 mod skeleton;
 #[cfg(test)]
 mod stack_test;
 mod stamp;
-pub mod stamp_bench;
 mod waiting;
 
 use std::collections::BTreeMap;

@@ -26,31 +26,37 @@ skeleton!(
     "gateway.skel.rs"
 );
 skeleton!(
+    #[cfg(feature = "bench")]
     /// The programs of the benches.
     bench,
     "bench.skel.rs"
 );
 skeleton!(
+    #[cfg(feature = "bench")]
     /// The programs of the bench of PROOFs.
     bench_proof,
     "bench_proof.skel.rs"
 );
 skeleton!(
+    #[cfg(feature = "bench")]
     /// The programs of the bench of `p4dra-classic`.
     bench_p4dra,
     "bench_p4dra.skel.rs"
 );
 skeleton!(
+    #[cfg(feature = "bench")]
     /// The programs of the sealed gate's benches.
     bench_sealed,
     "bench_sealed.skel.rs"
 );
 skeleton!(
+    #[cfg(feature = "bench")]
     /// The programs of the bench of evidence in packets.
     bench_stamp,
     "bench_stamp.skel.rs"
 );
 skeleton!(
+    #[cfg(feature = "bench")]
     /// The programs of the ciphers' benches.
     bench_cipher,
     "bench_cipher.skel.rs"

@@ -1,6 +1,6 @@
 //! Ciphers in the data plane, with programs that are run repeatedly by `BPF_PROG_TEST_RUN`.
 
-use linewarden_dataplane::xdp::cipher_bench::{
+use linewarden_dataplane::xdp::bench::cipher::{
     Aead, AeadInput, AeadOperation, Cipher, CipherBench, Program, STEPS, TAG_BYTES, Width,
 };
 use linewarden_protocol::frame::builder::FrameBuilder;

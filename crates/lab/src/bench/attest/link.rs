@@ -338,4 +338,4 @@ fn proof_in(bytes: &[u8]) -> Option<[u8; PROOF_BYTES]> {
     (udp.dst_port == LAP_PORT).then(|| payload.try_into().ok())?
 }
 
-const _: () = assert!(FRAME_BYTES == linewarden_dataplane::xdp::proof_bench::FRAME_BYTES);
+const _: () = assert!(FRAME_BYTES == linewarden_dataplane::xdp::bench::proof::FRAME_BYTES);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use linewarden_dataplane::xdp::cipher_bench::{Cipher, CipherBench, Program};
+use linewarden_dataplane::xdp::bench::cipher::{Cipher, CipherBench, Program};
 
 use super::{Size, cipher};
 use crate::bench::scale::Progress;

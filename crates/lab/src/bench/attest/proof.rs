@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use linewarden_dataplane::DataPlane;
 use linewarden_dataplane::host::{Engine, Host, ThreadState, Timestamps};
-use linewarden_dataplane::xdp::proof_bench::{FRAME_BYTES, ProofBench};
+use linewarden_dataplane::xdp::bench::proof::{FRAME_BYTES, ProofBench};
 use linewarden_forro::Backend;
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::time::Now;

@@ -1,7 +1,7 @@
 //! The cost of the classic profiles, the protocols of the IoT and UAV papers, by response size.
 
 use linewarden_dataplane::ClassicProfile;
-use linewarden_dataplane::xdp::microbench::{Microbench, Program};
+use linewarden_dataplane::xdp::bench::micro::{Microbench, Program};
 use linewarden_protocol::classic::{self, ResponseBits};
 
 use super::{LOADS, Minimums, fastest_run};

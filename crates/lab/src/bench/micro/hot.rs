@@ -1,7 +1,7 @@
 //! The cost for one device with a live session.
 
 use linewarden_dataplane::DataPlaneError;
-use linewarden_dataplane::xdp::microbench::{Microbench, Program};
+use linewarden_dataplane::xdp::bench::micro::{Microbench, Program};
 use linewarden_protocol::ids::{Mode, RowIndex};
 
 use super::{LOADS, Minimums, fastest_run};

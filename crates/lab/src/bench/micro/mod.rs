@@ -15,7 +15,7 @@ pub mod hot;
 pub mod memory;
 pub mod random;
 
-use linewarden_dataplane::xdp::microbench::{Microbench, Program};
+use linewarden_dataplane::xdp::bench::micro::{Microbench, Program};
 
 use super::{BenchError, freshness};
 

@@ -1,7 +1,7 @@
 //! The cost for many devices in random order: every device causes memory accesses.
 
 use linewarden_dataplane::DataPlaneError;
-use linewarden_dataplane::xdp::microbench::{Microbench, Program};
+use linewarden_dataplane::xdp::bench::micro::{Microbench, Program};
 use linewarden_protocol::ids::{Mode, RowIndex};
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;

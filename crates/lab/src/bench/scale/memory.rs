@@ -1,7 +1,7 @@
 //! Authentication of random devices: of a large fleet, and of a small fleet whose rows fit into the cache.
 
 use linewarden_dataplane::DataPlaneError;
-use linewarden_dataplane::xdp::microbench::{Microbench, Program};
+use linewarden_dataplane::xdp::bench::micro::{Microbench, Program};
 use linewarden_protocol::ids::{Mode, RowIndex};
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;

@@ -1,6 +1,6 @@
 //! The cost of the sealed gate per packet.
 
-use linewarden_dataplane::xdp::sealed_bench::SealedBench;
+use linewarden_dataplane::xdp::bench::sealed::SealedBench;
 use linewarden_dataplane::{Config, Gate};
 
 use super::Size;

@@ -14,9 +14,9 @@ use libbpf_rs::{
     libbpf_sys,
 };
 
-use super::skeleton::bench_cipher::{BenchCipherSkel, BenchCipherSkelBuilder, OpenBenchCipherSkel};
-use super::{TestRun, check_privileges, redirect_libbpf_log};
 use crate::DataPlaneError;
+use crate::xdp::skeleton::bench_cipher::{BenchCipherSkel, BenchCipherSkelBuilder, OpenBenchCipherSkel};
+use crate::xdp::{TestRun, check_privileges, redirect_libbpf_log};
 
 /// Bytes of a keystream block.
 pub const BLOCK_BYTES: usize = 64;

@@ -19,11 +19,11 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId, Suite};
 use linewarden_protocol::keys::{AuthKey, SessionKey};
 use linewarden_protocol::wire::{DATA_HEADER_BYTES, LAP_PORT};
 
-use super::seal::DownCell;
-use super::skeleton::bench_sealed::{BenchSealedSkel, BenchSealedSkelBuilder};
-use super::{check_privileges, config, redirect_libbpf_log};
 use crate::layout::Shared;
 use crate::store::{Region, Row, Store, table, wire_word};
+use crate::xdp::seal::DownCell;
+use crate::xdp::skeleton::bench_sealed::{BenchSealedSkel, BenchSealedSkelBuilder};
+use crate::xdp::{check_privileges, config, redirect_libbpf_log};
 use crate::{Config, DataPlaneError};
 
 /// `struct lw_bench`.
@@ -78,7 +78,7 @@ impl SealedBench {
     /// Loads the programs and opens a session for a device.
     ///
     /// # Errors
-    /// As [`super::Xdp::load`].
+    /// As [`crate::xdp::Xdp::load`].
     pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;

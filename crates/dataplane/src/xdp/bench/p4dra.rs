@@ -2,7 +2,7 @@
 //! `bpf/bench_p4dra.bpf.c`.
 //!
 //! Each pass is a round with one reply per prover. The program is attached during the measurement, for the reason
-//! given in [`super::proof_bench`]. The figure contains the cost of the harness, which is reported separately.
+//! given in [`super::proof`]. The figure contains the cost of the harness, which is reported separately.
 
 use std::mem::MaybeUninit;
 
@@ -12,10 +12,10 @@ use linewarden_protocol::frame::Mac;
 use linewarden_protocol::verdict::Verdict;
 
 use super::passes::Passes;
-use super::programs::{self, set_program};
-use super::skeleton::bench_p4dra::{BenchP4draSkel, BenchP4draSkelBuilder};
-use super::{LOOPBACK, check_privileges, config, read_counters, redirect_libbpf_log};
 use crate::p4dra::P4draControl;
+use crate::xdp::programs::{self, set_program};
+use crate::xdp::skeleton::bench_p4dra::{BenchP4draSkel, BenchP4draSkelBuilder};
+use crate::xdp::{LOOPBACK, check_privileges, config, read_counters, redirect_libbpf_log};
 use crate::{Config, Counters, DataPlaneError};
 
 /// Bytes of a frame: Ethernet, REPLY.
@@ -36,7 +36,7 @@ impl P4draBench {
     /// calling thread's network namespace. Use this namespace for nothing else. Frames are addressed to `own_mac`.
     ///
     /// # Errors
-    /// As [`super::Xdp::load`]; `p4dra-classic` is not configured.
+    /// As [`crate::xdp::Xdp::load`]; `p4dra-classic` is not configured.
     pub fn load(config: &Config, own_mac: Mac) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;

@@ -8,12 +8,12 @@ use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
 use libbpf_rs::{OpenObject, ProgramInput, ProgramMut};
 use linewarden_evidence::inband::Template;
 
-use super::skeleton::bench_stamp::{BenchStampSkel, BenchStampSkelBuilder};
-use super::stamp::Stamping;
-use super::{LOOPBACK, check_privileges, config, redirect_libbpf_log, test_context};
 use crate::layout::Shared;
 use crate::stamp::Stamp;
 use crate::store::Region;
+use crate::xdp::skeleton::bench_stamp::{BenchStampSkel, BenchStampSkelBuilder};
+use crate::xdp::stamp::Stamping;
+use crate::xdp::{LOOPBACK, check_privileges, config, redirect_libbpf_log, test_context};
 use crate::{Config, DataPlaneError};
 
 /// `struct lw_bench`.
@@ -36,7 +36,7 @@ impl StampBench {
     /// Loads the programs.
     ///
     /// # Errors
-    /// As [`super::Xdp::load`].
+    /// As [`crate::xdp::Xdp::load`].
     pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;

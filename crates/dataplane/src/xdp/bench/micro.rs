@@ -15,11 +15,11 @@ use libbpf_rs::{OpenObject, ProgramInput, ProgramMut};
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::ids::DeviceId;
 
-use super::rings::Rings;
-use super::skeleton::bench::{BenchSkel, BenchSkelBuilder};
-use super::{LOOPBACK, check_privileges, config, redirect_libbpf_log};
 use crate::layout::{Line, RingRow, Shared};
 use crate::store::{Region, Store};
+use crate::xdp::rings::Rings;
+use crate::xdp::skeleton::bench::{BenchSkel, BenchSkelBuilder};
+use crate::xdp::{LOOPBACK, check_privileges, config, redirect_libbpf_log};
 use crate::{Config, Counters, DataPlaneError};
 
 /// Size of a prepared frame. The bytes after the datagram are Ethernet padding.
@@ -86,7 +86,7 @@ impl Microbench {
     /// count look-ups and words, and are slower.
     ///
     /// # Errors
-    /// As [`super::Xdp::load`].
+    /// As [`crate::xdp::Xdp::load`].
     pub fn load(config: &Config, own_mac: Mac, cases: u32, count_work: bool) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
@@ -227,7 +227,7 @@ impl Microbench {
     /// # Errors
     /// Errors of the kernel.
     pub fn counters(&self) -> Result<Counters, DataPlaneError> {
-        super::read_counters(&self.skeleton.maps.percpu)
+        crate::xdp::read_counters(&self.skeleton.maps.percpu)
     }
 
     /// Discards the events so far, as a gateway does periodically.

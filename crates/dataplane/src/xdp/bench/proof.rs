@@ -17,11 +17,11 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::PROOF_BYTES;
 
 use super::passes::Passes;
-use super::programs::{self, set_program};
-use super::skeleton::bench_proof::{BenchProofSkel, BenchProofSkelBuilder};
-use super::waiting::WaitingProofs;
-use super::{LOOPBACK, check_privileges, config, read_counters, redirect_libbpf_log};
 use crate::store::provers::Provers;
+use crate::xdp::programs::{self, set_program};
+use crate::xdp::skeleton::bench_proof::{BenchProofSkel, BenchProofSkelBuilder};
+use crate::xdp::waiting::WaitingProofs;
+use crate::xdp::{LOOPBACK, check_privileges, config, read_counters, redirect_libbpf_log};
 use crate::{Config, Counters, DataPlaneError};
 
 /// Size of the Ethernet, IPv4 and UDP headers.
@@ -46,7 +46,7 @@ impl ProofBench {
     /// to `own_mac`.
     ///
     /// # Errors
-    /// As [`super::Xdp::load`].
+    /// As [`crate::xdp::Xdp::load`].
     pub fn load(config: &Config, own_mac: Mac) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::{Object, ProgramInput, ProgramMut};
 
-use super::{LOOPBACK, config, test_context};
 use crate::DataPlaneError;
 use crate::layout::Shared;
 use crate::store::Region;
+use crate::xdp::{LOOPBACK, config, test_context};
 
 /// `struct lw_bench`.
 #[derive(Debug)]
