@@ -21,7 +21,7 @@
 //! | [`scheduler`] | assignment of messages to lanes: queue, policies, the decisions without I/O, the engine with threads |
 //! | [`calibration`] | cost of each lane, measured before the first message arrives |
 //! | [`service`] | receiver, scheduler and lanes combined |
-//! | [`simulator`] | the scheduler in virtual time: traffic, lanes with measured rates, reports, comparison of policies |
+//! | `simulator` | with the feature `simulator`: the scheduler in virtual time: traffic, lanes with measured rates, reports, comparison of policies |
 //! | [`signer`] | signing with a key, its table and its masks |
 //! | [`signing`] | signer, scheduler and lanes combined; idle lanes make masks |
 //! | [`store`] | files of private keys, tables, masks and revocations |
@@ -74,6 +74,7 @@ pub mod scheme;
 pub mod service;
 pub mod signer;
 pub mod signing;
+#[cfg(feature = "simulator")]
 pub mod simulator;
 mod source;
 pub mod store;

@@ -16,7 +16,7 @@
 //! | [`MaskLimits`] | masks of Rapid Authentication, made by idle lanes; without a mask, a signer makes an RSA signature |
 //! | [`engine`] | [`Core`] with a thread for each lane; producers have their own threads |
 //!
-//! The [simulator](crate::simulator) drives [`Core`] in virtual time.
+//! The module `simulator` drives [`Core`] in virtual time.
 //!
 //! The scheduler is based on a thesis ("Hardware accelerated authentication", 3.4). In addition, a timer bounds every
 //! wait; the number of waiting jobs that starts a batch follows the lanes and the load; CPU lanes keep working while
