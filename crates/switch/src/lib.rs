@@ -22,7 +22,7 @@
 //! | [`ports`] | network interfaces (`AF_PACKET`, `AF_XDP`), capture files, memory |
 //! | [`control`], [`host`] | P4Runtime control plane; switch hosted in a process |
 //! | [`evidence`] | measurement of program and state, evidence in packets and statements |
-//! | [`reference`](mod@reference), [`stf`] | reference interpreter for tests; packet tests in p4c's STF format |
+//! | `reference`, `stf` | with the feature `lab`: reference interpreter for tests; packet tests in p4c's STF format |
 //!
 //! # Example
 //! A packet test adds a route to the router of `p4/` and checks the forwarded packet:
@@ -58,9 +58,11 @@ pub mod lower;
 pub mod meter;
 pub mod ports;
 pub mod program;
+#[cfg(feature = "lab")]
 pub mod reference;
 pub mod serve;
 pub mod setup;
+#[cfg(feature = "lab")]
 pub mod stf;
 pub mod switch;
 pub mod tables;

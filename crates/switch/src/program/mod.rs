@@ -1,7 +1,7 @@
 //! Program as data: the resolved and checked content of p4c's JSON, before lowering.
 //!
 //! Names are replaced by ids ([`ids`]), expressions are typed ([`expr`]), and all references are valid. Both execution
-//! methods start from this form: the reference interpreter ([`reference`](crate::reference)) and the executable form
+//! methods start from this form: the reference interpreter (`reference`) and the executable form
 //! ([`lower`](crate::lower)).
 
 pub mod action;
