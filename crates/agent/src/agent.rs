@@ -1,6 +1,7 @@
 //! The agent's event loop: connects the device state machine with a socket, a clock and a PUF.
 
 mod credentials;
+mod loss_reporter;
 mod losses;
 
 use std::io;
@@ -15,9 +16,11 @@ use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use self::loss_reporter::LossReporter;
 use crate::attest::{AttestOptions, Attestation};
 use crate::device_socket::SealContext;
-use crate::event::AgentEvent;
+use crate::error::AgentError;
+use crate::event::{AgentEvent, EventSink};
 use crate::handshake_diagnosis::{HandshakeDiagnosis, MessageSummary, NakReason, ReasonText};
 use crate::keyring::Keyring;
 use crate::link::{Link, route_source, wire_address};
@@ -74,43 +77,6 @@ pub enum RunOutcome {
     TimedOut,
 }
 
-/// An error that ends the agent.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// No random bytes are available.
-    #[error("reading random bytes failed: {0}")]
-    Entropy(getrandom::Error),
-    /// Waiting for descriptors failed.
-    #[error("waiting for packets failed: {0}")]
-    Wait(io::Error),
-    /// The local address of a tunnel is not available.
-    #[error("listening on {listen} for the tunnel to {service} failed: {source}")]
-    Listen {
-        /// Address for local programs.
-        listen: SocketAddr,
-        /// The service at the end of the tunnel.
-        service: SocketAddr,
-        /// The operating system's error.
-        #[source]
-        source: io::Error,
-    },
-    /// The local address of a peer is not available.
-    #[error("listening on {listen} for the programs of a peer failed: {source}")]
-    ListenForPeer {
-        /// Address for local programs.
-        listen: SocketAddr,
-        /// The operating system's error.
-        #[source]
-        source: io::Error,
-    },
-    /// Attestation cannot be started.
-    #[error("starting attestation failed: {0}")]
-    Attest(io::Error),
-    /// The device state machine refused a nonce.
-    #[error("starting a handshake failed: {0}")]
-    Start(linewarden_protocol::device::StartError),
-}
-
 /// A device on Linux.
 pub struct Agent {
     device: Device,
@@ -134,11 +100,8 @@ pub struct Agent {
     /// the loss again, and the state machine's pauses determine the time of the next attempt.
     session_in_doubt: bool,
     authenticated: bool,
-    loss_reporter: losses::LossReporter,
+    loss_reporter: LossReporter,
 }
-
-/// Receives events.
-type EventSink<'a> = &'a mut dyn FnMut(&AgentEvent);
 
 impl Agent {
     /// Creates an agent; it does nothing before [`Agent::run`].
@@ -167,7 +130,7 @@ impl Agent {
             spent_row_reported: false,
             session_in_doubt: false,
             authenticated: false,
-            loss_reporter: losses::LossReporter::default(),
+            loss_reporter: LossReporter::default(),
         }
     }
 

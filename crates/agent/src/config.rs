@@ -1,5 +1,7 @@
 //! The agent's configuration file (TOML). Paths are relative to the configuration file.
 
+pub(crate) mod field_error;
+
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -13,6 +15,9 @@ use linewarden_puf::Puf;
 use linewarden_puf::readout::ReadoutPuf;
 use serde::Deserialize;
 
+pub use self::field_error::FieldError;
+
+use self::field_error::{field, indexed_field};
 use crate::attest::{AttestOptions, AttestSection};
 use crate::keyring::Keyring;
 use crate::link::interface_mac;
@@ -151,34 +156,6 @@ pub struct ReadoutsSection {
 pub struct LogSection {
     /// `error`, `warn`, `info`, `debug`, `trace`, or a filter by module.
     pub level: Option<String>,
-}
-
-/// A field that cannot be used. The code that has read the file adds the line number.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {problem}", path.join("."))]
-pub struct FieldError {
-    /// Tables and key, outermost first; an array element is named by its number, from 1.
-    pub path: Vec<String>,
-    /// What is wrong, and which values are accepted.
-    pub problem: String,
-    /// Whether the field is refused for safety, because other users can read a secret.
-    pub is_unsafe: bool,
-    /// Whether this is only a warning: the value is accepted, but probably not intended.
-    pub is_warning: bool,
-}
-
-pub(crate) fn field<T>(path: &[&str], problem: impl ToString) -> Result<T, FieldError> {
-    Err(FieldError {
-        path: path.iter().map(ToString::to_string).collect(),
-        problem: problem.to_string(),
-        is_unsafe: false,
-        is_warning: false,
-    })
-}
-
-/// An error in element `n` (from 0) of an array of tables.
-fn indexed_field<T>(table: &str, n: usize, key: &str, problem: impl ToString) -> Result<T, FieldError> {
-    field(&[table, &(n + 1).to_string(), key], problem)
 }
 
 impl AgentConfig {

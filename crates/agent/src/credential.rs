@@ -2,43 +2,17 @@
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use linewarden_files::open_regular;
 use linewarden_protocol::device::PufQuery;
 use linewarden_protocol::ids::{DeviceId, Mode, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_puf::Puf;
-use linewarden_puf::extractor::{ExtractorError, FileError, HelperData, PoolHelper, reproduce_puf};
+use linewarden_puf::extractor::{ExtractorError, HelperData, PoolHelper, reproduce_puf};
 use linewarden_puf::health::HealthTest;
 
-use crate::spent::SpentError;
-
-/// Why helper data cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CredentialError {
-    /// The file cannot be opened.
-    #[error("{}: {source}; expected the helper data of this device's enrollment", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's error.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file is neither kind of helper data.
-    #[error("{}: not helper data of pool mode (LWHP) or key mode (LWHK)", path.display())]
-    Kind {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The content is invalid.
-    #[error(transparent)]
-    Content(#[from] FileError),
-    /// The file of spent rows cannot be used.
-    #[error(transparent)]
-    Spent(#[from] SpentError),
-}
+use crate::error::CredentialError;
 
 /// Public helper data that a device stores.
 #[derive(Clone, Debug, PartialEq, Eq)]

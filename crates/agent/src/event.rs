@@ -179,6 +179,9 @@ pub enum AgentEvent {
     Stopped,
 }
 
+/// Receives events.
+pub(crate) type EventSink<'a> = &'a mut dyn FnMut(&AgentEvent);
+
 /// Datagrams of all tunnels since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TunnelCounts {

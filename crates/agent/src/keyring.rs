@@ -23,7 +23,8 @@ use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::ticket::{TicketRoot, TicketSession};
 
-use crate::credential::{Credential, CredentialError};
+use crate::credential::Credential;
+use crate::error::CredentialError;
 use crate::spent::{SpentFile, SpentRows};
 
 /// Failed handshakes after which previous helper data are tried too.

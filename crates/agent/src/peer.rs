@@ -17,8 +17,8 @@ use linewarden_protocol::wire::DATA_HEADER_BYTES;
 use linewarden_socket::kernel_drops;
 use zeroize::Zeroizing;
 
-use crate::agent::AgentError;
 use crate::device_socket::{DeviceSocket, SealContext};
+use crate::error::AgentError;
 use crate::event::{AgentEvent, PeerCounts};
 
 /// Interval between requests for a connected pair, ms: a deleted pair stays usable for at most this time if the

@@ -19,6 +19,7 @@ use linewarden_protocol::ids::RowIndex;
 use sha2::{Digest as _, Sha256};
 
 use crate::credential::Credential;
+use crate::error::SpentError;
 
 const MAGIC: &[u8; 8] = b"LWSPENT\x02";
 const HEAD_BYTES: usize = POOL_BYTES + 4 + 4;
@@ -32,29 +33,6 @@ const RANGES_MAX: usize = 4096;
 const RANGE_BYTES: usize = 4 + 4;
 const FILE_BYTES_MAX: usize =
     MAGIC.len() + POOLS_MAX * (HEAD_BYTES + RANGES_MAX * RANGE_BYTES) + DIGEST_BYTES;
-
-/// Why the file of spent rows cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum SpentError {
-    /// The file cannot be read.
-    #[error("{}: {source}; expected the list of spent rows of this device", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's error.
-        #[source]
-        source: io::Error,
-    },
-    /// The file is damaged.
-    #[error(
-        "{}: list of spent rows is damaged; enroll the device again, or remove the file if the registry was never restored to an earlier state",
-        path.display()
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
-}
 
 /// The answered and the accepted rows of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

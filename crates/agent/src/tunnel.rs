@@ -20,7 +20,7 @@ use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
 };
 
-use crate::agent::AgentError;
+use crate::error::AgentError;
 use crate::event::TunnelCounts;
 use crate::session_endpoints::SessionEndpoints;
 

@@ -2,8 +2,8 @@
 
 use linewarden_protocol::ids::RowIndex;
 
-use super::{Agent, EventSink};
-use crate::event::AgentEvent;
+use super::Agent;
+use crate::event::{AgentEvent, EventSink};
 use crate::keyring::CredentialSet;
 use crate::renewal::{Renewal, RenewalOptions};
 

@@ -1,45 +1,18 @@
-//! Reports datagrams that the agent or the kernel dropped.
-
-use std::collections::BTreeMap;
+//! Counts datagrams that the agent or the kernel dropped.
 
 use linewarden_socket::kernel_drops;
 
-use super::{Agent, EventSink};
-use crate::event::{AgentEvent, LOSS_COUNTERS};
+use super::Agent;
+use crate::event::{EventSink, LOSS_COUNTERS};
 use crate::time::boot_ms;
-
-/// Interval between readings of the counters, ms.
-const READ_INTERVAL_MS: u64 = 10_000;
-/// Interval between reports, ms.
-const REPORT_INTERVAL_MS: u64 = 60_000;
-
-/// The counters at the last reading, and the time of the next reading.
-#[derive(Debug, Default)]
-pub(super) struct LossReporter {
-    losses: [u64; LOSS_COUNTERS.len()],
-    next_reading_ms: u64,
-    /// Kernel drops of closed sockets to the gateway.
-    pub(super) closed_link_drops: u64,
-}
 
 impl Agent {
     /// Reports an increase of losses, at most once a minute, and at the end.
     pub(super) fn report_losses(&mut self, is_end: bool, sink: EventSink<'_>) {
         let now_ms = boot_ms();
-        if now_ms < self.loss_reporter.next_reading_ms && !is_end {
-            return;
-        }
-        let losses = self.losses();
-        let has_changed = losses != self.loss_reporter.losses;
-        self.loss_reporter.next_reading_ms = now_ms.saturating_add(if has_changed {
-            REPORT_INTERVAL_MS
-        } else {
-            READ_INTERVAL_MS
-        });
-        self.loss_reporter.losses = losses;
-        if has_changed {
-            let datagrams: BTreeMap<_, _> = LOSS_COUNTERS.into_iter().zip(losses).collect();
-            sink(&AgentEvent::DatagramsLost { datagrams });
+        if self.loss_reporter.is_due(now_ms) || is_end {
+            let losses = self.losses();
+            self.loss_reporter.report(losses, now_ms, sink);
         }
     }
 

@@ -7,9 +7,9 @@ use linewarden_tpm::Protection;
 use linewarden_tpm::enroll::Version;
 use linewarden_tpm::evidence::{Evidence, EvidenceQuote};
 
-use super::AttestOptions;
 use super::delivery::{Delivery, DeliveryState, Document};
 use super::measurement::{MeasureError, Measurement};
+use super::options::AttestOptions;
 use super::responder::{BACKOFF_MS, Backoff};
 use super::state::State;
 use crate::event::AgentEvent;

@@ -4,15 +4,14 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use linewarden_files::{PrivateFileError, read_private};
-use linewarden_measurement::pcr::PcrValues;
+use linewarden_measurement::HashAlgorithm;
+use linewarden_measurement::pcr::{PcrSelection, PcrValues};
 #[cfg(feature = "tpm")]
 use linewarden_tpm::device::{KeyBlobs, Retries, Tpm, TpmError, TpmKey};
 use linewarden_tpm::{AttestationKey as _, AttestationSecret, KeyError, Protection, SoftwareKey};
 #[cfg(feature = "tpm")]
 use linewarden_tpm::{Retry, enroll};
 use zeroize::Zeroizing;
-
-use super::measurement::TpmScope;
 
 /// Maximum size of a software key file: 64 hexadecimal digits, and some white space that editors add.
 const SOFTWARE_KEY_BYTES_MAX: usize = 80;
@@ -213,12 +212,12 @@ impl LoadedKey {
         }
     }
 
-    pub(crate) fn pcrs(&mut self, scope: &TpmScope) -> Result<PcrValues, KeyError> {
+    pub(crate) fn pcrs(&mut self, bank: HashAlgorithm, pcrs: PcrSelection) -> Result<PcrValues, KeyError> {
         match self {
             // Without a TPM no PCRs are configured.
-            Self::Software(_) => Ok(PcrValues::new(scope.bank)),
+            Self::Software(_) => Ok(PcrValues::new(bank)),
             #[cfg(feature = "tpm")]
-            Self::Tpm(key) => Ok(key.tpm().pcrs(scope.bank, scope.pcrs)?),
+            Self::Tpm(key) => Ok(key.tpm().pcrs(bank, pcrs)?),
         }
     }
 }

@@ -16,6 +16,7 @@ mod enroll;
 mod evidence;
 mod key;
 mod measurement;
+mod options;
 mod request_keys;
 mod responder;
 mod section;
@@ -25,7 +26,6 @@ mod worker;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 
 use linewarden_measurement::diff::Difference;
 use linewarden_protocol::attest::{PeriodKey, PeriodStart};
@@ -36,7 +36,7 @@ use linewarden_protocol::wire::MESSAGE_BYTES;
 use linewarden_tpm::{AttestationKey as _, SoftwareKey};
 
 use crate::device_socket::DeviceSocket;
-use crate::event::AgentEvent;
+use crate::event::{AgentEvent, EventSink};
 use evidence::EvidenceReporter;
 use request_keys::RequestKeys;
 use responder::{KeyJob, ProofReply, Rejections, Responder};
@@ -47,6 +47,7 @@ use worker::{Job, JobResult, JobRunner, Worker};
 pub use enroll::{EnrollError, accept_offer, identity};
 pub use key::{KeyFile, KeyFileError, KeySource};
 pub use measurement::{CheckedLog, MeasureError, Measurement, MeasurementScope, TpmScope};
+pub use options::AttestOptions;
 pub use section::AttestSection;
 
 /// Maximum number of datagrams before other sockets are served.
@@ -59,27 +60,6 @@ const READ_KEY_RETRY_MS: u64 = 1_000;
 const SAVE_RETRY_MS: u64 = 600_000;
 /// Interval between reports of rejected requests, ms.
 const REPORT_INTERVAL_MS: u64 = 60_000;
-
-/// Attestation settings of a device.
-#[derive(Clone, Debug)]
-pub struct AttestOptions {
-    /// What is measured.
-    pub scope: MeasurementScope,
-    /// The attestation key.
-    pub key: KeySource,
-    /// The file of the key; `None`: the key is never read again.
-    pub key_file: Option<KeyFile>,
-    /// UDP port for attestation requests.
-    pub port: u16,
-    /// Whether a changed configuration is sent to the controller.
-    pub send_log: bool,
-    /// Periods between two quotes of a TPM; 0: never.
-    pub quote_every: u64,
-    /// State file.
-    pub state: PathBuf,
-    /// The period of the enrollment.
-    pub enrolled_period: Period,
-}
 
 /// The prover with its socket and its worker thread.
 pub(crate) struct Attestation {
@@ -109,8 +89,6 @@ pub(crate) struct Attestation {
     protection: linewarden_tpm::Protection,
     save_at_ms: u64,
 }
-
-type EventSink<'a> = &'a mut dyn FnMut(&AgentEvent);
 
 impl Attestation {
     /// Reads the state and starts the worker; nothing is measured before the first request.

@@ -13,11 +13,11 @@ use linewarden_protocol::ids::Period;
 use linewarden_protocol::wire::ATTEST_PORT;
 use serde::Deserialize;
 
-use super::AttestOptions;
 use super::key::{KeyFile, KeyFileError, KeySource};
 use super::measurement::{EVENT_LOG, LogFile, MeasurementScope, TpmScope};
+use super::options::AttestOptions;
 use super::state::StateFile;
-use crate::config::{FieldError, field};
+use crate::config::field_error::{FieldError, field};
 
 /// Default PCRs: measured by firmware and boot loader, and equal on devices of the same kind. PCR 1 is omitted: on most
 /// machines it contains serial numbers or individual boot options.

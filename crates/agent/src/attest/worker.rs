@@ -86,7 +86,7 @@ impl JobRunner {
     pub(super) fn period(&mut self, start: &PeriodStart) -> Result<(Measurement, PeriodKey), MeasureError> {
         let device = self.device;
         self.with_key(|key, scope| {
-            let measurement = scope.measure_with(|tpm| key.pcrs(tpm))?;
+            let measurement = scope.measure_with(|tpm| key.pcrs(tpm.bank, tpm.pcrs))?;
             let h = configuration_hash(&measurement);
             let k2 = Zeroizing::new(key.hmac(&period_message(device, start, &h))?);
             Ok((measurement, PeriodKey::from_bytes(*k2)))
