@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use linewarden_protocol::wire::AttestRequest;
 use zerocopy::IntoBytes as _;
 
-use crate::DataPlaneError;
+use crate::error::DataPlaneError;
 
 /// Maximum number of requests per system call.
 const REQUESTS_PER_CALL: usize = 64;

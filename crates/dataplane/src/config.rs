@@ -3,15 +3,16 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use linewarden_evidence::inband::ContentFormat;
-use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::ProverId;
 use linewarden_protocol::commit;
-use linewarden_protocol::frame::{Mac, header};
+use linewarden_protocol::frame::header;
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::sources::{DeviceSources, EXCLUDED_MAX, OwnAddress, PREFIXES_MAX, Prefix};
 
-use crate::p4dra;
+pub use crate::p4dra::settings::{P4dra, P4draProver};
+
+use crate::p4dra::table;
 use crate::store::Geometry;
 use crate::store::provers::ProverGeometry;
 
@@ -50,40 +51,6 @@ pub struct Classic {
     pub crps: Vec<Vec<(u32, Vec<u8>)>>,
     /// Seed of the profile's random numbers.
     pub seed: u64,
-}
-
-/// A prover of `p4dra-classic`.
-#[derive(Clone, Debug)]
-pub struct P4draProver {
-    /// The identifier `d`.
-    pub id: ProverId,
-    /// The key `k`.
-    pub key: AttestationKey,
-    /// Hash of the configuration that the prover should run (`h`).
-    pub configuration_hash: ConfigurationHash,
-}
-
-impl PartialEq for P4draProver {
-    fn eq(&self, other: &Self) -> bool {
-        (self.id, self.configuration_hash) == (other.id, other.configuration_hash)
-            && self.key.as_bytes() == other.key.as_bytes()
-    }
-}
-
-impl Eq for P4draProver {}
-
-/// `p4dra-classic` (LAP/1 3.1); insecure, for comparison and interoperation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct P4dra {
-    /// Ethernet type; the published tools use 0x1234.
-    pub ether_type: u16,
-    /// MAC address of the controller that receives the verified replies.
-    pub controller: Mac,
-    /// Interfaces, by index, from which `host` takes frames. `xdp` takes frames from the interfaces to which it is
-    /// attached.
-    pub interfaces: Vec<u32>,
-    /// The provers that this gateway verifies.
-    pub provers: Vec<P4draProver>,
 }
 
 /// A data plane's configuration.
@@ -193,7 +160,7 @@ fn may_be_dhcp_server(ip: IpAddr) -> bool {
 }
 
 /// Maximum number of provers. Their table has at least 2^21 places of 128 B (256 MiB), and more if all places are occupied
-/// where a prover's hash permits the prover ([`p4dra::table`]).
+/// where a prover's hash permits the prover ([`table::build`]).
 const P4DRA_PROVERS_MAX: usize = 1 << 20;
 
 /// Maximum number of addresses per family.
@@ -421,7 +388,7 @@ impl Config {
         if let Some([duplicate, _]) = ids.array_windows().find(|[a, b]| a == b) {
             return invalid_field("p4dra.provers", duplicate.to_string(), "each prover once");
         }
-        if ids.len() > P4DRA_PROVERS_MAX || p4dra::table(p4dra, self.geometry.hash_seed).is_none() {
+        if ids.len() > P4DRA_PROVERS_MAX || table::build(p4dra, self.geometry.hash_seed).is_none() {
             return invalid_field("p4dra.provers", ids.len().to_string(), "at most 1048576");
         }
         None
@@ -457,5 +424,45 @@ impl Config {
             );
         }
         None
+    }
+}
+
+/// The features that a backend supports. A configuration that needs an unsupported feature is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Sees, and can drop, traffic that is not addressed to the gateway.
+    pub gate: bool,
+    /// Opens and seals the traffic through the gate.
+    pub sealed: bool,
+    /// Verifies PROOFs.
+    pub attest: bool,
+    /// Verifies the proofs of `p4dra-classic`.
+    pub p4dra: bool,
+    /// Serves the classic profiles.
+    pub classic: bool,
+    /// Adds evidence of the gateway to packets that pass the gate.
+    pub inband_evidence: bool,
+}
+
+impl Capabilities {
+    /// The first feature that the configuration needs and the backend does not support.
+    #[must_use]
+    pub fn first_missing(&self, config: &Config) -> Option<&'static str> {
+        let requested = [
+            (config.gate != Gate::Off, self.gate, "gate"),
+            (config.gate == Gate::Sealed, self.sealed, "sealed gate"),
+            (config.provers != 0, self.attest, "PROOFs"),
+            (config.p4dra.is_some(), self.p4dra, "p4dra-classic"),
+            (config.classic.is_some(), self.classic, "classic profile"),
+            (
+                config.inband_evidence.is_some(),
+                self.inband_evidence,
+                "in-band evidence",
+            ),
+        ];
+        let missing = requested
+            .into_iter()
+            .find(|(is_requested, is_supported, _)| *is_requested && !is_supported);
+        missing.map(|(.., feature)| feature)
     }
 }

@@ -5,6 +5,9 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use linewarden_protocol::frame::Mac;
 
+/// The loopback interface's index.
+pub(crate) const LOOPBACK: u32 = 1;
+
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const NLMSG_ERROR: u16 = 2;

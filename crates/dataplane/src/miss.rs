@@ -7,7 +7,7 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{FLAG_BOUND, MESSAGE_BYTES, message_type};
 
-use crate::host::ReplyHandle;
+use crate::host::reply_handle::ReplyHandle;
 
 /// A REQUEST, or a RESPONSE with an accepted fresh value, of a device that is not installed.
 ///

@@ -4,6 +4,8 @@
 //! compare-and-swap.
 
 mod request_sender;
+pub(crate) mod settings;
+pub(crate) mod table;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -11,12 +13,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use linewarden_protocol::classic::p4dra::{ProverId, Round, Template, swap_word_bytes};
 
 pub(crate) use self::request_sender::P4draRequestSender;
-use crate::config::{Config, P4dra};
-use crate::layout::{P4DRA_PROBES, P4draProver, P4draRounds};
-use crate::store::{Region, prefetch, table, wire_word};
-
-/// The largest table, as a power of two.
-const PLACES_MAX_LOG2: u32 = 28;
+use self::settings::P4dra;
+use self::table::{id_words, probes};
+use crate::config::Config;
+use crate::layout::{P4draProver, P4draRounds};
+use crate::store::{Region, prefetch, wire_word};
 
 /// The arrays that packet paths work on.
 #[derive(Debug)]
@@ -27,39 +28,9 @@ pub struct P4draRegions {
     pub rounds: Region<P4draRounds>,
 }
 
-/// The identifier `d` in wire order, loaded natively.
-pub(crate) fn id_words(id: &ProverId) -> [u64; 2] {
-    linewarden_protocol::keys::halves(&swap_word_bytes(id.0)).map(wire_word)
-}
-
 /// `r` or `n` in wire order, loaded natively.
 pub(crate) fn round_word(value: [u8; 8]) -> u64 {
     wire_word(swap_word_bytes(value))
-}
-
-/// The table of provers: each used place holds the index of a prover in the configuration. The result is the smallest
-/// table, at most half full, in which each prover has a place among its candidates ([`probes`]). `None`: no table of up to
-/// 2^28 places is sufficient.
-pub(crate) fn table(p4dra: &P4dra, seed: [u64; 2]) -> Option<Vec<Option<usize>>> {
-    let places_min = (2 * p4dra.provers.len()).max(1).next_power_of_two();
-    (places_min.trailing_zeros()..=PLACES_MAX_LOG2).find_map(|log2| {
-        let mut places = vec![None; 1 << log2];
-        for (index, prover) in p4dra.provers.iter().enumerate() {
-            let mut candidates = probes(&prover.id, seed, places.len());
-            let free_place = candidates.find(|place| places.get(*place).is_some_and(Option::is_none))?;
-            if let Some(cell) = places.get_mut(free_place) {
-                *cell = Some(index);
-            }
-        }
-        Some(places)
-    })
-}
-
-/// The places where a prover may be stored, in the order in which they are searched.
-fn probes(id: &ProverId, seed: [u64; 2], places: usize) -> impl Iterator<Item = usize> + use<> {
-    let [a, b] = id_words(id);
-    let first = table::hash(seed, a, b) as u32;
-    (0..P4DRA_PROBES as u32).map(move |probe| first.wrapping_add(probe) as usize & (places - 1))
 }
 
 impl P4draRegions {
@@ -155,7 +126,7 @@ impl P4draControl {
             return Ok(None);
         };
         let seed = config.geometry.hash_seed;
-        let table = table(p4dra, seed).unwrap_or_default();
+        let table = table::build(p4dra, seed).unwrap_or_default();
         let regions = regions(table.len())?;
         regions.fill(p4dra, &table);
         tracing::warn!(

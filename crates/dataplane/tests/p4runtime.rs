@@ -1,5 +1,5 @@
 //! The packet tests on a P4 switch that `p4runtime` controls, together with the oracle and the other data planes.
-//! Records that need a feature outside `P4Runtime::CAPABILITIES` are skipped.
+//! Records that need a feature outside `p4runtime::CAPABILITIES` are skipped.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,7 +15,7 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use linewarden_dataplane::p4runtime::{P4Runtime, SwitchPort};
+use linewarden_dataplane::p4runtime::{CAPABILITIES, P4Runtime, SwitchPort};
 use linewarden_dataplane::{DataPlaneError, StoreError};
 use linewarden_protocol::attest::RequestKey;
 use linewarden_protocol::frame::builder::FrameBuilder;
@@ -35,9 +35,7 @@ use support::test_config::TestConfig;
 /// Whether the switch supports what these records test. Its rate limits are token buckets, so records that count
 /// messages per second are excluded.
 fn is_supported(Group { test_config, .. }: &Group) -> bool {
-    P4Runtime::CAPABILITIES
-        .first_missing(&test_config.config())
-        .is_none()
+    CAPABILITIES.first_missing(&test_config.config()).is_none()
         && test_config.nak_per_s == u32::MAX
         && [0, u32::MAX].contains(&test_config.miss_per_s)
         && !test_config.no_bindings

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
-use super::attest::{BATCH_PROOFS, Messages};
-use super::engine::{BUFFER_BYTES, Origin};
-use super::slow_path::{CONTROL_WORDS, ReplyHandle};
+use super::message::BUFFER_BYTES;
+use super::origin::Origin;
+use super::proof_batch::{BATCH_PROOFS, Messages};
+use super::reply_handle::{CONTROL_WORDS, ReplyHandle};
 use super::socket::Socket;
 
 /// Datagrams per system call.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, fence};
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::verdict::Verdict;
 
-use super::engine::Origin;
+use super::origin::Origin;
 use crate::layout::{BOUND, Bucket, Line, Session, WAYS};
 use crate::store::{Regions, mac_key_high, table};
 

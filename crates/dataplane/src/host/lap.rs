@@ -5,36 +5,20 @@ use std::sync::atomic::fence;
 
 use linewarden_protocol::commit::{self, CommitWord};
 use linewarden_protocol::verdict::Verdict;
-use linewarden_protocol::wire::{FLAG_BOUND, MAGIC, MESSAGE_BYTES, VERSION, message_type, nak_reason};
+use linewarden_protocol::wire::{message_type, nak_reason};
 use subtle::ConstantTimeEq as _;
 
 use super::bindings::{BindingKey, session_mac};
-use super::engine::{Engine, MacSource, Origin, ThreadState, Timestamps, Words};
+use super::engine::{Engine, ThreadState};
+use super::message::{H0_BOUND_BIT, Words, h0};
+use super::origin::{MacSource, Origin};
 use super::sip::{Pair, f};
 use crate::event::{EVENT_BYTES, SESSION_EVENT_BYTES};
 use crate::layout::{BOUND, Line, RingRow, Session};
 use crate::store::load_shedder::UnknownSender;
 use crate::store::{ActiveSettings, admission};
+use crate::timestamps::Timestamps;
 
-/// The first word of a 64-byte message of suite 1.
-const fn h0(kind: u8, flags: u8) -> u64 {
-    let [magic_high, magic_low] = MAGIC.to_be_bytes();
-    let [length_high, length_low] = (MESSAGE_BYTES as u16).to_be_bytes();
-    u64::from_le_bytes([
-        magic_high,
-        magic_low,
-        VERSION,
-        kind,
-        1,
-        flags,
-        length_high,
-        length_low,
-    ])
-}
-
-pub(super) const H0_REQUEST: u64 = h0(message_type::REQUEST, 0);
-pub(super) const H0_RESPONSE: u64 = h0(message_type::RESPONSE, 0);
-pub(super) const H0_BOUND_BIT: u64 = (FLAG_BOUND as u64) << 40;
 const H0_CHALLENGE: u64 = h0(message_type::CHALLENGE, 0);
 const H0_ACK: u64 = h0(message_type::ACK, 0);
 const H0_NAK: u64 = h0(message_type::NAK, 0);

@@ -15,10 +15,16 @@ mod bindings;
 mod classic;
 mod engine;
 mod lap;
+mod message;
 mod neighbor;
+mod options;
+mod origin;
 mod p4dra;
 mod packets;
+mod process;
+mod proof_batch;
 mod proof_slice;
+pub(crate) mod reply_handle;
 mod sip;
 mod slow_path;
 mod socket;
@@ -37,51 +43,30 @@ use linewarden_protocol::classic::p4dra::Round;
 use linewarden_protocol::verdict::Disposition;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
-pub use self::engine::{Engine, ThreadState, Timestamps};
+pub use self::engine::{Engine, ThreadState};
 use self::neighbor::Neighbors;
+pub use self::options::HostOptions;
 pub use self::p4dra::P4draBatch;
 use self::packets::{PacketSocket, PacketWorker};
 use self::slow_path::KnownMac;
-pub use self::slow_path::ReplyHandle;
 use self::socket::Socket;
 use self::stats::Stats;
 use self::worker::{Service, Worker};
 use crate::attest_request_sender::AttestRequestSender;
 use crate::capability::{self, Capability};
-use crate::config::{Config, ConfigError};
+use crate::config::{Capabilities, Config, ConfigError};
 use crate::counters::Counters;
+use crate::data_plane::StoreBacked;
+use crate::error::DataPlaneError;
+use crate::ethtool;
 use crate::event::Event;
 use crate::handling_time::HandlingTimes;
 use crate::miss::{Carrier, Miss};
 use crate::p4dra::{P4draControl, P4draRegions, P4draRequestSender};
 use crate::store::provers::{ProverRegions, Provers};
 use crate::store::{Regions, Store};
-use crate::{Capabilities, DataPlaneError, StoreBacked, ethtool};
-
-/// Options of the host data plane.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostOptions {
-    /// Number of threads per gateway address and UDP port (LAP, classic); at least 1.
-    pub threads: usize,
-    /// CPUs to which the threads are pinned, round-robin. Empty: the scheduler decides.
-    pub cpus: Vec<usize>,
-    /// SO_BUSY_POLL, microseconds. Needs CAP_NET_ADMIN and a driver that supports polling.
-    pub busy_poll_us: Option<u32>,
-    /// Receive buffer of each socket, bytes. Needs CAP_NET_ADMIN above net.core.rmem_max.
-    pub receive_buffer_bytes: usize,
-}
-
-impl Default for HostOptions {
-    /// One thread per CPU, buffers of 4 MiB.
-    fn default() -> Self {
-        Self {
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
-            cpus: Vec::new(),
-            busy_poll_us: None,
-            receive_buffer_bytes: 4 << 20,
-        }
-    }
-}
+pub use crate::timestamps::Timestamps;
+use crate::timestamps::now;
 
 /// The `host` data plane.
 #[derive(Debug)]
@@ -426,11 +411,6 @@ fn pin(cpu: usize) {
     }
 }
 
-/// The current time by the clocks of this machine.
-pub(crate) fn now() -> Timestamps {
-    worker::now()
-}
-
 impl StoreBacked for Host {
     const NAME: &'static str = "host";
 
@@ -508,7 +488,7 @@ impl StoreBacked for Host {
         };
         let mut payload = *miss.message();
         let mut macs = KnownMac(handle.mac);
-        let now = worker::now();
+        let now = now();
         let verdict = self.engine.handle_lap(
             &mut self.replay_state,
             now,

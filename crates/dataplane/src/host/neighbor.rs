@@ -15,10 +15,11 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use super::bindings::mac_word;
-use super::engine::{MacSource, Origin, Timestamps};
+use super::origin::{MacSource, Origin};
 use crate::links::open_rtnetlink;
 use crate::rate::RateWindow;
 use crate::store::table;
+use crate::timestamps::Timestamps;
 
 /// Number of cache entries per thread. Two senders with the same hash replace each other.
 const CACHE_ENTRIES: usize = 1 << 14;

@@ -11,7 +11,7 @@ use linewarden_protocol::frame::{Mac, header};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use super::engine::{Engine, ThreadState};
+use super::stats::Stats;
 use crate::config::{Config, P4dra};
 use crate::layout::P4draProver;
 use crate::p4dra::P4draRegions;
@@ -85,6 +85,11 @@ impl Default for P4draBatch {
 }
 
 impl P4draBatch {
+    /// Discards the frames.
+    pub(super) fn clear(&mut self) {
+        self.frame_count = 0;
+    }
+
     /// Replaces the content of the batch with the first of these frames. Returns the number of frames that fit.
     pub fn fill(&mut self, frames: &[impl AsRef<[u8]>]) -> usize {
         let cells = self.frames.iter_mut().zip(&mut self.lengths);
@@ -224,21 +229,17 @@ fn matrix(prover: &P4draProver, round: &Round) -> Matrix {
     p4dra::matrix(template, round)
 }
 
-impl Engine {
+impl Verifier {
     /// Verifies the frames of a batch and counts the verdicts. A frame that is answered is replaced by its reply.
-    pub fn process_p4dra(&self, thread: &mut ThreadState, batch: &mut P4draBatch) {
-        let Some(verifier) = &self.p4dra else {
-            batch.frame_count = 0;
-            return;
-        };
+    pub(super) fn process(&self, batch: &mut P4draBatch, stats: &Stats) {
         batch.pending.clear();
         let frames = batch.frames.iter().take(batch.frame_count);
-        frames.for_each(|frame| verifier.prefetch(frame));
+        frames.for_each(|frame| self.prefetch(frame));
         for index in 0..batch.frame_count {
             let Some((frame, is_complete)) = batch.frame(index) else {
                 continue;
             };
-            let verdict = match verifier.check(index, frame, is_complete) {
+            let verdict = match self.check(index, frame, is_complete) {
                 Ok((pending, matrix)) => {
                     batch.inputs.set_matrix(batch.pending.len(), &matrix);
                     batch.pending.push(pending);
@@ -250,14 +251,12 @@ impl Engine {
                 *cell = verdict;
             }
         }
-        verifier.verify_pending(batch);
+        self.verify_pending(batch);
         for verdict in batch.verdicts.iter().take(batch.frame_count) {
-            thread.stats.count(*verdict);
+            stats.count(*verdict);
         }
     }
-}
 
-impl Verifier {
     fn verify_pending(&self, batch: &mut P4draBatch) {
         let mut expected: [&Proof; BATCH_FRAMES] = [&[0; 64]; BATCH_FRAMES];
         for (expected, pending) in expected.iter_mut().zip(&batch.pending) {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use linewarden_protocol::verdict::Disposition;
 
-use super::HostOptions;
 use super::engine::{Engine, ThreadState};
+use super::options::HostOptions;
 use super::p4dra::{BATCH_FRAMES, FRAME_BYTES, P4draBatch};
 use crate::ethtool;
 

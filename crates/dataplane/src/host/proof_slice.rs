@@ -11,14 +11,17 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::PROOF_BYTES;
 use zerocopy::FromBytes as _;
 
-use super::attest::{
+use super::engine::{Engine, ThreadState};
+use super::message::{drop_reason, is_proof};
+use super::origin::Origin;
+use super::proof_batch::{
     BATCH_PROOFS, Block, Messages, NO_BLOCKS, PendingProof, ProofBatch, ProofHeader, RoundSnapshot, Verifier,
-    block_of, is_proof, lane_of, proved_cell,
+    block_of, lane_of, proved_cell,
 };
-use super::engine::{Engine, Origin, ThreadState, Timestamps, drop_reason};
 use crate::layout::ProverLine;
 use crate::store::prefetch;
 use crate::store::provers::{is_proved, key_words};
+use crate::timestamps::Timestamps;
 
 /// Proofs in memory, without a sender.
 struct ProofSlice<'a>(&'a [[u8; PROOF_BYTES]]);

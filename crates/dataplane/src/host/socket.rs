@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
-use super::HostOptions;
+use super::options::HostOptions;
 use crate::attest_request_sender::sockaddr;
 
 /// A socket that shares its address with the sockets of the other threads (SO_REUSEPORT). The kernel distributes the

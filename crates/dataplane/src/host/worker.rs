@@ -13,10 +13,12 @@ use linewarden_protocol::tag;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 
 use super::batch::Batch;
-use super::engine::{Engine, MacSource as _, ThreadState, Timestamps};
+use super::engine::{Engine, ThreadState};
 use super::neighbor::Neighbors;
+use super::origin::MacSource as _;
 use super::socket::Socket;
 use crate::miss::{Miss, is_bound};
+use crate::timestamps::{Timestamps, now};
 
 /// The home of a message's device is prefetched this many messages ahead. A CPU discards prefetches that exceed its
 /// capacity.
@@ -149,25 +151,4 @@ fn is_temporary(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EINTR | libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ECONNREFUSED)
     )
-}
-
-/// The current time by the clocks of this machine.
-pub(super) fn now() -> Timestamps {
-    let monotonic = clock(libc::CLOCK_MONOTONIC_COARSE);
-    let boot = clock(libc::CLOCK_BOOTTIME);
-    let positive = |value: i64| u64::try_from(value).unwrap_or_default();
-    Timestamps {
-        monotonic_ns: positive(monotonic.tv_sec) * 1_000_000_000 + positive(monotonic.tv_nsec),
-        boot_ns: positive(boot.tv_sec) * 1_000_000_000 + positive(boot.tv_nsec),
-    }
-}
-
-fn clock(id: libc::clockid_t) -> libc::timespec {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a timespec; both clocks exist on every Linux, so the call cannot fail.
-    unsafe { libc::clock_gettime(id, &raw mut time) };
-    time
 }

@@ -6,9 +6,10 @@ use linewarden_protocol::classic::p4dra::{Message, PADDED_BYTES, Round};
 use linewarden_protocol::frame::header;
 use zerocopy::IntoBytes as _;
 
-use crate::config::P4dra;
+use super::settings::P4dra;
+use crate::error::DataPlaneError;
+use crate::ethtool;
 use crate::frames::FrameSender;
-use crate::{DataPlaneError, ethtool};
 
 /// Size of a REQUEST on the wire: the shortest Ethernet frame.
 const FRAME_BYTES: usize = size_of::<header::Ethernet>() + PADDED_BYTES;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::error::SwitchError;
 use super::switch_connection::SwitchConnection;
-use crate::host;
+use crate::timestamps;
 
 /// Destination of a packet that only has to update the clock: the drop port of simple_switch.
 const DROP_PORT: u16 = 511;
@@ -96,7 +96,7 @@ impl ClockReading {
 }
 
 fn boot_us() -> u64 {
-    host::now().boot_ns / 1000
+    timestamps::now().boot_ns / 1000
 }
 
 /// The clock value that the latest packet through the CPU port wrote.

@@ -20,7 +20,7 @@ use crate::event::Event;
 use crate::miss::Miss;
 use crate::store::adopt::InheritedState;
 use crate::store::{ClosedSession, KeyedSession, LineStatus, Row, SessionView, StoreError};
-use crate::{DataPlane, DataPlaneError, MeasurementSource, ProverSet, host};
+use crate::{DataPlane, DataPlaneError, MeasurementSource, ProverSet, timestamps};
 
 /// Interval between two reconciliations. Each reconciliation reads a register of every device, and the gateway may
 /// call `housekeep` fifty times a second.
@@ -42,7 +42,7 @@ impl P4Runtime {
             0 => 0,
             _ => {
                 self.clock = ClockReading::take(&self.connection, Some(&self.clock))?;
-                let now = host::now();
+                let now = timestamps::now();
                 let age_us = now.monotonic_ns.saturating_sub(now_ns) / 1000;
                 let until_us = self.clock.switch_us(now.boot_ns / 1000) + FRESH_MAX_AGE_MS * 1000;
                 until_us.saturating_sub(age_us)
@@ -289,7 +289,7 @@ impl DataPlane for P4Runtime {
     fn housekeep(&mut self) {
         self.table.cells.reclaim();
         self.provers.reclaim();
-        let now_ns = host::now().monotonic_ns;
+        let now_ns = timestamps::now().monotonic_ns;
         let is_recent = |reconciled_ns: u64| now_ns.saturating_sub(reconciled_ns) < RECONCILE_INTERVAL_NS;
         if self.reconciled_ns.is_some_and(is_recent) {
             return;

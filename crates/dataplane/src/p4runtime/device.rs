@@ -7,21 +7,20 @@ use std::net::Ipv6Addr;
 
 use linewarden_p4runtime::entity::Update;
 use linewarden_protocol::commit::{self, CommitWord};
-use linewarden_protocol::frame::{Mac, VLAN_TAGGED, ip_from_bytes};
+use linewarden_protocol::frame::{VLAN_TAGGED, ip_from_bytes};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::keys::{SessionKey, halves};
 
+use super::P4Runtime;
 use super::device_table::Device;
-use super::{P4Runtime, SwitchError};
+use super::error::SwitchError;
+use super::location::Origin;
+use super::switch_connection::{DEVICES_PER_READ, UPDATES_PER_WRITE};
 use crate::event::Event;
 use crate::store::{ClosedSession, KeyedSession, LineStatus, Row, SessionView, StoreError};
 
 /// The mark of a device without a limit: no row number reaches this value.
 const NO_MARK: u64 = 1 << 32;
-/// Maximum number of updates in one batch.
-pub(super) const UPDATES_PER_WRITE: usize = 4096;
-/// Maximum number of devices in one read call.
-pub(super) const DEVICES_PER_READ: usize = 4096;
 
 impl P4Runtime {
     pub(super) fn device(&self, device: DeviceId) -> Result<&Device, StoreError> {
@@ -491,31 +490,5 @@ impl P4Runtime {
             key,
             ticket_serial: ticket.map_or(0, |(_, serial)| serial),
         })
-    }
-}
-
-/// `place` of lap.p4: the origin of a session's RESPONSE, without the IP address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Origin {
-    pub is_bound: bool,
-    /// UDP port.
-    pub port: u16,
-    /// Port of the switch, 9 bits.
-    pub ingress: u16,
-    /// Outer and inner tag, with `VLAN_TAGGED` set if present.
-    pub vlans: [u16; 2],
-    pub mac: Mac,
-}
-
-impl Origin {
-    pub fn unpack(place: u128) -> Self {
-        let [_, _, mac @ ..] = (place as u64 & 0xffff_ffff_ffff).to_be_bytes();
-        Self {
-            is_bound: place >> 105 & 1 == 1,
-            port: (place >> 89) as u16,
-            ingress: (place >> 80) as u16 & 0x1ff,
-            vlans: [(place >> 64) as u16, (place >> 48) as u16],
-            mac,
-        }
     }
 }

@@ -20,31 +20,34 @@ mod clock;
 mod data_plane;
 mod device;
 mod device_table;
-mod error;
+pub(crate) mod error;
 mod events;
+mod location;
 mod options;
 mod program;
+mod prover_table;
 mod provers;
 mod setup;
 mod slow_path;
+mod slow_path_table;
 mod sources;
 mod switch_connection;
 
 use std::sync::Mutex;
 
 pub use self::error::SwitchError;
-pub use self::options::{BridgeEntry, P4Options, SwitchPort};
+pub use self::options::{BridgeEntry, CAPABILITIES, P4Options, SwitchPort};
 pub use self::program::{DEVICES, PROVERS, changing_objects};
 
 use self::clock::ClockReading;
 use self::device_table::DeviceTable;
-use self::provers::ProverTable;
-use self::slow_path::SlowPath;
+use self::prover_table::ProverTable;
+use self::slow_path_table::SlowPathTable;
 use self::switch_connection::SwitchConnection;
 use crate::config::{Config, LiveSettings};
+use crate::error::DataPlaneError;
 use crate::event::Event;
 use crate::store::StoreError;
-use crate::{Capabilities, DataPlaneError};
 use linewarden_protocol::ids::DeviceId;
 
 /// The `p4runtime` data plane.
@@ -57,7 +60,7 @@ pub struct P4Runtime {
     table: DeviceTable,
     provers: ProverTable,
     clock: ClockReading,
-    slow_path: SlowPath,
+    slow_path: SlowPathTable,
     /// Time of the most recent reconciliation, on the monotonic clock.
     reconciled_ns: Option<u64>,
     /// Devices that lack rows, to be reported as events.
@@ -70,18 +73,6 @@ pub struct P4Runtime {
 }
 
 impl P4Runtime {
-    /// What this data plane supports. `lap` also has a sealed gate for short payloads, which is not connected to this
-    /// data plane yet.
-    pub const CAPABILITIES: Capabilities = Capabilities {
-        gate: true,
-        sealed: false,
-        attest: true,
-        p4dra: false,
-        classic: false,
-        // The switch stamps packets itself, as configured at its start.
-        inband_evidence: false,
-    };
-
     /// Takes control of the switch: clears it and loads `lap` with this configuration. The switch answers no message
     /// until a fresh value is set.
     ///
@@ -99,7 +90,7 @@ impl P4Runtime {
             config: config.clone(),
             stopping: false,
             clock,
-            slow_path: SlowPath::default(),
+            slow_path: SlowPathTable::default(),
             reconciled_ns: None,
             low_row_events: Vec::new(),
             reported_wins: 0,

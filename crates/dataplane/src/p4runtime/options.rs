@@ -6,14 +6,25 @@ use linewarden_protocol::frame::Mac;
 use linewarden_protocol::wire::LAP_PORT;
 use linewarden_tls::ClientTls;
 
-use super::P4Runtime;
 use super::program::{DEVICES, PROVERS, ROWS};
-use crate::config::{Config, ConfigError};
+use crate::config::{Capabilities, Config, ConfigError};
 
 /// Name of the backend.
 pub(super) const NAME: &str = "p4";
 /// The CPU port. Hosts are behind ports with lower numbers; 511 is the drop port of `simple_switch`.
 const CPU_PORT: u16 = 510;
+
+/// What the `p4runtime` data plane supports. `lap` also has a sealed gate for short payloads, which is not connected to this
+/// data plane yet.
+pub const CAPABILITIES: Capabilities = Capabilities {
+    gate: true,
+    sealed: false,
+    attest: true,
+    p4dra: false,
+    classic: false,
+    // The switch stamps packets itself, as configured at its start.
+    inband_evidence: false,
+};
 
 /// The switch and its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +62,7 @@ impl P4Options {
         ];
         let missing = missing.into_iter().find(|(is_needed, _)| *is_needed);
         let missing = missing.map(|(_, feature)| feature);
-        if let Some(feature) = missing.or_else(|| P4Runtime::CAPABILITIES.first_missing(config)) {
+        if let Some(feature) = missing.or_else(|| CAPABILITIES.first_missing(config)) {
             return Err(ConfigError::Unsupported {
                 backend: NAME,
                 feature,

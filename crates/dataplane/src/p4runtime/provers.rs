@@ -3,113 +3,23 @@
 //! Keys are written in batches. Round results are read from the register `proved`, because the switch does not
 //! report them.
 
-use std::collections::HashMap;
-
 use linewarden_p4runtime::entity::Update;
 use linewarden_protocol::attest::ProofKey;
-use linewarden_protocol::gateway::{Configuration, OpenRound, ProofRecord, ProverKeys};
+use linewarden_protocol::gateway::{OpenRound, ProofRecord, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;
 
-use super::attest_requests::{DeviceLocation, ProverLocations};
+use super::P4Runtime;
 use super::clock::ClockReading;
-use super::device::{DEVICES_PER_READ, UPDATES_PER_WRITE};
-use super::device_table::Cells;
-use super::{P4Runtime, SwitchError};
-use crate::host;
+use super::error::SwitchError;
+use super::prover_table::{LANES, PROVED_AT_BITS, Prover, RoundState, lane};
+use super::switch_connection::{DEVICES_PER_READ, UPDATES_PER_WRITE};
 use crate::provers::ProverSet;
 use crate::store::provers::ProverError;
+use crate::timestamps;
 
-/// Number of bits of the time in a cell of `proved`. The higher bits are a flag for the alternate key and the round number.
-const PROVED_AT_BITS: u32 = 48;
-const PROVED_ALTERNATE: u128 = 1 << PROVED_AT_BITS;
-const PROVED_NUMBER_SHIFT: u32 = PROVED_AT_BITS + 1;
-/// The switch has two lanes for keys, selected by the lowest bit of the period, and two lanes for rounds, selected by
-/// the lowest bit of the round number.
-const LANES: u32 = 2;
 /// About ten times the duration of one register read, ns.
 const POLL_SPACING_NS: u64 = 30_000;
-
-/// An installed prover.
-#[derive(Clone, Copy, Debug)]
-struct Prover {
-    /// Index of the prover's cells in the registers.
-    cell: u32,
-    /// Whether the switch holds the prover's keys, by lane of the period.
-    has_keys: [bool; LANES as usize],
-}
-
-/// The newest round in a lane.
-#[derive(Clone, Copy, Debug)]
-struct RoundState {
-    number: RoundNumber,
-    /// Start on the boot-time clock. The switch may have opened the round later.
-    started_us: u64,
-}
-
-/// The gateway's record of provers. The record contains no keys, except in pending updates.
-#[derive(Debug)]
-pub(super) struct ProverTable {
-    provers: HashMap<DeviceId, Prover>,
-    cells: Cells,
-    /// The period of the keys in each lane.
-    periods: [Option<Period>; LANES as usize],
-    /// The newest round of each lane.
-    rounds: [Option<RoundState>; LANES as usize],
-    /// Number of the newest round; 0: no round was opened.
-    last_round: RoundNumber,
-    /// Locations of provers.
-    locations: HashMap<DeviceId, ProverLocations>,
-    /// Updates that are not yet written to the switch, in order.
-    pending_updates: Vec<Update>,
-}
-
-impl ProverTable {
-    pub fn new(provers: u32) -> Self {
-        Self {
-            provers: HashMap::new(),
-            cells: Cells::new(provers),
-            periods: [None; LANES as usize],
-            rounds: [None; LANES as usize],
-            last_round: RoundNumber(0),
-            locations: HashMap::new(),
-            pending_updates: Vec::new(),
-        }
-    }
-
-    pub fn has(&self, device: DeviceId) -> bool {
-        self.provers.contains_key(&device)
-    }
-
-    pub fn locations(&self, device: DeviceId) -> Option<&ProverLocations> {
-        self.locations.get(&device)
-    }
-
-    pub fn record_session(&mut self, device: DeviceId, location: DeviceLocation) {
-        self.locations.entry(device).or_default().record_session(location);
-    }
-
-    pub fn record_unverified(&mut self, device: DeviceId, location: DeviceLocation) {
-        self.locations
-            .entry(device)
-            .or_default()
-            .record_unverified(location);
-    }
-
-    fn round(&self, round: RoundNumber) -> Option<&RoundState> {
-        let newest = self.rounds.get(lane(round.0.into()))?.as_ref();
-        newest.filter(|newest| newest.number == round)
-    }
-
-    /// Frees the cells of provers that were wiped since the previous call.
-    pub fn reclaim(&mut self) {
-        self.cells.reclaim();
-    }
-}
-
-fn lane(number: u64) -> usize {
-    usize::from(number & 1 == 1)
-}
 
 /// Cell of a prover in the register `proved` for a round.
 fn proved_cell(prover: u32, round: RoundNumber) -> u32 {
@@ -272,22 +182,9 @@ impl P4Runtime {
 
 /// Converts a time of the monotonic clock to the boot-time clock.
 fn boot_us_of(time: Monotonic) -> u64 {
-    let now = host::now();
+    let now = timestamps::now();
     let offset_ns = i128::from(now.boot_ns) - i128::from(now.monotonic_ns);
     u64::try_from((i128::from(time.0) * 1_000_000 + offset_ns) / 1000).unwrap_or(0)
-}
-
-impl RoundState {
-    fn proof_record(&self, value: u128, clock: &ClockReading) -> Option<ProofRecord> {
-        let at_us = clock.boot_us((value & (PROVED_ALTERNATE - 1)) as u64);
-        (value >> PROVED_NUMBER_SHIFT == u128::from(self.number.0)).then(|| ProofRecord {
-            configuration: match value & PROVED_ALTERNATE {
-                0 => Configuration::Current,
-                _ => Configuration::Alternate,
-            },
-            elapsed_ms: u32::try_from(at_us.saturating_sub(self.started_us) / 1000).unwrap_or(u32::MAX),
-        })
-    }
 }
 
 impl ProverSet for P4Runtime {
@@ -391,37 +288,5 @@ impl ProverSet for P4Runtime {
         let _ = self.for_provers(result);
         self.provers.rounds = [None; LANES as usize];
         self.provers.last_round = RoundNumber(0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_result_belongs_to_one_round_and_key_and_counts_time_from_the_start() {
-        let round_state = RoundState {
-            number: RoundNumber(0x8000_0001),
-            started_us: 5_000,
-        };
-        let clock = ClockReading::default();
-        let cell_value = |number: u128, alternate: u128, at_us: u128| number << 49 | alternate << 48 | at_us;
-        assert_eq!(
-            round_state.proof_record(cell_value(0x8000_0003, 0, 9_000), &clock),
-            None
-        );
-        assert_eq!(round_state.proof_record(0, &clock), None);
-        let proved = round_state
-            .proof_record(cell_value(0x8000_0001, 1, 12_999), &clock)
-            .unwrap();
-        assert_eq!(
-            (proved.configuration, proved.elapsed_ms),
-            (Configuration::Alternate, 7)
-        );
-        // The clock reading took time, so the clocks differ.
-        let early = round_state
-            .proof_record(cell_value(0x8000_0001, 0, 4_000), &clock)
-            .unwrap();
-        assert_eq!(early.elapsed_ms, 0);
     }
 }

@@ -1,13 +1,13 @@
 //! The slow path (LAP/1 1.4.6): messages of devices that are not on the switch arrive as packet-ins. Replies, and
 //! messages that are replayed through the program, are packet-outs.
 
-use std::collections::{HashSet, VecDeque};
-
 use linewarden_p4runtime::entity::Update;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
-use super::{P4Runtime, SwitchError};
+use super::P4Runtime;
+use super::error::SwitchError;
+use super::slow_path_table::ExpectedKey;
 use crate::miss::{self, Carrier, Miss};
 
 /// The port of a packet-out that makes the program process the frame as if it had arrived on the packet-out's ingress port
@@ -19,20 +19,6 @@ const EXPECTED_MAX: u32 = 4096;
 const ENROLLED_PER_WRITE: usize = 4096;
 /// Maximum number of enrolled devices on the switch (the size of `enrolled` in p4/include/lap_state.p4).
 const ENROLLED_MAX: usize = 1_048_576;
-
-/// Device and nonce, as words.
-type ExpectedKey = [u128; 3];
-
-/// The devices and RESPONSEs that the slow path of the switch accepts.
-#[derive(Debug, Default)]
-pub(super) struct SlowPath {
-    /// Enrolled devices, including those in `pending`.
-    enrolled: HashSet<DeviceId>,
-    /// Devices that are not yet written to the switch.
-    pending: Vec<DeviceId>,
-    /// Expected RESPONSEs, oldest first, and their slots.
-    expected: VecDeque<(ExpectedKey, u32)>,
-}
 
 /// Device and nonce of a message. A REQUEST and a RESPONSE have id and nonce at the same offsets (LAP/1 1.3).
 fn expected_key(message: &[u8; MESSAGE_BYTES]) -> ExpectedKey {

@@ -24,6 +24,10 @@ use super::options::P4Options;
 use super::program::{Program, number};
 use crate::wake_fd::WakeFd;
 
+/// Maximum number of updates in one batch.
+pub(super) const UPDATES_PER_WRITE: usize = 4096;
+/// Maximum number of devices in one read call.
+pub(super) const DEVICES_PER_READ: usize = 4096;
 /// Timeout of a call. Loading a program of several megabytes takes less.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of digest messages that wait for the gateway. The switch sends each message one time; messages that

@@ -6,6 +6,7 @@
 //! neither VALID nor BUSY, and writes a ring row only at a place that a winner has released (LAP/1 1.4.3). Keys are
 //! zeroed when they are removed.
 
+mod active_settings;
 pub(crate) mod admission;
 pub mod adopt;
 mod geometry;
@@ -18,6 +19,7 @@ mod session;
 mod session_count;
 mod sweep;
 pub mod table;
+mod words;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,12 +33,15 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
+pub(crate) use self::active_settings::ActiveSettings;
 pub use self::geometry::{Geometry, Regions};
-pub(crate) use self::live::ActiveSettings;
+pub use self::place::Place;
 use self::place::Places;
 pub use self::region::Region;
 pub(crate) use self::region::prefetch;
 pub use self::session::{ClosedSession, KeyedSession, SessionView};
+use self::session_count::SessionCounter;
+pub use self::words::{mac_key_high, wire_word};
 use crate::layout::{HOME_WAYS, Line, RingRow};
 
 /// A change of the store failed. After `Busy`, `Revoked` and `SwitchFailed`, a part of the change may have been made.
@@ -98,15 +103,6 @@ pub struct LineStatus {
     pub session_until_s: u32,
 }
 
-/// The line and the slot of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Index of the device's line in the lines array.
-    pub line: u32,
-    /// Index of the device's session. Multiplied by the ring size: index of the device's first ring row.
-    pub slot: u32,
-}
-
 /// Represents no mark: key mode, and rows without a limit.
 const NO_MARK: u32 = u32::MAX;
 
@@ -119,7 +115,7 @@ pub struct Store {
     places: Places,
     /// The bucket of the binding tables at which the next sweep starts.
     next_sweep_bucket: usize,
-    session_counter: session_count::SessionCounter,
+    session_counter: SessionCounter,
 }
 
 impl Store {
@@ -133,7 +129,7 @@ impl Store {
             devices: HashMap::new(),
             places,
             next_sweep_bucket: 0,
-            session_counter: session_count::SessionCounter::default(),
+            session_counter: SessionCounter::default(),
         }
     }
 
@@ -200,6 +196,13 @@ impl Store {
             // The flag must be visible before user space checks for events, so that each later event wakes user space.
             fence(SeqCst);
         }
+    }
+
+    /// Number of live sessions at `now_s` of the boot-time clock. `None` until each line was counted. If there are
+    /// more lines than one call counts, each call updates the next part: with a million slots, the oldest of 18
+    /// parts was counted 17 calls ago.
+    pub fn count_sessions(&mut self, now_s: u32) -> Option<u64> {
+        self.session_counter.count(&self.regions.lines, now_s)
     }
 
     /// Marks the device as enrolled: its messages may take the slow path.
@@ -615,18 +618,6 @@ impl Store {
         };
         (1..=self.geometry.ring).take_while(is_present).count() as u32
     }
-}
-
-/// Bytes in wire order as the word that a native load gives.
-#[must_use]
-pub fn wire_word(bytes: [u8; 8]) -> u64 {
-    u64::from_ne_bytes(bytes)
-}
-
-/// The second key word of a MAC address binding: interface and VLANs.
-#[must_use]
-pub fn mac_key_high(ingress: u32, vlans: [u16; 2]) -> u64 {
-    u64::from(ingress) << 32 | u64::from(vlans[0]) << 16 | u64::from(vlans[1])
 }
 
 fn key_words(row: &Row) -> [u64; 2] {

@@ -2,7 +2,14 @@
 
 use std::collections::HashSet;
 
-use super::Place;
+/// The line and the slot of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index of the device's line in the lines array.
+    pub line: u32,
+    /// Index of the device's session. Multiplied by the ring size: index of the device's first ring row.
+    pub slot: u32,
+}
 
 /// Numbers of homes, of places in a home, and of slots.
 #[derive(Clone, Copy, Debug)]

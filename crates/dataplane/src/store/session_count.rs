@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use linewarden_protocol::commit::CommitWord;
 
-use super::Store;
 use crate::layout::Line;
 
 /// Number of lines that one call counts. One thread takes a few milliseconds, and these lines (8 MiB) fit into the caches.
@@ -18,23 +17,21 @@ pub(super) struct SessionCounter {
     next_part: usize,
 }
 
-impl Store {
-    /// Number of live sessions at `now_s` of the boot-time clock. `None` until each line was counted. If there are
-    /// more lines than one call counts, each call updates the next part: with a million slots, the oldest of 18
-    /// parts was counted 17 calls ago.
-    pub fn count_sessions(&mut self, now_s: u32) -> Option<u64> {
-        let lines = self.regions.lines.len();
-        let start = self.session_counter.next_part.saturating_mul(LINES_PER_CALL);
-        let part = start..lines.min(start.saturating_add(LINES_PER_CALL));
-        let part = self.regions.lines.get(part).unwrap_or_default();
+impl SessionCounter {
+    /// Counts a part of the lines. Returns the number of live sessions in all lines at `now_s` of the boot-time clock, or
+    /// `None` until each line was counted.
+    pub(super) fn count(&mut self, lines: &[Line], now_s: u32) -> Option<u64> {
+        let start = self.next_part.saturating_mul(LINES_PER_CALL);
+        let part = start..lines.len().min(start.saturating_add(LINES_PER_CALL));
+        let part = lines.get(part).unwrap_or_default();
         let live_count = part.iter().filter(|line| is_live(line, now_s)).count() as u64;
-        match self.session_counter.parts.get_mut(self.session_counter.next_part) {
+        match self.parts.get_mut(self.next_part) {
             Some(count) => *count = live_count,
-            None => self.session_counter.parts.push(live_count),
+            None => self.parts.push(live_count),
         }
-        let parts = lines.div_ceil(LINES_PER_CALL).max(1);
-        self.session_counter.next_part = (self.session_counter.next_part + 1) % parts;
-        (self.session_counter.parts.len() == parts).then(|| self.session_counter.parts.iter().sum())
+        let parts = lines.len().div_ceil(LINES_PER_CALL).max(1);
+        self.next_part = (self.next_part + 1) % parts;
+        (self.parts.len() == parts).then(|| self.parts.iter().sum())
     }
 }
 
@@ -53,7 +50,7 @@ mod tests {
     use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
     use linewarden_protocol::keys::AuthKey;
 
-    use super::super::{Geometry, Regions, Row};
+    use super::super::{Geometry, Regions, Row, Store};
     use super::*;
 
     fn store(slots: u32, devices: u64) -> Store {

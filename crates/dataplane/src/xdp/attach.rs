@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapHandle, ProgramMut};
 
-use super::{pin_security, programs};
-use crate::DataPlaneError;
+use super::{libbpf_log, pin_security, programs};
+use crate::error::DataPlaneError;
 use crate::ethtool::{self, Offload};
 use crate::links::{self, Interface};
 
@@ -86,7 +86,7 @@ pub fn remove_gate(directory: &Path, ifindex: u32) -> Result<bool, DataPlaneErro
         return Ok(false);
     }
     let directory = pin_directory.lock(Purpose::Remove)?;
-    super::redirect_libbpf_log();
+    libbpf_log::redirect();
     // The directory is accessed by descriptor: another user may own the directory and could replace it in the meantime.
     let opened_directory = PinDirectory {
         path: pin_security::path_of(&directory),

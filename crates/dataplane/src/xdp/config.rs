@@ -8,9 +8,9 @@ use zerocopy::IntoBytes as _;
 
 use linewarden_evidence::inband::ContentFormat;
 
-use crate::DataPlaneError;
 use crate::classic::{crc_tables, rng_state, store_crp};
 use crate::config::{ClassicProfile, Config, Gate};
+use crate::error::DataPlaneError;
 use crate::layout::{ALWAYS_MAX, EXPECTED_RESPONSES, HOME_WAYS, ProgramConfig, Shared};
 use crate::p4dra::{self, P4draRegions};
 use crate::store::provers::ProverRegions;
@@ -116,7 +116,7 @@ impl ProgramConfig {
 
 fn p4dra_places(config: &Config) -> u32 {
     let table = config.p4dra.as_ref().and_then(|p4dra| {
-        let places = p4dra::table(p4dra, config.geometry.hash_seed)?.len();
+        let places = p4dra::table::build(p4dra, config.geometry.hash_seed)?.len();
         u32::try_from(places).ok()
     });
     table.unwrap_or(1)
@@ -175,7 +175,7 @@ pub(crate) fn configure(
             "enrolled" => config.geometry.filter_blocks(),
             "by_address" | "by_mac" => config.geometry.buckets(),
             "provers" => config.prover_geometry().lines(),
-            "waiting" => super::waiting::possible_cpus()?,
+            "waiting" => possible_cpus()?,
             "alternate_keys" => config.prover_geometry().slots * 2,
             "prover_index" => config.prover_geometry().index_buckets(),
             "classic_crps" => constants
@@ -280,4 +280,11 @@ pub(crate) fn seed_rng(percpu: &dyn MapCore, seed: u64) -> Result<(), DataPlaneE
         }
     }
     percpu.update_percpu(&key, &values, MapFlags::ANY).map_err(error)
+}
+
+/// Number of possible CPUs.
+pub(super) fn possible_cpus() -> Result<u32, DataPlaneError> {
+    let cpus = libbpf_rs::num_possible_cpus();
+    let cpus = cpus.map_err(|error| DataPlaneError::kernel("counting the CPUs", error))?;
+    Ok(u32::try_from(cpus).unwrap_or(u32::MAX))
 }

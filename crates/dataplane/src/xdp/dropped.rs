@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use libbpf_rs::{MapCore, MapFlags, Object};
 use linewarden_protocol::gateway::{DROPPED_TYPES, DroppedTypes, KNOWN_TYPES};
 
-use crate::DataPlaneError;
+use crate::error::DataPlaneError;
 use crate::layout::{DroppedTypeCells, TYPE_TAKEN};
 use crate::store::Region;
 

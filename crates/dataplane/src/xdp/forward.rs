@@ -5,8 +5,9 @@ use libbpf_rs::{MapCore as _, MapFlags};
 use linewarden_protocol::frame::Mac;
 
 use super::Xdp;
+use crate::error::DataPlaneError;
 use crate::layout::PORT_MACS;
-use crate::{DataPlaneError, ethtool, links};
+use crate::{ethtool, links};
 
 impl Xdp {
     /// Lets opened datagrams leave through this interface without passing the network stack and its filters, if the

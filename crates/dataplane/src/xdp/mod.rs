@@ -13,6 +13,7 @@ mod dropped;
 mod forward;
 #[cfg(test)]
 mod layout_test;
+mod libbpf_log;
 mod measure;
 mod pin_security;
 mod pinned_maps;
@@ -24,6 +25,7 @@ mod skeleton;
 #[cfg(test)]
 mod stack_test;
 mod stamp;
+mod test_run;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -36,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::skel::{OpenSkel as _, Skel as _, SkelBuilder as _};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject, PrintLevel, ProgramMut, ProgramType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject, ProgramMut, ProgramType};
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::gateway::DroppedTypes;
@@ -46,6 +48,7 @@ use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 pub use self::attach::{OrphanedGate, has_large_frames, orphaned_gate, orphaned_interfaces, remove_gate};
 pub use self::pin_security::{InsecureDirectory, pin_directory_problem};
 pub use self::pinned_maps::remove_memory;
+pub use self::test_run::TestRun;
 
 use self::attach::{Attachment, Purpose};
 use self::dropped::DroppedPlaces;
@@ -54,15 +57,19 @@ use self::rings::Rings;
 use self::seal::{DownCell, SealingFilter};
 use self::skeleton::gateway::{GatewaySkel, GatewaySkelBuilder};
 use self::stamp::Stamping;
+use self::test_run::test_context;
 use self::waiting::WaitingProofs;
 use crate::attest_request_sender::{self, AttestRequestSender};
 use crate::capability::{self, Capability};
 use crate::config::{Config, Gate, LiveSettings};
 use crate::counters::Counters;
+use crate::data_plane::StoreBacked;
+use crate::error::DataPlaneError;
 use crate::event::Event;
 use crate::frames::FrameSender;
 use crate::handling_time::HandlingTimes;
 use crate::layout::WaitingProof;
+use crate::links::LOOPBACK;
 use crate::measurement::MeasurementSource;
 use crate::miss::{self, Carrier, Miss};
 use crate::p4dra::{P4draControl, P4draRequestSender};
@@ -70,7 +77,7 @@ use crate::stamp::{Stamp, StampCounts};
 use crate::store::adopt::InheritedState;
 use crate::store::provers::Provers;
 use crate::store::{ClosedSession, Region, Store};
-use crate::{DataPlaneError, StoreBacked};
+use crate::timestamps;
 
 /// The `xdp` data plane.
 pub struct Xdp {
@@ -108,15 +115,6 @@ pub struct Xdp {
 
 // SAFETY: libbpf objects are not bound to the thread that created them; `Xdp` is changed by one thread at a time.
 unsafe impl Send for Xdp {}
-
-/// The result of one run of the program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TestRun {
-    /// `XDP_PASS`, `XDP_TX`, `XDP_DROP`, … by number.
-    pub action: u32,
-    /// The frame after the run.
-    pub frame: Vec<u8>,
-}
 
 impl Xdp {
     /// Loads the program. No packet is processed until [`Xdp::attach`].
@@ -172,7 +170,7 @@ impl Xdp {
         config.check()?;
         check_privileges()?;
         check_sender(config)?;
-        redirect_libbpf_log();
+        libbpf_log::redirect();
         Ok(())
     }
 
@@ -216,7 +214,7 @@ impl Xdp {
         let store = match memory {
             Some((_, true)) => {
                 let store = Store::adopt(regions, geometry);
-                store.set_live(&config.live_settings(), crate::host::now().boot_s());
+                store.set_live(&config.live_settings(), timestamps::now().boot_s());
                 store
             }
             _ => {
@@ -383,7 +381,7 @@ impl Xdp {
             let per_s = self.store.alarm_per_s();
             let report = &mut |event| self.rings.report(event);
             self.waiting
-                .settle(provers.regions(), crate::host::now(), per_s, report);
+                .settle(provers.regions(), timestamps::now(), per_s, report);
         }
     }
 
@@ -575,8 +573,6 @@ impl StoreBacked for Xdp {
 
 /// The program accepts frames in fragments (`BPF_F_XDP_HAS_FRAGS`, Linux 5.18).
 const XDP_HAS_FRAGS: u32 = 1 << 5;
-/// The loopback interface's index.
-const LOOPBACK: u32 = 1;
 /// "Send the frame back", in include/uapi/linux/bpf.h.
 const XDP_TX: u32 = 3;
 
@@ -653,17 +649,6 @@ fn read_handling(percpu: &dyn MapCore) -> Result<HandlingTimes, DataPlaneError> 
     Ok(sum)
 }
 
-/// `struct xdp_md` for a test run: the first `linear_bytes` of the frame are visible to the program, and the frame
-/// arrived on queue 0 of an interface.
-fn test_context(linear_bytes: usize, ingress: u32) -> Vec<u8> {
-    let length = u32::try_from(linear_bytes).unwrap_or(u32::MAX);
-    // data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
-    [0, length, 0, ingress, 0, 0]
-        .iter()
-        .flat_map(|word: &u32| word.to_ne_bytes())
-        .collect()
-}
-
 /// Capabilities for loading and attaching the program.
 const REQUIRED_CAPABILITIES: &[Capability] = &[Capability::Bpf, Capability::Perfmon, Capability::NetAdmin];
 
@@ -693,16 +678,4 @@ fn check_sender(config: &Config) -> Result<(), DataPlaneError> {
         capability: Capability::NetRaw.name(),
         hint: "run as root, or add the capability to the service",
     })
-}
-
-/// libbpf's messages go to the log, not to standard error.
-fn redirect_libbpf_log() {
-    libbpf_rs::set_print(Some((PrintLevel::Debug, |level, text| match level {
-        // The error itself is returned. A missing or existing qdisc is not an error.
-        PrintLevel::Warn if text.contains("Kernel error message") => {
-            tracing::debug!(target: "libbpf", "{}", text.trim_end());
-        }
-        PrintLevel::Warn => tracing::warn!(target: "libbpf", "{}", text.trim_end()),
-        _ => tracing::trace!(target: "libbpf", "{}", text.trim_end()),
-    })));
 }

@@ -8,8 +8,8 @@ use libbpf_rs::{MapCore as _, MapHandle, OpenObject};
 
 use super::attach::{PinDirectory, Purpose};
 use super::pin_security;
-use crate::DataPlaneError;
 use crate::config::Config;
+use crate::error::DataPlaneError;
 use crate::layout::Control;
 use crate::store::Region;
 use crate::store::adopt::hash_seed_of;

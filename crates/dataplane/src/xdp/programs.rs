@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramMut};
 
 use super::skeleton::gateway::GatewaySkel;
-use crate::DataPlaneError;
+use crate::error::DataPlaneError;
 
 /// Numbers in `enum lw_program`.
 pub(super) const PROOF: u32 = 0;

@@ -5,8 +5,8 @@ use std::net::UdpSocket;
 
 use linewarden_protocol::wire::MESSAGE_BYTES;
 
-use super::LOOPBACK;
 use crate::frames::FrameSender;
+use crate::links::LOOPBACK;
 use crate::{attest_request_sender, miss};
 
 /// Sends a frame on an interface.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
 
-use crate::DataPlaneError;
+use crate::error::DataPlaneError;
 use crate::event::Event;
 use crate::miss::Miss;
 

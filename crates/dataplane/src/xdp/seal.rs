@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::{ProgramInput, ProgramMut, TC_EGRESS, TcHook};
 
-use super::TestRun;
-use crate::DataPlaneError;
+use super::test_run::TestRun;
+use crate::error::DataPlaneError;
 use crate::layout::Shared;
 
 /// Handle of the filter at its priority: "LW".

@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, Object};
 use linewarden_evidence::inband::Template;
 
 use super::config::region;
-use crate::DataPlaneError;
+use crate::error::DataPlaneError;
 use crate::layout::Shared;
 use crate::stamp::{Stamp, StampCounts};
 use crate::store::Region;

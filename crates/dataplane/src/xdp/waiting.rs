@@ -17,16 +17,16 @@ use linewarden_forro::{Backend, Inputs, R14, matching_blocks};
 use linewarden_protocol::ids::{DeviceId, RoundNumber, RowIndex};
 use linewarden_protocol::verdict::Verdict;
 
-use super::config::region;
-use crate::DataPlaneError;
+use super::config::{possible_cpus, region};
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::error::DataPlaneError;
 use crate::event::{Event, EventKind};
-use crate::host::Timestamps;
 use crate::layout::{ALTERNATE, WAITING_FREE, WAITING_FULL, WAITING_TAKEN, WaitingProof};
 use crate::rate::RateWindow;
 use crate::store::Region;
 use crate::store::provers::{ProverGeometry, ProverRegions, key_words};
+use crate::timestamps::Timestamps;
 
 /// Possible outcomes of PROOFs that user space settles, in the order of the counters in `struct lw_waiting`.
 const OUTCOMES: [Verdict; 4] = [
@@ -46,13 +46,6 @@ pub(super) struct WaitingProofs {
     geometry: ProverGeometry,
     /// Limits of reported wrong proofs, by CPU, as in the packet path.
     alarms: Mutex<Vec<RateWindow>>,
-}
-
-/// Number of possible CPUs.
-pub(super) fn possible_cpus() -> Result<u32, DataPlaneError> {
-    let cpus = libbpf_rs::num_possible_cpus();
-    let cpus = cpus.map_err(|error| DataPlaneError::kernel("counting the CPUs", error))?;
-    Ok(u32::try_from(cpus).unwrap_or(u32::MAX))
 }
 
 impl WaitingProofs {

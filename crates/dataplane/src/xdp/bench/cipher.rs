@@ -14,9 +14,9 @@ use libbpf_rs::{
     libbpf_sys,
 };
 
-use crate::DataPlaneError;
+use crate::error::DataPlaneError;
 use crate::xdp::skeleton::bench_cipher::{BenchCipherSkel, BenchCipherSkelBuilder, OpenBenchCipherSkel};
-use crate::xdp::{TestRun, check_privileges, redirect_libbpf_log};
+use crate::xdp::{TestRun, check_privileges, libbpf_log};
 
 /// Bytes of a keystream block.
 pub const BLOCK_BYTES: usize = 64;
@@ -212,7 +212,7 @@ impl CipherBench {
     /// Privileges are missing, or the kernel refuses a program.
     pub fn load(programs: &[Program]) -> Result<Self, DataPlaneError> {
         check_privileges()?;
-        redirect_libbpf_log();
+        libbpf_log::redirect();
         // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let error = |error| DataPlaneError::kernel("loading the cipher programs", error);

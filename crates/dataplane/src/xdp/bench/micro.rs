@@ -16,10 +16,11 @@ use linewarden_protocol::frame::Mac;
 use linewarden_protocol::ids::DeviceId;
 
 use crate::layout::{Line, RingRow, Shared};
+use crate::links::LOOPBACK;
 use crate::store::{Region, Store};
 use crate::xdp::rings::Rings;
 use crate::xdp::skeleton::bench::{BenchSkel, BenchSkelBuilder};
-use crate::xdp::{LOOPBACK, check_privileges, config, redirect_libbpf_log};
+use crate::xdp::{check_privileges, config, libbpf_log};
 use crate::{Config, Counters, DataPlaneError};
 
 /// Size of a prepared frame. The bytes after the datagram are Ethernet padding.
@@ -90,7 +91,7 @@ impl Microbench {
     pub fn load(config: &Config, own_mac: Mac, cases: u32, count_work: bool) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
-        redirect_libbpf_log();
+        libbpf_log::redirect();
         // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let error = |error| DataPlaneError::kernel("loading the benchmark programs", error);

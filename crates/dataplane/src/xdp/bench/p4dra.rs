@@ -12,10 +12,11 @@ use linewarden_protocol::frame::Mac;
 use linewarden_protocol::verdict::Verdict;
 
 use super::passes::Passes;
+use crate::links::LOOPBACK;
 use crate::p4dra::P4draControl;
 use crate::xdp::programs::{self, set_program};
 use crate::xdp::skeleton::bench_p4dra::{BenchP4draSkel, BenchP4draSkelBuilder};
-use crate::xdp::{LOOPBACK, check_privileges, config, read_counters, redirect_libbpf_log};
+use crate::xdp::{check_privileges, config, libbpf_log, read_counters};
 use crate::{Config, Counters, DataPlaneError};
 
 /// Bytes of a frame: Ethernet, REPLY.
@@ -40,7 +41,7 @@ impl P4draBench {
     pub fn load(config: &Config, own_mac: Mac) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
-        redirect_libbpf_log();
+        libbpf_log::redirect();
         let provers = config.p4dra.as_ref().map_or(0, |p4dra| p4dra.provers.len());
         let frames = u32::try_from(provers).unwrap_or(u32::MAX).max(1);
         // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.

@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libbpf_rs::{Object, ProgramInput, ProgramMut};
 
-use crate::DataPlaneError;
+use crate::error::DataPlaneError;
 use crate::layout::Shared;
+use crate::links::LOOPBACK;
 use crate::store::Region;
-use crate::xdp::{LOOPBACK, config, test_context};
+use crate::xdp::config;
+use crate::xdp::test_run::test_context;
 
 /// `struct lw_bench`.
 #[derive(Debug)]

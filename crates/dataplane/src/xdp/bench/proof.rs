@@ -17,11 +17,13 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::PROOF_BYTES;
 
 use super::passes::Passes;
+use crate::links::LOOPBACK;
 use crate::store::provers::Provers;
+use crate::timestamps;
 use crate::xdp::programs::{self, set_program};
 use crate::xdp::skeleton::bench_proof::{BenchProofSkel, BenchProofSkelBuilder};
 use crate::xdp::waiting::WaitingProofs;
-use crate::xdp::{LOOPBACK, check_privileges, config, read_counters, redirect_libbpf_log};
+use crate::xdp::{check_privileges, config, libbpf_log, read_counters};
 use crate::{Config, Counters, DataPlaneError};
 
 /// Size of the Ethernet, IPv4 and UDP headers.
@@ -50,7 +52,7 @@ impl ProofBench {
     pub fn load(config: &Config, own_mac: Mac) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
-        redirect_libbpf_log();
+        libbpf_log::redirect();
         // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let error = |error| DataPlaneError::kernel("loading the benchmark programs", error);
@@ -116,7 +118,7 @@ impl ProofBench {
     fn counters(&self) -> Result<Counters, DataPlaneError> {
         // If the number of PROOFs is odd, the last one is still waiting.
         self.waiting
-            .settle(self.provers.regions(), crate::host::now(), 0, &mut |_| ());
+            .settle(self.provers.regions(), timestamps::now(), 0, &mut |_| ());
         let mut counters = read_counters(&self.skeleton.maps.percpu)?;
         self.waiting.count(&mut counters);
         Ok(counters)

@@ -23,7 +23,7 @@ use crate::layout::Shared;
 use crate::store::{Region, Row, Store, table, wire_word};
 use crate::xdp::seal::DownCell;
 use crate::xdp::skeleton::bench_sealed::{BenchSealedSkel, BenchSealedSkelBuilder};
-use crate::xdp::{check_privileges, config, redirect_libbpf_log};
+use crate::xdp::{check_privileges, config, libbpf_log};
 use crate::{Config, DataPlaneError};
 
 /// `struct lw_bench`.
@@ -82,7 +82,7 @@ impl SealedBench {
     pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
-        redirect_libbpf_log();
+        libbpf_log::redirect();
         // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let error = |error| DataPlaneError::kernel("loading the benchmark programs", error);

@@ -9,11 +9,13 @@ use libbpf_rs::{OpenObject, ProgramInput, ProgramMut};
 use linewarden_evidence::inband::Template;
 
 use crate::layout::Shared;
+use crate::links::LOOPBACK;
 use crate::stamp::Stamp;
 use crate::store::Region;
 use crate::xdp::skeleton::bench_stamp::{BenchStampSkel, BenchStampSkelBuilder};
 use crate::xdp::stamp::Stamping;
-use crate::xdp::{LOOPBACK, check_privileges, config, redirect_libbpf_log, test_context};
+use crate::xdp::test_run::test_context;
+use crate::xdp::{check_privileges, config, libbpf_log};
 use crate::{Config, DataPlaneError};
 
 /// `struct lw_bench`.
@@ -40,7 +42,7 @@ impl StampBench {
     pub fn load(config: &Config) -> Result<Self, DataPlaneError> {
         config.check()?;
         check_privileges()?;
-        redirect_libbpf_log();
+        libbpf_log::redirect();
         // libbpf requires the object's storage to outlive the skeleton; a few dozen bytes leak per load.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let error = |error| DataPlaneError::kernel("loading the benchmark programs", error);

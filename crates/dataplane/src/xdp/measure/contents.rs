@@ -15,9 +15,10 @@ use linewarden_protocol::sources::DeviceSources;
 use sha2::{Digest as _, Sha256};
 
 use super::super::config::region;
+use crate::error::DataPlaneError;
+use crate::ethtool;
 use crate::layout::{ClassicCrp, Control, LiveCells, P4draProver, PORTS, Port, ProgramConfig, SourceBank};
 use crate::store::admission;
-use crate::{DataPlaneError, ethtool};
 
 /// State and processing that the entries do not cover.
 pub(super) const EXCLUSIONS: [&str; 8] = [

@@ -20,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::contents::interface_name;
 use super::Xdp;
-use crate::DataPlaneError;
+use crate::error::DataPlaneError;
 use crate::measurement::Measurement;
 
 /// Prefix of the hash input for a foreign program.
