@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::exec::{
     Context, Environment, Fault, Machine, RandomSource, Requests, Scratch, get, set, set_optional,
 };
-use crate::lower::Executable;
+use crate::executable::Executable;
 use crate::program::FieldList;
 use crate::program::ids::FieldRef;
 

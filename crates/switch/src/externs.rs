@@ -6,10 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use linewarden_evidence::state::{ArrayId, DirtyCells, MeasuredState, StateError};
 use num_bigint::BigUint;
 
-use crate::evidence::{ChangedArrays, is_digest_register};
+use crate::changed_arrays::ChangedArrays;
 use crate::meter::Meter;
 use crate::program::Program;
 use crate::program::ids::{CounterId, MeterId, RegisterId};
+
+/// Last part of the name of the register array in which a program can read the digests: cells 0, 1 and 2 hold the
+/// digests of registers, tables and program, each truncated to its leading bits.
+pub const DIGESTS_REGISTER: &str = "linewarden_evidence";
 
 /// Cells of a register array.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -379,6 +383,12 @@ impl Externs {
     pub fn meter_count(&self, id: MeterId) -> usize {
         self.meters.get(id.index()).map_or(0, Vec::len)
     }
+}
+
+/// Whether a register array with this name publishes the digests to the program.
+#[must_use]
+pub fn is_digest_register(name: &str) -> bool {
+    name.rsplit('.').next() == Some(DIGESTS_REGISTER)
 }
 
 #[cfg(test)]

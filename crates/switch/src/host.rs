@@ -15,7 +15,8 @@ use crate::control::server::{Server, ServerError};
 use crate::control::{AttestationConfig, Control};
 use crate::ports::{PortError, PortId, PortSet, PortSetError, Waker};
 use crate::serve::{ServeError, WorkerCounters, serve};
-use crate::switch::{Settings, Slot};
+use crate::settings::Settings;
+use crate::switch::Slot;
 
 /// Capacity of the queue of packet-ins, and of the queue of digests and idle notifications.
 const EVENT_QUEUE_LENGTH: usize = 4096;

@@ -15,10 +15,12 @@
 //! | module | content |
 //! |---|---|
 //! | [`load`], [`program`] | reads the JSON of p4c; the program as checked data |
-//! | [`lower`], [`exec`], [`layout`] | executable form, its interpreter, memory layout of packets |
+//! | [`executable`], [`layout`] | executable form of a program, memory layout of packets |
+//! | [`lower`], [`exec`] | lowering of a program to its executable form, interpreter |
 //! | [`engine`], [`serve`], [`switch`] | traffic manager, main loop of a worker, switch with its workers |
 //! | [`tables`], [`forwarding`] | match-action tables and all other forwarding state |
-//! | [`externs`], [`meter`], [`calculations`] | registers and counters, meters, hashes and checksums |
+//! | [`externs`], [`changed_arrays`] | registers and counters; the arrays that packets have changed |
+//! | [`meter`], [`calculations`] | meters, hashes and checksums |
 //! | [`ports`] | network interfaces (`AF_PACKET`, `AF_XDP`), capture files, memory |
 //! | [`control`], [`host`] | P4Runtime control plane; switch hosted in a process |
 //! | [`evidence`] | measurement of program and state, evidence in packets and statements |
@@ -44,11 +46,13 @@
 //! ```
 
 pub mod calculations;
+pub mod changed_arrays;
 pub mod clock;
 pub mod control;
 pub mod engine;
 pub mod evidence;
 pub mod exec;
+pub mod executable;
 pub mod externs;
 pub mod forwarding;
 pub mod host;
@@ -61,6 +65,7 @@ pub mod program;
 #[cfg(feature = "lab")]
 pub mod reference;
 pub mod serve;
+mod settings;
 pub mod setup;
 #[cfg(feature = "lab")]
 pub mod stf;

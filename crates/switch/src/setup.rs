@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::calculations::{Algorithm, Calculation};
+use crate::executable::layout_args;
 use crate::forwarding::Forwarding;
-use crate::lower::{LowerError, layout_args};
+use crate::lower::LowerError;
 use crate::program::Program;
 use crate::program::pipeline::{ActionEntry, EntryMatch, MatchKind, Table, TableKind};
 use crate::tables::MatchKind as TableMatchKind;

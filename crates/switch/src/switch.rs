@@ -4,20 +4,19 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
+pub use crate::settings::{ConfiguredItem, DROP_PORT, Settings};
+
 use crate::calculations::Calculation;
 use crate::engine::{self, Engine, Sink};
 use crate::evidence::{Attester, EvidenceError, EvidenceSettings, Rescan, WorkerAttester};
 use crate::exec::{CoreErrors, Environment, RandomSource};
+use crate::executable::Executable;
 use crate::externs::Externs;
 use crate::forwarding::{Forwarding, ForwardingChange, ForwardingError, ForwardingOp};
 use crate::load::LoadError;
-use crate::lower::{Executable, LowerError};
-use crate::program::ids::{MeterId, TableId};
-use crate::tables::{Batch, BatchError, EntryHandle, HashSeed, Publisher, Reader, Snapshot, WriterSnapshot};
+use crate::lower::LowerError;
+use crate::tables::{Batch, BatchError, HashSeed, Publisher, Reader, Snapshot, WriterSnapshot};
 use crate::{load, lower, setup};
-
-/// Default drop port.
-pub const DROP_PORT: u32 = 511;
 
 /// Error of installing a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,33 +27,6 @@ pub enum ProgramError {
     /// The program cannot run.
     #[error(transparent)]
     Lower(#[from] LowerError),
-}
-
-/// Item configured outside of the forwarding state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ConfiguredItem {
-    /// Rates of an indirect meter: array, and index of the cell.
-    Meter(MeterId, u64),
-    /// Direct meter or idle timeout of an entry.
-    Entry(TableId, EntryHandle),
-}
-
-/// Settings of a switch, independent of the program.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Drop port.
-    pub drop_port: u32,
-    /// Number of priority queues of a port.
-    pub priority_queues: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            drop_port: DROP_PORT,
-            priority_queues: 1,
-        }
-    }
 }
 
 /// Switch.

@@ -10,7 +10,7 @@ use num_bigint::BigUint;
 use super::binding::Binding;
 use super::values::{bits, number};
 use super::write::require_bound;
-use crate::lower::layout_args;
+use crate::executable::layout_args;
 use crate::program::Program;
 use crate::program::ids::ActionId;
 use crate::program::pipeline::ActionEntry;

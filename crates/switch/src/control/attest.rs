@@ -1,42 +1,19 @@
 //! Evidence of the running program, for the evidence service at the address of the P4Runtime server.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use linewarden_evidence::encoding::Object;
-use linewarden_evidence::keys::Signer;
 use linewarden_evidence::statement::Nonce;
 use linewarden_p4runtime::error::EntityError;
 use linewarden_p4runtime::evidence::{
     Digests, EvidenceSource, EvidenceUnavailable, InventoryScope, NONCE_BYTES, SignedEvidence,
 };
 
+use super::attestation_config::AttestationConfig;
 use super::{Control, Programs};
-use crate::evidence::{Attester, EvidenceSettings, Rescan};
+use crate::evidence::{Attester, Rescan};
 use crate::switch::Switch;
-
-/// Attestation configuration of a switch, for all programs.
-pub struct AttestationConfig {
-    settings: EvidenceSettings,
-    software_version: String,
-    signer: Option<Mutex<Box<dyn Signer + Send>>>,
-}
-
-impl AttestationConfig {
-    /// Creates the configuration. Without a signer the switch provides digests and evidence in packets, but no statements.
-    #[must_use]
-    pub fn new(
-        settings: EvidenceSettings,
-        software_version: &str,
-        signer: Option<Box<dyn Signer + Send>>,
-    ) -> Self {
-        Self {
-            settings,
-            software_version: software_version.to_owned(),
-            signer: signer.map(Mutex::new),
-        }
-    }
-}
 
 impl Control {
     /// Starts the measurement of a program before it runs. The sequence numbers continue those of the previous program.

@@ -404,7 +404,7 @@ impl<'a> BatchWriter<'a, '_> {
         let rates = self.program.meters.get(id.index()).map_or(0, |array| array.rates);
         let mut meter = Meter::new();
         if let Some(config) = config {
-            super::cells::set_rates(&mut meter, rates, config)?;
+            super::meter_rates::set_rates(&mut meter, rates, config)?;
         }
         Ok(meter)
     }

@@ -6,6 +6,7 @@
 
 mod actions;
 mod attest;
+mod attestation_config;
 mod binding;
 mod cells;
 mod controller_channel;
@@ -14,6 +15,7 @@ mod device_config;
 mod entries;
 mod idle_timeouts;
 mod keys;
+mod meter_rates;
 mod profiles;
 mod read;
 mod reconcile;
@@ -30,7 +32,7 @@ use linewarden_p4runtime::entity::{Entity, Query, Update};
 use linewarden_p4runtime::error::EntityError;
 use linewarden_p4runtime::target::{Atomicity, Event, EventSender, Pipeline, Target};
 
-pub use self::attest::AttestationConfig;
+pub use self::attestation_config::AttestationConfig;
 use self::binding::Binding;
 pub use self::controller_channel::ControllerChannel;
 use self::controller_channel::{ControllerView, PacketIoHeader};
@@ -39,7 +41,8 @@ use self::idle_timeouts::IdleTimeouts;
 use self::write::ControlledProgram;
 use crate::ports::memory::MemoryPeer;
 use crate::ports::{Port, PortError};
-use crate::switch::{Settings, Slot, Switch};
+use crate::settings::Settings;
+use crate::switch::{Slot, Switch};
 use crate::tables::HashSeed;
 
 /// Clock of the switch, shared with the workers: microseconds since the start of the switch.

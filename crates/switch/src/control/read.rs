@@ -10,8 +10,8 @@ use linewarden_p4runtime::p4info;
 
 use super::actions;
 use super::binding::{Binding, TableBinding};
-use super::cells::rates;
 use super::controller_state::{ControllerState, EntryMetadata};
+use super::meter_rates::rates;
 use super::values::{bits, split};
 use super::write::{ControlledProgram, UpdateResult, require_bound};
 use crate::externs::Externs;

@@ -18,7 +18,8 @@ use crate::forwarding::{Forwarding, ForwardingChange, ForwardingError, Forwardin
 use crate::meter::Meter;
 use crate::program::Program;
 use crate::program::ids::{CounterId, MeterId, RegisterId};
-use crate::switch::{ConfiguredItem, Switch};
+use crate::settings::ConfiguredItem;
+use crate::switch::Switch;
 use crate::tables::{Batch, EntryState, ProfileError, TableError, TableSetError};
 
 /// Result of one update.

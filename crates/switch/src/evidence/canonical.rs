@@ -7,8 +7,8 @@
 use linewarden_evidence::Digest;
 use linewarden_evidence::state::program_digest;
 
-use super::EvidenceError;
-use crate::lower::Executable;
+use super::error::EvidenceError;
+use crate::executable::Executable;
 
 /// Prefix that separates this encoding from all others.
 const FORMAT: &str = "linewarden p4 executable 1";

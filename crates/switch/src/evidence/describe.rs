@@ -8,14 +8,14 @@ use linewarden_evidence::encoding::{
     ProfileGroup, ProfileMember, Replica, Replicas, TableEntry, Unit, ValueSetMember,
 };
 
+use crate::executable::layout_args;
 use crate::externs::Externs;
 use crate::forwarding::{self, Forwarding, ForwardingChange, ValueSetMembers};
-use crate::lower::layout_args;
 use crate::meter;
 use crate::program::ids::{MeterId, ProfileId, TableId, ValueSetId};
 use crate::program::pipeline::Table;
 use crate::program::{MeterUnit, Program};
-use crate::switch::{ConfiguredItem, Settings};
+use crate::settings::{ConfiguredItem, Settings};
 use crate::tables::{
     ActionCall, Entry as InstalledEntry, FieldMatch, Group, GroupHandle, KeySpec, MatchKey, MemberHandle,
     ProfileChange, TableChange, TableSetChange, Target,

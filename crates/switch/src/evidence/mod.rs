@@ -10,14 +10,14 @@
 //! creates with the Ethernet type of evidence. The register array with the digests ignores writes.
 
 mod canonical;
-mod changed_arrays;
 mod describe;
+mod error;
 mod rescan;
 mod worker_attester;
 
 pub use self::canonical::digest;
-pub use self::changed_arrays::ChangedArrays;
 pub use self::describe::DescribeError;
+pub use self::error::EvidenceError;
 pub use self::rescan::Rescan;
 pub use self::worker_attester::WorkerAttester;
 
@@ -28,49 +28,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use linewarden_evidence::encoding::{Class, Object};
 use linewarden_evidence::inband::{ContentFormat, EvidenceKey};
 use linewarden_evidence::keys::Signer;
-use linewarden_evidence::state::{ArrayCheck, ArrayId, MeasuredState, Snapshot, Stability, StateError};
-use linewarden_evidence::statement::{
-    DataPlaneKind, Inventory, InventoryError, Nonce, Statement, StatementError,
-};
+use linewarden_evidence::state::{ArrayCheck, ArrayId, MeasuredState, Snapshot, Stability};
+use linewarden_evidence::statement::{DataPlaneKind, Inventory, Nonce, Statement};
 use linewarden_evidence::{BootCount, Digest, SwitchId};
 
 use self::describe::{Describer, Step};
-use crate::externs::{Cells, Externs};
+use crate::changed_arrays::ChangedArrays;
+use crate::executable::Executable;
+use crate::externs::{Cells, Externs, is_digest_register};
 use crate::forwarding::Forwarding;
-use crate::lower::Executable;
 use crate::program::ids::RegisterId;
-use crate::switch::{ConfiguredItem, Settings};
+use crate::settings::{ConfiguredItem, Settings};
 use crate::tables::{Batch, Reader, Snapshot as PublishedState};
-
-/// Last part of the name of the register array in which a program can read the digests: cells 0, 1 and 2 hold the
-/// digests of registers, tables and program, each truncated to its leading bits.
-pub const DIGESTS_REGISTER: &str = "linewarden_evidence";
-
-/// Error of creating evidence.
-#[derive(Debug, thiserror::Error)]
-pub enum EvidenceError {
-    /// Active state cannot be encoded.
-    #[error(transparent)]
-    Describe(#[from] DescribeError),
-    /// The executable form cannot be encoded.
-    #[error("cannot encode the executable form of the program: {0}")]
-    Program(String),
-    /// The measurement is inconsistent.
-    #[error(transparent)]
-    State(#[from] StateError),
-    /// The settings name a volatile register array that the program does not have.
-    #[error("unknown volatile register array {0:?}: not found in the program")]
-    UnknownRegister(String),
-    /// The measurement has failed: memory differs from the measurement, or a change cannot be measured.
-    #[error("evidence disabled because the measurement failed: {0}")]
-    MeasurementFailed(String),
-    /// The statement cannot be created or signed.
-    #[error(transparent)]
-    Statement(#[from] StatementError),
-    /// The inventory exceeds its limits.
-    #[error(transparent)]
-    Inventory(#[from] InventoryError),
-}
 
 /// Identity of the switch in evidence, for the lifetime of the process.
 #[derive(Clone, Debug)]
@@ -448,10 +417,4 @@ impl State {
     fn set_failure(&mut self, error: &dyn std::fmt::Display) {
         self.failure.get_or_insert_with(|| error.to_string());
     }
-}
-
-/// Whether a register array with this name publishes the digests to the program.
-#[must_use]
-pub fn is_digest_register(name: &str) -> bool {
-    name.rsplit('.').next() == Some(DIGESTS_REGISTER)
 }

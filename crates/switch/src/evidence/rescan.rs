@@ -6,9 +6,10 @@ use std::fmt;
 use linewarden_evidence::encoding::{Entry, Object};
 use linewarden_evidence::state::{ArrayDrift, EntryDrift, HashDrift, MeasuredState};
 
-use super::{Attester, EvidenceError};
+use super::Attester;
+use super::error::EvidenceError;
 use crate::forwarding::Forwarding;
-use crate::switch::Settings;
+use crate::settings::Settings;
 use crate::tables::Reader;
 
 /// Result of a rescan.

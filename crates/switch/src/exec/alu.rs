@@ -1,6 +1,6 @@
 //! Arithmetic of operations in both lanes.
 
-use super::op::{Alu, Test};
+use crate::executable::op::{Alu, Test};
 
 /// 64-bit operation, modulo 2^64.
 #[inline(always)]

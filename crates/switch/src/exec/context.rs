@@ -1,7 +1,7 @@
 //! State of one packet in the pipeline.
 
 use super::bits::BitVec;
-use super::op::{Pc, R, W};
+use crate::executable::op::{Pc, R, W};
 use std::hint::black_box;
 
 /// Reason why the switch, not the program, drops a packet.

@@ -4,7 +4,7 @@ use super::bits::{load1, load4};
 use super::field_access::get;
 use super::machine::Machine;
 use crate::calculations::InternetSum;
-use crate::lower::plan::{InputStep, WordRange};
+use crate::executable::plan::{InputStep, WordRange};
 use crate::program::ids::HeaderId;
 use crate::program::{Checksum, ChecksumKind};
 

@@ -3,8 +3,9 @@
 use super::bits::{self, load1};
 use super::context::TableContinuation;
 use super::machine::Machine;
-use super::op::Pc;
-use crate::lower::plan::{KeyPlan, KeyStep};
+use crate::executable::number::low64;
+use crate::executable::op::Pc;
+use crate::executable::plan::{KeyPlan, KeyStep};
 use crate::program::ids::{FieldRef, HeaderId, UnionStackId};
 use crate::program::parser::{Extract, KeyPart, Match, ParserOp};
 use crate::tables::TableId;
@@ -322,12 +323,12 @@ impl<'a> Machine<'a> {
                     return Ok(());
                 }
                 // BMv2 uses the low 32 bits of the error code.
-                Err(super::tree::low64(&self.data(error)) as u32)
+                Err(low64(&self.data(error)) as u32)
             }
             ParserOp::Shift(bytes) => self.advance(u64::from(*bytes)),
             ParserOp::Advance(bits) => {
                 let bits = self.data(bits);
-                if !super::tree::low64(&bits).is_multiple_of(8) {
+                if !low64(&bits).is_multiple_of(8) {
                     return Err(errors.invalid_argument);
                 }
                 let bits = num_traits::ToPrimitive::to_u64(&bits).ok_or(errors.packet_too_short)?;
@@ -421,7 +422,7 @@ impl<'a> Machine<'a> {
                 }
             }
         };
-        let low = super::tree::low64(&bits);
+        let low = low64(&bits);
         if !low.is_multiple_of(8) {
             return Err(errors.invalid_argument);
         }

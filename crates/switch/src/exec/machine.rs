@@ -11,12 +11,13 @@ use super::bits::{
 };
 use super::context::{Context, Fault, Scratch};
 use super::field_access::{copy_arg, read_wide, set, set_optional};
-use super::op::{Op, PacketRequest, Pc};
 use crate::calculations::Calculation;
+use crate::executable::Executable;
+use crate::executable::number::low64;
+use crate::executable::op::{Op, PacketRequest, Pc};
 use crate::externs::{Externs, Registers};
 use crate::forwarding::Forwarding;
 use crate::layout::FieldLayout;
-use crate::lower::Executable;
 use crate::meter::MeterKind;
 use crate::program::MeterUnit;
 use crate::program::ids::{CounterId, MeterId, RegisterId};
@@ -88,7 +89,7 @@ pub struct Machine<'a> {
     pub(super) scratch: &'a mut Scratch,
     /// Bytes of the packet; the payload starts after the parsed bytes.
     pub(super) packet: &'a [u8],
-    /// Arguments of the current action, encoded as [`layout_args`](crate::lower::layout_args) defines.
+    /// Arguments of the current action, encoded as [`layout_args`](crate::executable::layout_args) defines.
     pub(super) args: &'a [u8],
     /// Offset and length of each argument in `args`.
     pub(super) arg_layout: &'a [(u32, u32)],
@@ -451,7 +452,7 @@ impl<'a> Machine<'a> {
             Op::Tree { r, expression } => {
                 if let Some(expression) = side.expressions.get(expression as usize) {
                     let value = self.data(expression);
-                    self.scratch.set_r(r, super::tree::low64(&value));
+                    self.scratch.set_r(r, low64(&value));
                 }
             }
             Op::Statement { statement } => {

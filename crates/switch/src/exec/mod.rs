@@ -8,7 +8,6 @@ mod deparse;
 mod field_access;
 mod lookup;
 mod machine;
-pub mod op;
 mod statement;
 mod tree;
 

@@ -5,8 +5,8 @@ use num_traits::{Signed, ToPrimitive, Zero};
 
 use super::field_access::read_wide;
 use super::machine::Machine;
-use super::op::PacketRequest;
-use super::tree::low64;
+use crate::executable::number::low64;
+use crate::executable::op::PacketRequest;
 use crate::externs::Registers;
 use crate::program::action::{AnyStack, FieldSource, LValue, Statement};
 use crate::program::expr::Data;

@@ -14,11 +14,6 @@ use crate::program::ids::{HeaderId, RegisterId, StackId, UnionId};
 /// Left shifts by more bits give 0: no field is that wide.
 const SHIFT_MAX: u32 = 1 << 17;
 
-/// Returns the low 64 bits in two's complement.
-pub fn low64(value: &BigInt) -> u64 {
-    crate::lower::builder::low_bits(value) as u64
-}
-
 impl Machine<'_> {
     /// Layout of a header.
     pub(super) fn header_layout(&self, header: HeaderId) -> Option<&HeaderLayout> {

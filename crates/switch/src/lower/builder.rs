@@ -2,11 +2,8 @@
 
 use std::collections::HashMap;
 
-use num_bigint::BigInt;
-
-use serde::Serialize;
-
-use crate::exec::op::{Index, Op, Pc, R, W};
+use crate::executable::SideTables;
+use crate::executable::op::{Index, Op, Pc, R, W};
 use crate::layout::Layout;
 use crate::program::Program;
 use crate::program::action::Statement;
@@ -59,27 +56,6 @@ pub enum LowerError {
 /// Label of a code position; [`Builder::bind`] sets the position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(u32);
-
-/// Constants, expressions and other data that operations refer to by index (not match-action tables).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SideTables {
-    /// Constants of up to 128 bits.
-    pub wide: Vec<u128>,
-    /// Constants as bytes.
-    pub bytes: Vec<Vec<u8>>,
-    /// Pairs of value and mask.
-    pub pairs: Vec<(u64, u64)>,
-    /// Expressions that are evaluated as trees.
-    pub expressions: Vec<Data>,
-    /// Conditions that are evaluated as trees.
-    pub conditions: Vec<Bool>,
-    /// Statements that are evaluated as trees.
-    pub statements: Vec<Statement>,
-    /// Operations of parsers that are evaluated as trees.
-    pub parser_ops: Vec<ParserOp>,
-    /// Sets of register arrays that actions lock, each in order.
-    pub locks: Vec<Vec<RegisterId>>,
-}
 
 /// Complete code.
 pub struct LoweredCode {
@@ -299,19 +275,4 @@ fn push<T>(list: &mut Vec<T>, item: T) -> Result<Index, LowerError> {
     let index = to_index(list.len())?;
     list.push(item);
     Ok(index)
-}
-
-/// Low 128 bits of a number in two's complement.
-pub fn low_bits(value: &BigInt) -> u128 {
-    let digits = value.to_signed_bytes_le();
-    let fill = if digits.last().is_some_and(|top| *top >= 0x80) {
-        0xff
-    } else {
-        0
-    };
-    let mut bytes = [fill; 16];
-    for (to, from) in bytes.iter_mut().zip(&digits) {
-        *to = *from;
-    }
-    u128::from_le_bytes(bytes)
 }

@@ -1,7 +1,7 @@
 //! Lowering of checksums and their conditions.
 
 use super::builder::{Builder, LowerError, to_index};
-use crate::exec::op::{Op, Pc};
+use crate::executable::op::{Op, Pc};
 use crate::program::ChecksumKind;
 use crate::program::expr::{Bool, HeaderExpr};
 

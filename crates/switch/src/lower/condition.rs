@@ -1,9 +1,10 @@
 //! Lowering of conditions to jumps: operands that cannot change the result are not computed.
 
 use super::access;
-use super::builder::{Builder, Label, LowerError, low_bits};
+use super::builder::{Builder, Label, LowerError};
 use super::value::{Lane, Precision, lane_of};
-use crate::exec::op::{Op, Test};
+use crate::executable::number::low_bits;
+use crate::executable::op::{Op, Test};
 use crate::program::expr::{Bool, Compare, Data, HeaderExpr, UnionExpr};
 use crate::program::ids::FieldRef;
 

@@ -1,90 +1,31 @@
-//! Lowering of a [`Program`] to its executable form, one linear list of operations.
+//! Lowering of a [`Program`] to its executable form.
 //!
 //! All static decisions are made here: the locations of fields, the width (64 or 128 bits) in which each expression is
 //! evaluated, how keys and checksum inputs are gathered, and the registers that an action locks. The result is
 //! deterministic: the same program yields the same executable form. The digest of this form is part of the evidence.
 
 mod access;
-pub(crate) mod builder;
+mod builder;
 mod checksum;
 mod condition;
 mod parser;
 mod pipeline;
-pub(crate) mod plan;
+mod plan;
 mod range;
-pub(crate) mod standard_metadata;
+mod standard_metadata;
 mod statement;
 mod value;
 mod walk;
 
-pub use self::builder::{LowerError, SideTables};
-pub use self::pipeline::TableSuccessors;
-pub use self::statement::{ActionCode, layout_args};
-
-use serde::Serialize;
+pub use self::builder::LowerError;
 
 use self::builder::{Builder, LoweredCode};
 use self::parser::UnresolvedSelect;
-use self::plan::{InputStep, KeyPlan, WordRange};
-use self::standard_metadata::StandardMetadata;
-use crate::exec::op::{Op, Pc};
+use crate::executable::op::{Op, Pc};
+use crate::executable::{Executable, ParserSelect, StandardMetadata, TableSuccessors};
 use crate::layout::Layout;
 use crate::program::Program;
-use crate::program::expr::Data;
 use crate::program::ids::HeaderId;
-use crate::program::parser::{KeyPart, Match};
-
-/// Select expression of a parser state. The expressions of its key stay trees.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ParserSelect {
-    /// Parts of the key.
-    pub key: Vec<KeyPart>,
-    /// Matches with the next operation.
-    pub cases: Vec<(Match, Pc)>,
-    /// Next operation if no match applies.
-    pub default: Pc,
-}
-
-/// Program in executable form.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Executable {
-    /// Program.
-    pub program: Program,
-    /// Layout of the headers.
-    pub layout: Layout,
-    /// Locations of the standard metadata.
-    pub standard_metadata: StandardMetadata,
-    /// Operations.
-    pub code: Vec<Op>,
-    /// Constants, expressions and other data that operations refer to by index (not match-action tables).
-    pub side_tables: SideTables,
-    /// Select expressions of the parser.
-    pub parser_selects: Vec<ParserSelect>,
-    /// Start of the parser.
-    pub parser: Pc,
-    /// Start of the checksum verification.
-    pub verify: Pc,
-    /// Start of the checksum update.
-    pub update: Pc,
-    /// Start of ingress.
-    pub ingress: Pc,
-    /// Start of egress.
-    pub egress: Pc,
-    /// Start of the deparser's statements.
-    pub deparser: Pc,
-    /// Actions.
-    pub actions: Vec<ActionCode>,
-    /// Successors of each table.
-    pub table_successors: Vec<TableSuccessors>,
-    /// Key plan of each table.
-    pub keys: Vec<KeyPlan>,
-    /// Input steps of each calculation.
-    pub inputs: Vec<Vec<InputStep>>,
-    /// Word ranges of each calculation that is an Internet checksum over whole words.
-    pub sums: Vec<Option<Vec<WordRange>>>,
-    /// Length expression of each header's variable-length field, if the header type defines one.
-    pub lengths: Vec<Option<Data>>,
-}
 
 /// Lowers a program.
 ///

@@ -2,7 +2,7 @@
 
 use super::builder::{Builder, Label, LowerError};
 use super::value::Precision;
-use crate::exec::op::{Alu, Op, R};
+use crate::executable::op::{Alu, Op, R};
 use crate::layout::FieldLayout;
 use crate::program::expr::Data;
 use crate::program::ids::{FieldRef, StateId};

@@ -1,24 +1,11 @@
 //! Lowering of pipelines: tables and conditions in topological order.
 
-use serde::Serialize;
-
 use super::builder::{Builder, Label, LowerError};
-use super::statement::ActionCode;
-use crate::exec::op::{Op, Pc};
+use crate::executable::op::{Op, Pc};
+use crate::executable::{ActionCode, TableSuccessors};
 use crate::program::Program;
 use crate::program::ids::NodeId;
 use crate::program::pipeline::{Next, Node, Pipeline, Table};
-
-/// Successors of a table.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TableSuccessors {
-    /// Next operation after a hit, indexed by action id.
-    pub hit: Vec<Pc>,
-    /// Next operation after a miss, indexed by action id.
-    pub miss: Vec<Pc>,
-    /// Next operation after a lookup without an action: a miss without a default action, or an empty group.
-    pub no_action: Pc,
-}
 
 /// Successors of a table as labels.
 pub struct TableSuccessorLabels {

@@ -1,8 +1,7 @@
-//! Standard metadata: the fields shared by a v1model program and the switch.
-
-use serde::Serialize;
+//! Locates the standard metadata: the fields shared by a v1model program and the switch.
 
 use super::builder::LowerError;
+use crate::executable::StandardMetadata;
 use crate::layout::{FieldLayout, Layout};
 use crate::program::Program;
 use crate::program::ids::FieldRef;
@@ -22,45 +21,6 @@ const QUEUEING: [&str; 4] = [
     "queueing_metadata.deq_timedelta",
     "queueing_metadata.deq_qdepth",
 ];
-/// Locations of the standard metadata. A field that the program does not have or does not reference is `None` and is not
-/// set: most programs use few of these fields, and setting all fields would be a tenth of the cost of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct StandardMetadata {
-    /// Egress port requested by ingress.
-    pub egress_spec: FieldLayout,
-    /// Ingress port.
-    pub ingress_port: Option<FieldLayout>,
-    /// Egress port.
-    pub egress_port: Option<FieldLayout>,
-    /// Instance type.
-    pub instance_type: Option<FieldLayout>,
-    /// Packet length, bytes.
-    pub packet_length: Option<FieldLayout>,
-    /// Parser error.
-    pub parser_error: Option<FieldLayout>,
-    /// Whether a checksum verification failed.
-    pub checksum_error: Option<FieldLayout>,
-    /// Multicast group.
-    pub mcast_grp: Option<FieldLayout>,
-    /// Replica id of a multicast packet.
-    pub egress_rid: Option<FieldLayout>,
-    /// Time of arrival, µs.
-    pub ingress_global_timestamp: Option<FieldLayout>,
-    /// Start time of egress, µs.
-    pub egress_global_timestamp: Option<FieldLayout>,
-    /// Time of enqueueing, µs.
-    pub enq_timestamp: Option<FieldLayout>,
-    /// Queue depth at enqueueing, packets.
-    pub enq_qdepth: Option<FieldLayout>,
-    /// Time in the queue, µs.
-    pub deq_timedelta: Option<FieldLayout>,
-    /// Queue depth at dequeueing, packets.
-    pub deq_qdepth: Option<FieldLayout>,
-    /// Queue id.
-    pub qid: Option<FieldLayout>,
-    /// Priority: selects the queue.
-    pub priority: Option<FieldLayout>,
-}
 
 impl StandardMetadata {
     /// Locates the fields.

@@ -4,42 +4,15 @@ use std::collections::BTreeSet;
 
 use num_bigint::BigInt;
 
-use serde::Serialize;
-
 use super::access;
 use super::builder::{Builder, Label, LowerError};
 use super::value::{Precision, Reg, narrow_store};
-use crate::exec::op::{Alu, Op, PacketRequest, Pc, R};
+use crate::executable::op::{Alu, Op, PacketRequest, R};
+use crate::executable::{ActionCode, layout_args};
 use crate::layout;
 use crate::program::action::{Action, CloneKind, LValue, Statement};
 use crate::program::expr::{Bool, Data};
 use crate::program::ids::{FieldRef, RegisterId};
-
-/// Action in executable form.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ActionCode {
-    /// First operation.
-    pub start: Pc,
-    /// Offset and length of each argument in the argument bytes.
-    pub args: Vec<(u32, u32)>,
-    /// Length of all arguments, bytes.
-    pub arg_bytes: u32,
-}
-
-/// Returns offset and length of each argument of an action, and the length of all arguments. Arguments of up to 64 bits have
-/// 8 bytes, wider arguments the required number of bytes.
-pub fn layout_args(widths: impl Iterator<Item = u32>) -> (Vec<(u32, u32)>, u32) {
-    let mut offset = 0u32;
-    let args = widths
-        .map(|bits| {
-            let bytes = if bits <= 64 { 8 } else { bits.div_ceil(8) };
-            let location = (offset, bytes);
-            offset += bytes;
-            location
-        })
-        .collect();
-    (args, offset)
-}
 
 impl Builder<'_> {
     /// Lowers an action.

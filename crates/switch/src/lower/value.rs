@@ -8,9 +8,10 @@ use num_bigint::BigInt;
 use num_traits::{One, Signed, ToPrimitive};
 
 use super::access;
-use super::builder::{Builder, LowerError, low_bits};
+use super::builder::{Builder, LowerError};
 use super::range::{self, Range};
-use crate::exec::op::{Alu, Op, R, W};
+use crate::executable::number::low_bits;
+use crate::executable::op::{Alu, Op, R, W};
 use crate::layout::FieldLayout;
 use crate::program::expr::{Binary, Cast, Data};
 use crate::program::ids::FieldRef;

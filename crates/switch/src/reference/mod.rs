@@ -3,7 +3,7 @@
 //! The interpreter follows BMv2's sources and is optimized for readability: a field is an arbitrary-precision integer, a
 //! packet is a list of headers with their values, and nothing is precomputed. The only code shared with
 //! [`lower`](crate::lower) and [`exec`](crate::exec) is the layout of arguments of table entries
-//! ([`layout_args`](crate::lower::layout_args)).
+//! ([`layout_args`](crate::executable::layout_args)).
 //!
 //! # Differences to BMv2
 //! BMv2 (1.15) aborts, reads out of bounds or loops forever if a program or packet exceeds the limits of P4. The switch

@@ -37,7 +37,7 @@ impl<'a> Interpreter<'a> {
         action: &Action,
         data: &[u8],
     ) -> Result<(), DropReason> {
-        let (locations, _) = crate::lower::layout_args(action.params.iter().map(|param| param.bits));
+        let (locations, _) = crate::executable::layout_args(action.params.iter().map(|param| param.bits));
         let args: Vec<BigInt> = locations
             .iter()
             .map(|(offset, bytes)| {

@@ -1,6 +1,6 @@
 //! Cursor over a line of a test.
 
-use super::StfError;
+use super::error::StfError;
 use super::numbers::{Base, Number};
 
 /// Maximum number of digits of a number: a field of 16,384 bits, eight times the limit of p4c.

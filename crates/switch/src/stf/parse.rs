@@ -1,11 +1,12 @@
 //! Parser: one command from one line.
 
-use super::expectations::ExpectedPacket;
-use super::lines::Cursor;
-use super::{
-    ActionCall, AddEntry, Command, Comparison, CountedUnit, CounterCell, CounterCheck, Key, KeyValue, Number,
-    StfError, Target,
+use super::command::{
+    ActionCall, AddEntry, Command, Comparison, CountedUnit, CounterCell, CounterCheck, Key, Target,
 };
+use super::error::StfError;
+use super::expected_packet::ExpectedPacket;
+use super::lines::Cursor;
+use super::numbers::{KeyValue, Number};
 use crate::meter::Rate;
 
 const MEMBER: &str = "a member number";

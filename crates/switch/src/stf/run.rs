@@ -18,8 +18,9 @@ use crate::program::action::Action;
 use crate::program::ids::{ActionId, CounterId, MeterId, RegisterId, ValueSetId};
 use crate::program::pipeline::{ActionEntry, KeyField, MatchKind, Table, TableKind};
 use crate::serve::DigestMessage;
+use crate::settings::Settings;
 use crate::setup::action_call;
-use crate::switch::{ProgramError, Settings, Switch, Worker};
+use crate::switch::{ProgramError, Switch, Worker};
 use crate::tables::{
     EntryHandle, FieldMatch, GroupHandle, HashSeed, KeyError, MemberHandle, NewEntry, Priority,
     ProfileChange, ProfileOp, TableChange, TableId, TableOp, TableSetChange, TableSetOp,

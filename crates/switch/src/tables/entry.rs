@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use crate::program::ids::ActionId;
 
-/// Concatenated arguments of an action, in the encoding of [`layout_args`](crate::lower::layout_args). Short data, the usual
+/// Concatenated arguments of an action, in the encoding of [`layout_args`](crate::executable::layout_args). Short data, the usual
 /// case, is stored inside of the entry.
 pub type ActionData = SmallVec<[u8; 24]>;
 

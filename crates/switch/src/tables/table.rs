@@ -1,10 +1,13 @@
 //! Table: finds an entry by its handle, or by its key in a search structure.
 
 use super::entry::{ActionId, Entry, EntryHandle, EntryState, Target};
+use super::exact::{ExactBytes, ExactWords};
 use super::hash::HashSeed;
-use super::index::{self, EntriesByIndex, SearchStructure};
-use super::key::{KeySpec, MatchKey};
+use super::index::{EntriesByIndex, SearchStructure};
+use super::key::{KeySpec, MatchKey, MatchType};
 use super::publish::Replicated;
+use super::trie::PrefixTrie;
+use super::tuples::TupleSpace;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -166,7 +169,7 @@ impl Table {
             generations: Vec::new(),
             free_indices: BTreeSet::new(),
             len: 0,
-            search: index::for_key(&spec.key, seed),
+            search: search_structure(&spec.key, seed),
             default: spec.initial_default.clone(),
             sealed: false,
             spec,
@@ -472,5 +475,24 @@ impl fmt::Debug for Table {
             .field("name", &self.spec.name)
             .field("entries", &self.len)
             .finish_non_exhaustive()
+    }
+}
+
+/// Creates the structure that suits a key.
+fn search_structure(spec: &KeySpec, seed: &HashSeed) -> Box<dyn SearchStructure> {
+    let seed = seed.clone();
+    match (spec.match_type(), spec.bytes()) {
+        (MatchType::Exact, ..=8) => Box::new(ExactWords::<1>::new(seed)),
+        (MatchType::Exact, ..=16) => Box::new(ExactWords::<2>::new(seed)),
+        (MatchType::Exact, _) => Box::new(ExactBytes::new(seed)),
+        (MatchType::Lpm, ..=8) => Box::new(PrefixTrie::<1>::new(spec)),
+        (MatchType::Lpm, ..=16) => Box::new(PrefixTrie::<2>::new(spec)),
+        (MatchType::Lpm, ..=32) => Box::new(PrefixTrie::<4>::new(spec)),
+        (MatchType::Lpm, _) => Box::new(PrefixTrie::<32>::new(spec)),
+        (MatchType::Ternary | MatchType::Range, ..=8) => Box::new(TupleSpace::<1>::new(seed)),
+        (MatchType::Ternary | MatchType::Range, ..=16) => Box::new(TupleSpace::<2>::new(seed)),
+        (MatchType::Ternary | MatchType::Range, ..=32) => Box::new(TupleSpace::<4>::new(seed)),
+        (MatchType::Ternary | MatchType::Range, ..=64) => Box::new(TupleSpace::<8>::new(seed)),
+        (MatchType::Ternary | MatchType::Range, _) => Box::new(TupleSpace::<32>::new(seed)),
     }
 }
