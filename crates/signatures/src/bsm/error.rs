@@ -3,7 +3,7 @@ use std::ops::RangeInclusive;
 use rasn::error::{DecodeError, DecodeErrorKind};
 use rasn::types::constraints::Bounded;
 
-use super::{FRAME_BYTES, MESSAGE_BYTES};
+use super::frame::{FRAME_BYTES, MESSAGE_BYTES};
 
 /// Why bytes or fields are not a Basic Safety Message with part I alone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

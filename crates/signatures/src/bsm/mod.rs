@@ -21,6 +21,7 @@
 
 mod error;
 mod fields;
+mod frame;
 #[cfg(test)]
 mod tests;
 
@@ -32,14 +33,8 @@ pub use fields::{
     AccelerationSet4Way, AuxiliaryBrakeStatus, BrakeAppliedStatus, BrakeBoostApplied, BrakeSystemStatus,
     BsmCoreData, ControlStatus, PositionalAccuracy, TemporaryId, TransmissionState, VehicleSize,
 };
-
-/// Bytes of a `BasicSafetyMessage` with part I alone.
-pub const MESSAGE_BYTES: usize = 37;
-/// Bytes of a `MessageFrame` with a `BasicSafetyMessage` of part I alone.
-pub const FRAME_BYTES: usize = FRAME_HEADER.len() + MESSAGE_BYTES;
-
-/// Extension bit 0, messageId 20 in 15 bits, length of the message.
-const FRAME_HEADER: [u8; 3] = [0, 20, MESSAGE_BYTES as u8];
+use frame::FRAME_HEADER;
+pub use frame::{FRAME_BYTES, MESSAGE_BYTES};
 
 /// Fields within their ranges, with their encoding. The JSON is the same as for [`BsmCoreData`].
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]

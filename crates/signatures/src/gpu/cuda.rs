@@ -12,10 +12,10 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use sha2::{Digest as _, Sha256};
 
 use super::cache;
-use super::engine::Options;
 use super::error::{GpuLost, GpuUnavailable};
 use super::kernels::{self, BLOCK_THREADS, KernelInfo};
 use super::nvrtc::Nvrtc;
+use super::options::Options;
 use super::source::{HEADERS, Unit};
 use super::target::{DeviceInfo, Target, blocks_of};
 

@@ -1,35 +1,13 @@
 //! An open device, and the parts that all batches share: choice of kernel, order, slices.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::cuda::{self, Cuda};
 use super::error::{BatchError, GpuLost, GpuUnavailable};
 use super::kernels::{Kernel, KernelInfo};
+use super::options::Options;
 use super::slot::Slot;
 use super::target::{DeviceInfo, DeviceMemory, Target, items_at_once};
-
-/// Options for opening a device.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Number of streams between which slices alternate: with two, copies overlap with computation.
-    pub streams: usize,
-    /// Cache directory for compiled kernels, which take seconds to compile. Only files that no other user can write are read.
-    pub cache: Option<PathBuf>,
-    /// Timeout of the work that the device processes at once, which takes some milliseconds; after a timeout the device counts as lost.
-    pub timeout: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            streams: 3,
-            cache: None,
-            timeout: Duration::from_secs(5),
-        }
-    }
-}
 
 /// Optimization goal of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +112,15 @@ impl Gpu {
         let target = Arc::clone(&self.target);
         drop(self);
         target.is_abandoned()
+    }
+
+    /// Closes the device after an error, and returns the error; the error becomes `Unresponsive` if the device stopped
+    /// responding.
+    pub(crate) fn close_after(self, error: GpuUnavailable) -> GpuUnavailable {
+        match self.close() {
+            true => GpuUnavailable::Unresponsive(error.to_string()),
+            false => error,
+        }
     }
 
     /// Runs one operation, and records the loss of the device.

@@ -78,17 +78,6 @@ pub enum BatchError {
     CheckFailed(usize),
 }
 
-impl GpuUnavailable {
-    /// Closes the device and converts this error; the error becomes `Unresponsive` if the device stopped
-    /// responding.
-    pub(crate) fn close_gpu(self, gpu: super::Gpu) -> Self {
-        match gpu.close() {
-            true => Self::Unresponsive(self.to_string()),
-            false => self,
-        }
-    }
-}
-
 impl From<BatchError> for GpuUnavailable {
     /// A device that fails at its first operation counts as unavailable.
     fn from(error: BatchError) -> Self {

@@ -33,6 +33,7 @@ pub mod kernels;
 mod keys;
 pub mod layouts;
 mod nvrtc;
+mod options;
 mod p256;
 mod private;
 #[cfg(feature = "host-kernels")]
@@ -51,10 +52,11 @@ pub use constants::RsaSecret;
 pub use cubin::Cubin;
 #[cfg(feature = "host-kernels")]
 pub use emulator::{Emulation, Launcher, host_layouts};
-pub use engine::{Goal, Gpu, Options};
+pub use engine::{Goal, Gpu};
 pub use error::{BatchError, GpuLost, GpuUnavailable};
 pub use keys::{RsaKeys, RsaSecrets};
 pub use nvrtc::{DIRECTORY_VARIABLE, Nvrtc};
+pub use options::Options;
 pub(crate) use p256::P256_KEY_BYTES;
 pub use p256::{P256Batch, P256Keys};
 pub use private::PrivateBatch;

@@ -2,8 +2,9 @@
 
 use super::bench::{BenchEnvironment, BenchKey, Measurement, Multiplier, Plan, measure};
 use super::constants::RsaSecret;
-use super::engine::{Goal, Gpu, Options};
+use super::engine::{Goal, Gpu};
 use super::error::{BatchError, GpuUnavailable};
+use super::options::Options;
 use super::target::DeviceInfo;
 use crate::key::PrivateKey;
 use crate::ra::Layout;

@@ -15,8 +15,10 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::public::PAD_BYTES;
 use crate::message::MASK_NAME_BYTES;
+
+/// Bytes of the pad P.
+pub const PAD_BYTES: usize = 32;
 
 /// Number of bytes by which the hash is longer than the modulus.
 pub const HASH_MARGIN_BYTES: usize = 16;

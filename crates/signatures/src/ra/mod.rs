@@ -33,6 +33,7 @@ mod public;
 mod table;
 
 pub use hash::HASH_MARGIN_BYTES;
+pub use hash::PAD_BYTES;
 pub use layout::{
     COMPONENTS_MAX, Digits, Domain, Layout, LayoutError, Part, ROWS_MAX, RowValue, STAMP_DIGITS,
     SUBMESSAGE_BYTES_MAX,
@@ -40,7 +41,7 @@ pub use layout::{
 pub use mask::Mask;
 pub use private::RaPrivate;
 pub(crate) use public::Factors;
-pub use public::{PAD_BYTES, RaPublic};
+pub use public::RaPublic;
 pub use table::{Table, TableMismatch};
 
 /// Number of signatures or hashes that are computed together.

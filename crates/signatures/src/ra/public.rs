@@ -9,12 +9,10 @@ use linewarden_arithmetic::rsa::{self, Element, RsaError, RsaPublic};
 use sha2::{Digest as _, Sha256};
 
 use super::GROUP_SIZE;
-use super::hash::{HASH_BYTES_MAX, Prefixes};
+use super::hash::{HASH_BYTES_MAX, PAD_BYTES, Prefixes};
 use super::layout::{COMPONENTS_MAX, Digits, Layout};
 use crate::message::MASK_NAME_BYTES;
 
-/// Bytes of the pad P.
-pub const PAD_BYTES: usize = 32;
 /// e, as encoded in the pad.
 const EXPONENT: u32 = 65_537;
 

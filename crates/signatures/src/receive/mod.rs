@@ -12,9 +12,11 @@ mod checked;
 mod receiver;
 mod replay;
 mod signers;
+mod window;
 
 pub use checked::Checked;
 pub(crate) use receiver::check_plain_payload;
-pub use receiver::{KEY_MEMORY_DEFAULT_BYTES, Receiver, Verified, Window};
+pub use receiver::{KEY_MEMORY_DEFAULT_BYTES, Receiver, Verified};
 pub use replay::{REPLAY_MEMORY_DEFAULT, ReplayMemory};
 pub use signers::{SignerError, Signers};
+pub use window::Window;

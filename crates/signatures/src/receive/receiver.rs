@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::checked::{Checked, MessageForm};
 use super::replay::{MessageName, ReplayMemory};
 use super::signers::Signers;
+use super::window::Window;
 use crate::bsm;
 use crate::key::{Material, PublicKey};
 use crate::message::{Envelope, KeyId, PayloadKind, Stamp, TimeMs};
@@ -17,43 +18,6 @@ use crate::store::Revocations;
 /// Default memory budget for precomputed data of signers: the hashed components of some 400 signers of RA over 2,048 bits who use all
 /// values, or the tables of 40,000 signers of Ed25519.
 pub const KEY_MEMORY_DEFAULT_BYTES: usize = 1 << 30;
-
-/// Maximum difference between a stamp and the current time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
-    /// Maximum age of a message.
-    pub age_ms_max: u32,
-    /// Maximum lead of the signer's clock.
-    pub ahead_ms_max: u32,
-}
-
-impl Window {
-    /// 5 s of age, 1 s of lead.
-    pub const DEFAULT: Self = Self {
-        age_ms_max: 5_000,
-        ahead_ms_max: 1_000,
-    };
-
-    /// Time from the oldest to the newest accepted stamp, ms.
-    #[must_use]
-    pub fn length_ms(self) -> u64 {
-        u64::from(self.age_ms_max) + u64::from(self.ahead_ms_max)
-    }
-
-    fn oldest(self, now: TimeMs) -> TimeMs {
-        TimeMs::since_2020(now.ms().saturating_sub(u64::from(self.age_ms_max)))
-    }
-
-    fn check(self, stamp: Stamp, now: TimeMs) -> Result<(), Refusal> {
-        if stamp.time < self.oldest(now) {
-            return Err(Refusal::TooOld);
-        }
-        if stamp.time.ms() > now.ms() + u64::from(self.ahead_ms_max) {
-            return Err(Refusal::TooNew);
-        }
-        Ok(())
-    }
-}
 
 /// A valid, recent message that was accepted for the first time. Only [`Receiver::accept`] creates such a value.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use std::hash::Hasher as _;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
-use super::receiver::Window;
+use super::window::Window;
 use crate::message::{KeyId, TimeMs};
 use crate::refusal::Refusal;
 

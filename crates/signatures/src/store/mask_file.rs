@@ -31,7 +31,6 @@ mod head;
 mod inode;
 
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -40,7 +39,8 @@ use linewarden_files::{PrivateFileError, open_private, sync_parent};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use zeroize::Zeroizing;
 
-pub use self::error::MaskFileError;
+pub use self::error::{BLOCK_MASKS, MaskFileError};
+use self::error::{in_file, unreadable};
 use self::head::{Counts, FILE_ID_BYTES, HEADER_BYTES, header, read_head, write_slot};
 use self::inode::{InodeCount, file_identity, read_count, remove_count, set_count};
 use super::machine::MachineId;
@@ -48,9 +48,6 @@ use super::sealed::SealingKey;
 use crate::message::{KeyId, MASK_NAME_BYTES};
 use crate::ra::Mask;
 use crate::scheme::Scheme;
-
-/// Masks per block: the most that a crash can lose, and the most that one durable write reserves.
-pub const BLOCK_MASKS: usize = 64;
 
 const BLOCKS_OFFSET: u64 = 4096;
 
@@ -326,25 +323,6 @@ impl Drop for MaskFile {
     /// Unlocks explicitly: a child process that is being started shares the open file until it executes its own program.
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
-    }
-}
-
-fn in_file(path: &Path) -> impl Fn(io::Error) -> MaskFileError + use<> {
-    let path = path.to_owned();
-    move |source| MaskFileError::Io {
-        path: path.clone(),
-        source,
-    }
-}
-
-/// Reports a truncated file as damaged, and other errors as errors of the operating system.
-fn unreadable(path: &Path, error: io::Error) -> MaskFileError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => MaskFileError::Damaged {
-            path: path.to_owned(),
-            problem: "truncated",
-        },
-        _ => in_file(path)(error),
     }
 }
 

@@ -242,3 +242,13 @@ fn store_results(messages: &[IndexedMessage], batch_results: &[bool], results: &
         }
     }
 }
+
+/// Verifies the messages that the device supports; returns the other messages.
+pub(super) fn verify_on_device<'a>(
+    device: &mut GpuVerifier,
+    messages: &'a [Checked],
+    results: &mut [bool],
+) -> Result<Vec<IndexedMessage<'a>>, BatchError> {
+    let indexed: Vec<IndexedMessage> = (0..).zip(messages).collect();
+    device.verify(&indexed, results)
+}

@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use super::device::GpuVerifier;
+use super::device::{GpuVerifier, verify_on_device};
 use super::placement::{KeyMemory, KeyPlacement};
-use super::verify_on_device;
 use crate::gpu::{Goal, Gpu, GpuUnavailable};
 use crate::key::PublicKey;
 use crate::message::{Envelope, HEADER_BYTES};
@@ -46,7 +45,7 @@ pub(super) fn test_with_known_answers(gpu: Gpu) -> Result<Gpu, GpuUnavailable> {
     let mut device = GpuVerifier::new(gpu, Arc::new(placement));
     match verify_known_answers(&mut device, &known_answers) {
         Ok(()) => Ok(device.gpu),
-        Err(error) => Err(error.close_gpu(device.gpu)),
+        Err(error) => Err(device.gpu.close_after(error)),
     }
 }
 

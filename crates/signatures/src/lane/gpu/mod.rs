@@ -1,6 +1,7 @@
 //! A CUDA device as a lane: large batches of mixed keys and schemes.
 
 mod device;
+mod device_signer;
 mod keys;
 mod known_answers;
 mod placement;
@@ -8,11 +9,11 @@ mod signer;
 
 use std::sync::Arc;
 
-use self::device::{GpuVerifier, IndexedMessage};
+use self::device::{GpuVerifier, verify_on_device};
+use self::device_signer::DeviceSigner;
+pub use self::device_signer::MaskDelivery;
 use self::known_answers::test_with_known_answers;
 pub use self::placement::{KeyMemory, KeyPlacement};
-use self::signer::DeviceSigner;
-pub use self::signer::MaskDelivery;
 use super::{BatchLane, SingleLane, Verifier, VerifierLost};
 use crate::gpu::{BatchError, DeviceInfo, Gpu, GpuUnavailable, Options, self_test};
 use crate::receive::Checked;
@@ -211,16 +212,6 @@ impl Verifier for GpuLane {
 fn run_self_test(mut gpu: Gpu) -> Result<Gpu, GpuUnavailable> {
     match self_test(&mut gpu) {
         Ok(()) => Ok(gpu),
-        Err(error) => Err(error.close_gpu(gpu)),
+        Err(error) => Err(gpu.close_after(error)),
     }
-}
-
-/// Verifies the messages that the device supports; returns the other messages.
-fn verify_on_device<'a>(
-    device: &mut GpuVerifier,
-    messages: &'a [Checked],
-    results: &mut [bool],
-) -> Result<Vec<IndexedMessage<'a>>, BatchError> {
-    let indexed: Vec<IndexedMessage> = (0..).zip(messages).collect();
-    device.verify(&indexed, results)
 }

@@ -7,7 +7,7 @@
 //! | others | a CPU lane in slices; an accelerator as the policy decides; a reserved lane while no other lane supports the class |
 //!
 //! A slice is a time: a job that takes longer than a slice is processed alone. While normal jobs of both known and unknown senders
-//! wait, known senders get three quarters of a CPU lane's time ([`TimeShares`](super::lanes::TimeShares)).
+//! wait, known senders get three quarters of a CPU lane's time ([`TimeShares`](super::slot::TimeShares)).
 //!
 //! An idle lane with refill enabled makes masks.
 
@@ -18,7 +18,7 @@ use super::super::model::CostModel;
 use super::super::policy::{PolicyDecision, PolicyInput};
 use super::super::queue::{NextJob, SenderFilter};
 use super::super::time::{Span, Time};
-use super::lanes::{Slot, State, Wait};
+use super::slot::{Slot, State, Wait};
 use super::{Core, Decisions, LaneTask, ShutdownState};
 
 /// How a lane can currently process jobs of a class.

@@ -19,10 +19,11 @@
 mod admit;
 mod dispatch;
 mod lanes;
+mod slot;
 #[cfg(test)]
 mod tests;
 
-use self::lanes::{Slot, State};
+use self::slot::{Slot, State};
 use super::class::{Class, PerClass};
 use super::config::Config;
 use super::counters::Counters;

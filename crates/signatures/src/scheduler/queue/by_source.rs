@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::super::hashing::SourceHash;
 use super::super::job::Source;
 use super::super::rank::{PerRank, Rank};
-use super::Node;
 use super::arena::{Arena, Links, List};
+use super::node::Node;
 
 /// Sources with waiting jobs, ordered by the number of jobs for each rank. All operations are O(1): a count
 /// changes by one, so a source moves to the neighboring list.

@@ -28,6 +28,7 @@
 mod arena;
 mod by_source;
 mod expiry;
+mod node;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ use std::collections::VecDeque;
 use self::arena::{Arena, Links, List};
 use self::by_source::JobsBySource;
 use self::expiry::Expiries;
+use self::node::Node;
 use super::class::{Class, PerClass};
 use super::job::{Batch, BatchLimit, Dropped, Job, JobEntry, PerPriority, Priority, ShedReason};
 use super::rank::Rank;
@@ -104,15 +106,6 @@ impl Fifos {
             &mut self.known
         }
     }
-}
-
-/// A waiting job.
-struct Node<J> {
-    entry: JobEntry,
-    payload: J,
-    source_number: u32,
-    fifo: Links,
-    source_link: Links,
 }
 
 /// The next job of a class, except immediate jobs and jobs of lost batches.

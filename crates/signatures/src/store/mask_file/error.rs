@@ -1,10 +1,12 @@
 //! Errors of mask files.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::BLOCK_MASKS;
 use crate::message::KeyId;
+
+/// Masks per block: the most that a crash can lose, and the most that one durable write reserves.
+pub const BLOCK_MASKS: usize = 64;
 
 /// Why a mask file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -108,4 +110,23 @@ pub enum MaskFileError {
     /// The number of masks is not [`BLOCK_MASKS`], or a mask has another modulus size than the file.
     #[error("appending masks failed: a block has {BLOCK_MASKS} masks of one modulus")]
     InvalidBlock,
+}
+
+pub(super) fn in_file(path: &Path) -> impl Fn(io::Error) -> MaskFileError + use<> {
+    let path = path.to_owned();
+    move |source| MaskFileError::Io {
+        path: path.clone(),
+        source,
+    }
+}
+
+/// Reports a truncated file as damaged, and other errors as errors of the operating system.
+pub(super) fn unreadable(path: &Path, error: io::Error) -> MaskFileError {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => MaskFileError::Damaged {
+            path: path.to_owned(),
+            problem: "truncated",
+        },
+        _ => in_file(path)(error),
+    }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 
+use super::error::{BLOCK_MASKS, MaskFileError, in_file, unreadable};
 use super::inode::{FILE_IDENTITY_BYTES, file_identity};
-use super::{BLOCK_MASKS, MaskFileError, in_file, unreadable};
 use crate::message::{KEY_ID_BYTES, KeyId};
 use crate::scheme::Scheme;
 use crate::store::machine::{MACHINE_BYTES, MachineId};
