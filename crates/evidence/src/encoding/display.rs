@@ -6,28 +6,8 @@ use super::entry::{
     Action, ActionRef, BpfAttachment, BpfMapEntry, CloneSession, MeterCell, PortSetting, ProfileGroup,
     Replica, Replicas, Unit,
 };
+use super::escaped_text::EscapedText;
 use super::{Entry, KeyField};
-
-/// Untrusted text, escaped for terminals and logs.
-pub(crate) struct EscapedText<'a>(pub &'a str);
-
-impl fmt::Display for EscapedText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const CHARS_MAX: usize = 200;
-        for (count, c) in self.0.chars().enumerate() {
-            match c {
-                _ if count == CHARS_MAX => return f.write_str("…"),
-                // Control characters, and characters that change the writing direction or are invisible.
-                '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
-                    write!(f, "{}", c.escape_unicode())?;
-                }
-                c if c.is_control() => write!(f, "{}", c.escape_default())?,
-                c => write!(f, "{c}")?,
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Bytes in hexadecimal, truncated after 64 bytes.
 struct Hex<'a>(&'a [u8]);

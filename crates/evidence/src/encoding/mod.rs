@@ -50,6 +50,7 @@
 mod bits;
 mod display;
 mod entry;
+mod escaped_text;
 mod matching;
 mod wire;
 
@@ -57,8 +58,8 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use bits::{Bits, BitsError, WIDTH_MAX};
-pub(crate) use display::EscapedText;
 pub use entry::*;
+pub(crate) use escaped_text::EscapedText;
 pub use matching::{KeyField, Match, MatchError};
 pub use wire::{BYTES_MAX, DecodeError, DecodeProblem};
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use subtle::ConstantTimeEq as _;
 
 use super::Counter;
+use super::content::fields;
 use super::content::{CarriedEvidence, Content, DefaultContent};
-use super::stamper::fields;
 use super::tag::{MasterKey, Midstate};
 use crate::ids::{BootCount, SwitchId};
 use crate::state::{Digests, Snapshot};

@@ -4,6 +4,7 @@ use super::option::{DATA_BYTES, find};
 use super::packet::{Ethernet, Invariants, Ipv6};
 use super::{CLONE_ETHERTYPE, Counter, FrameError, Tag};
 use crate::ids::{BootCount, Sequence, SwitchId};
+use crate::state::Snapshot;
 
 /// Length of the three fields of a switch: registers, tables and program.
 pub(super) const SWITCH_BYTES: usize = 48;
@@ -70,7 +71,7 @@ impl Route {
     /// The route of a packet through these switches, in any order; two equal snapshots cancel out.
     #[must_use]
     pub fn of_switches<'a>(switches: impl IntoIterator<Item = &'a crate::state::Snapshot>) -> Self {
-        let join = |route, snapshot| Self::with_switch(Some(&route), &super::stamper::fields(snapshot));
+        let join = |route, snapshot| Self::with_switch(Some(&route), &fields(snapshot));
         switches.into_iter().fold(Self([0; SWITCH_BYTES]), join)
     }
 }
@@ -191,4 +192,15 @@ pub fn read_clone(frame: &[u8]) -> Result<Option<CarriedEvidence>, FrameError> {
         Err(_) => default(ethernet.payload),
     };
     carried.map(Some).ok_or(FrameError::Malformed)
+}
+
+/// The three fields of 16 bytes.
+pub(super) fn fields(snapshot: &Snapshot) -> [u8; SWITCH_BYTES] {
+    let digests = &snapshot.digests;
+    let mut fields = [0; SWITCH_BYTES];
+    let shorts = [digests.registers, digests.tables, digests.program].map(|digest| digest.short());
+    for (field, short) in fields.as_chunks_mut::<16>().0.iter_mut().zip(shorts) {
+        *field = short;
+    }
+    fields
 }

@@ -1,6 +1,6 @@
 //! Writes evidence into packets.
 
-use super::content::{CONTENT_BYTES, Content, DefaultContent, Route, SWITCH_BYTES};
+use super::content::{CONTENT_BYTES, Content, DefaultContent, Route, SWITCH_BYTES, fields};
 use super::option::{DATA_BYTES, GROWTH, write};
 use super::packet::{Ethernet, HOP_BY_HOP, Invariants, Ipv6};
 use super::tag::{EvidenceKey, Midstate};
@@ -272,15 +272,4 @@ pub(super) fn write_route(upstream: Option<&Route>, data: &mut [u8; DATA_BYTES])
 fn fields_in(data: &[u8; DATA_BYTES]) -> Option<&[u8; SWITCH_BYTES]> {
     let (_, content) = data.split_at(HEAD_BYTES);
     content.first_chunk()
-}
-
-/// The three fields of 16 bytes.
-pub(super) fn fields(snapshot: &Snapshot) -> [u8; SWITCH_BYTES] {
-    let digests = &snapshot.digests;
-    let mut fields = [0; SWITCH_BYTES];
-    let shorts = [digests.registers, digests.tables, digests.program].map(|digest| digest.short());
-    for (field, short) in fields.as_chunks_mut::<16>().0.iter_mut().zip(shorts) {
-        *field = short;
-    }
-    fields
 }

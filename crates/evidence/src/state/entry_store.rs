@@ -4,9 +4,21 @@ use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::fmt;
 
-use super::ObjectDigest;
 use crate::encoding::{Encoded, Entry, Object};
-use crate::lthash::{DigestKind, LtHash};
+use crate::lthash::{Digest, DigestKind, LtHash};
+
+/// The digest of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectDigest {
+    /// The object.
+    pub object: Object,
+    /// The digest of the object's entries, or of its nonzero cells.
+    pub digest: Digest,
+    /// Number of these entries or cells.
+    pub entries: u64,
+    /// Whether the object is a register array excluded from the registers' digest.
+    pub is_volatile: bool,
+}
 
 /// The result of putting an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

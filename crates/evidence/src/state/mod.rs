@@ -32,13 +32,15 @@
 
 mod dirty;
 mod entry_store;
+mod error;
 mod registers;
 
 use sha2::{Digest as _, Sha256};
 
 pub use dirty::DirtyCells;
-pub use entry_store::{EntryDrift, PutOutcome};
-pub use registers::{ArrayCheck, ArrayId, Stability};
+pub use entry_store::{EntryDrift, ObjectDigest, PutOutcome};
+pub use error::StateError;
+pub use registers::{ArrayCheck, ArrayDrift, ArrayId, Stability};
 
 use entry_store::EntryStore;
 use registers::Registers;
@@ -70,20 +72,6 @@ pub fn bpf_digest(programs: impl IntoIterator<Item = BpfProgram>) -> Digest {
     Digest(hash.finalize().into())
 }
 
-/// Why a change cannot be measured: always an error of the data plane.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StateError {
-    /// A register cell was passed as an entry; registers are measured as arrays.
-    #[error("register cell rejected as an entry; declare its array and fold its changes")]
-    RegisterAsEntry,
-    /// An array of this name is already declared.
-    #[error("duplicate register array {0:?}")]
-    DuplicateArray(String),
-    /// The array does not exist, or has another width.
-    #[error("invalid register array {0}: not declared, or its cells have another width")]
-    UnknownArray(usize),
-}
-
 /// The three digests of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Digests {
@@ -106,28 +94,6 @@ pub struct Snapshot {
     pub sequence: Sequence,
     /// The digests.
     pub digests: Digests,
-}
-
-/// The digest of one object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectDigest {
-    /// The object.
-    pub object: Object,
-    /// The digest of the object's entries, or of its nonzero cells.
-    pub digest: Digest,
-    /// Number of these entries or cells.
-    pub entries: u64,
-    /// Whether the object is a register array excluded from the registers' digest.
-    pub is_volatile: bool,
-}
-
-/// A register array whose memory differs from the measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArrayDrift {
-    /// The digest from the folded changes.
-    pub measured: Digest,
-    /// The digest of the memory.
-    pub in_memory: Digest,
 }
 
 /// Errors in the hashes themselves.

@@ -1,9 +1,19 @@
 //! The set hashes of register arrays.
 
 use super::dirty::DirtyCells;
-use super::{ArrayDrift, ObjectDigest, StateError};
+use super::entry_store::ObjectDigest;
+use super::error::StateError;
 use crate::encoding::{CellEncoder, Class, Object, byte_len};
-use crate::lthash::{DigestKind, LtHash};
+use crate::lthash::{Digest, DigestKind, LtHash};
+
+/// A register array whose memory differs from the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayDrift {
+    /// The digest from the folded changes.
+    pub measured: Digest,
+    /// The digest of the memory.
+    pub in_memory: Digest,
+}
 
 /// The id of a declared array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

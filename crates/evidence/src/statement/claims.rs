@@ -2,7 +2,8 @@
 
 use coset::cbor::Value;
 
-use super::{DataPlaneKind, NONCE_BYTES, Nonce, StatementError};
+use super::error::StatementError;
+use super::format::{DataPlaneKind, NONCE_BYTES, Nonce, PROFILE};
 use crate::encoding::{Class, Object};
 use crate::ids::{BootCount, Sequence, SwitchId};
 use crate::lthash::Digest;
@@ -19,8 +20,6 @@ const MEASUREMENTS: u64 = 273;
 /// UEID type for ids derived by a hash function.
 const UEID_RAND: u8 = 1;
 
-/// The profile, which defines the meaning of the claims (see the documentation of the module).
-pub const PROFILE: &str = "tag:github.com,2026:linewarden/linewarden/evidence/1";
 /// An experimental CoAP content format number: it has a meaning only within the profile.
 const CONTENT_FORMAT: u64 = 65_000;
 const SOFTWARE: &str = "linewarden";

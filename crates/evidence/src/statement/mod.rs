@@ -24,89 +24,23 @@
 //! [`Inventory`]: the signed digests prove the entries.
 
 mod claims;
+mod error;
+mod format;
 mod inventory;
 
 use coset::{CoseSign1, CoseSign1Builder, HeaderBuilder, TaggedCborSerializable as _, iana};
 
 use claims::Claims;
-pub use claims::PROFILE;
+pub use error::StatementError;
+pub use format::{DataPlaneKind, NONCE_BYTES, Nonce, PROFILE, STATEMENT_BYTES_MAX};
 pub(crate) use inventory::hash;
 pub use inventory::{INVENTORY_BYTES_MAX, Inventory, InventoryError, ProvenEntries};
 
-use crate::keys::{KeyError, PublicKey, Signer};
+use crate::keys::{PublicKey, Signer};
 use crate::state::{ObjectDigest, Snapshot};
 
-/// Length of a nonce in bytes.
-pub const NONCE_BYTES: usize = 32;
-/// Maximum length of a statement, bytes: some hundred thousand objects.
-pub const STATEMENT_BYTES_MAX: usize = 16 << 20;
 const CONTENT_TYPE: &str = "application/eat+cwt";
 const KID_BYTES: usize = 8;
-
-/// A value drawn by the appraiser, so that an old statement is not accepted as a current statement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nonce(pub [u8; NONCE_BYTES]);
-
-/// Types of data planes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DataPlaneKind {
-    /// The P4 switch.
-    P4,
-    /// The XDP gateway.
-    Xdp,
-}
-
-impl DataPlaneKind {
-    /// The name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::P4 => "p4",
-            Self::Xdp => "xdp",
-        }
-    }
-
-    fn from_name(name: &str) -> Option<Self> {
-        [Self::P4, Self::Xdp].into_iter().find(|kind| kind.name() == name)
-    }
-}
-
-/// Why a statement could not be created, or is rejected.
-#[derive(Debug, thiserror::Error)]
-pub enum StatementError {
-    /// Encoding failed.
-    #[error("encoding the statement failed: {0}")]
-    EncodingFailed(String),
-    /// Signing failed.
-    #[error(transparent)]
-    SigningFailed(#[from] KeyError),
-    /// The statement is longer than the maximum.
-    #[error("statement too long: {0} bytes, the maximum is {STATEMENT_BYTES_MAX}")]
-    TooLong(usize),
-    /// The statement is not a COSE_Sign1.
-    #[error("invalid statement (COSE_Sign1): {0}")]
-    InvalidCose(String),
-    /// The statement has another signature scheme than the key.
-    #[error(
-        "statement rejected: its signature scheme is not that of the key; check that the key belongs to this data plane"
-    )]
-    AlgorithmMismatch,
-    /// The signature does not verify.
-    #[error(
-        "statement rejected: the signature does not verify; it is from another data plane, or was changed"
-    )]
-    InvalidSignature,
-    /// The signature is valid, but the content is not a statement of this profile.
-    #[error("statement rejected: not of the profile {PROFILE}: {0}: {1}")]
-    InvalidClaims(&'static str, String),
-    /// The statement is the response to another request.
-    #[error("statement rejected: its nonce differs; it is for another or an old request")]
-    NonceMismatch,
-    /// The key in the UEID is not the signing key.
-    #[error("statement rejected: its UEID is that of another key")]
-    UeidMismatch,
-}
 
 /// The content of a statement before it is signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
