@@ -14,7 +14,6 @@ use crate::prf::f;
 use crate::tag::{self, TagVerified};
 use crate::wire;
 
-use super::handshake::puf_query;
 use super::types::{DeviceConfig, PufQuery};
 
 /// Row keys kept for one handshake; beyond this limit the oldest key is dropped.
@@ -293,5 +292,14 @@ impl ChallengeQueue {
             }
         }
         None
+    }
+}
+
+/// The PUF reading that a CHALLENGE requires.
+pub(super) fn puf_query(mode: Mode, challenge: &wire::Challenge) -> PufQuery {
+    PufQuery {
+        mode,
+        idx: RowIndex(challenge.idx.get()),
+        challenge: challenge.challenge,
     }
 }

@@ -1,13 +1,12 @@
 //! The steps of one handshake and its retransmissions.
 
-use crate::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
+use crate::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use crate::keys::SessionKey;
 use crate::ticket::TicketRoot;
 use crate::wire::{self, MESSAGE_BYTES, message_type};
 use zerocopy::IntoBytes as _;
 
 use super::challenges::ChallengeQueue;
-use super::types::PufQuery;
 
 /// First interval between two equal messages, ms (LAP/1 1.5).
 pub(super) const RETRANSMIT_FIRST_MS: u64 = 20;
@@ -115,13 +114,4 @@ pub(super) enum Step {
         candidate: wire::Challenge,
     },
     AwaitAck(PendingResponse),
-}
-
-/// The PUF reading that a CHALLENGE requires.
-pub(super) fn puf_query(mode: Mode, challenge: &wire::Challenge) -> PufQuery {
-    PufQuery {
-        mode,
-        idx: RowIndex(challenge.idx.get()),
-        challenge: challenge.challenge,
-    }
 }

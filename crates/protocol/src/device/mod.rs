@@ -59,8 +59,8 @@ use crate::ticket::{TicketRoot, TicketSession};
 use crate::wire::{self, FLAG_BOUND, MESSAGE_BYTES, Message, message_type};
 
 use budget::{HandshakeBudget, ReadingLimiter, RowFloors};
-use challenges::{ChallengeCheck, ChallengeQueue, VerifiedChallenge};
-use handshake::{PendingRequest, PendingResponse, Retransmit, Step, puf_query};
+use challenges::{ChallengeCheck, ChallengeQueue, VerifiedChallenge, puf_query};
+use handshake::{PendingRequest, PendingResponse, Retransmit, Step};
 
 pub use budget::{READING_INTERVAL_MS, READINGS_AT_ONCE, UNPLANNED_INTERVAL_MS};
 pub use types::*;

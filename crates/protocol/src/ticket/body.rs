@@ -6,7 +6,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::ids::{DeviceId, Mode, RowIndex};
 use crate::keys::RowKey;
 
-use super::{BODY_BYTES_MAX, EvidenceChunk, Kind, TicketError};
+use super::outcome::Outcome;
+use super::{BODY_BYTES_MAX, BodyBuffer, EvidenceChunk, Kind, TicketError};
 
 /// Length of a row: `challenge[8] | row_key[16]`.
 pub const ROW_BYTES: usize = 24;
@@ -18,9 +19,6 @@ pub const ROWS_PER_MESSAGE: usize = (BODY_BYTES_MAX - ROWS_HEAD_BYTES) / ROW_BYT
 const KEY_BODY_BYTES: usize = 20;
 /// Length of an enrollment state.
 pub const STATE_BYTES: usize = 24;
-
-/// A buffer for the longest body.
-pub type BodyBuffer = [u8; BODY_BYTES_MAX];
 
 /// A row that a device submits.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -146,20 +144,6 @@ pub fn write_key<'b>(epoch: u32, key: &RowKey, out: &'b mut BodyBuffer) -> Optio
     front.copy_from_slice(&epoch.to_be_bytes());
     back.copy_from_slice(key.as_bytes());
     out.get(..KEY_BODY_BYTES)
-}
-
-/// The result of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[repr(u8)]
-pub enum Outcome {
-    /// The request was executed, or there was nothing to do.
-    Done = 1,
-    /// The number is not above the last number; nothing was changed.
-    StaleNumber = 2,
-    /// Epoch, mode or first row do not continue the stored values; nothing was changed.
-    OutOfSequence = 3,
-    /// Not allowed: a key of zeros, or more rows than the registry accepts; nothing was changed.
-    Refused = 4,
 }
 
 /// The enrollment state of the device after a request: the response to [`Kind::Status`], [`Kind::Rows`] and

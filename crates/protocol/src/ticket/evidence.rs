@@ -6,7 +6,8 @@ use sha2::{Digest as _, Sha256};
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{BODY_BYTES_MAX, BodyBuffer, Outcome, TicketError};
+use super::outcome::Outcome;
+use super::{BODY_BYTES_MAX, BodyBuffer, TicketError};
 
 /// The longest document in bytes.
 pub const EVIDENCE_BYTES_MAX: u32 = 2 << 20;

@@ -7,6 +7,7 @@
 
 mod body;
 mod evidence;
+mod outcome;
 mod pair_response;
 
 use core::fmt;
@@ -26,11 +27,11 @@ use crate::prf::{f_padded, label};
 use crate::tag;
 
 pub use body::{
-    BodyBuffer, EnrollmentState, NewRow, Outcome, ROW_BYTES, ROWS_PER_MESSAGE, STATE_BYTES, TicketRequest,
-    write_key, write_rows,
+    EnrollmentState, NewRow, ROW_BYTES, ROWS_PER_MESSAGE, STATE_BYTES, TicketRequest, write_key, write_rows,
 };
 
 pub use evidence::{CHUNK_ACK_BYTES, CHUNK_BYTES_MAX, ChunkAck, EVIDENCE_BYTES_MAX, EvidenceChunk, ReportId};
+pub use outcome::Outcome;
 pub use pair_response::{PAIR_RESPONSE_BYTES, PairResponse};
 
 /// First two bytes of every ticket: "LT".
@@ -47,6 +48,9 @@ pub const MESSAGE_BYTES_MAX: usize = 1_176;
 pub const RELAY_AUTH_BYTES: usize = 8 + PROOF_BYTES;
 /// Maximum length of a body in bytes.
 pub const BODY_BYTES_MAX: usize = MESSAGE_BYTES_MAX - OVERHEAD_BYTES - RELAY_AUTH_BYTES;
+
+/// A buffer for the longest body.
+pub type BodyBuffer = [u8; BODY_BYTES_MAX];
 
 const AEAD_NONCE_BYTES: usize = 24;
 const AEAD_TAG_BYTES: usize = 16;
