@@ -6,12 +6,15 @@
 //! by the statistics of its values. A good block exceeds a limit by chance with a probability below 2^-40, if two
 //! chips agree in at most 70 % of their cells.
 
+mod defect;
 mod statistics;
 
 use std::fmt;
 use std::ops::Range;
 
 use serde::Serialize;
+
+pub use self::defect::Defect;
 
 use crate::{
     bits::Bits,
@@ -22,47 +25,9 @@ use crate::{
 /// Bytes of a block. Of its 4,096 cells, hundreds change between readouts. Firmware of 8 KiB fills 16 blocks.
 pub const BLOCK_BYTES: usize = 512;
 const BLOCK_CELLS: usize = 8 * BLOCK_BYTES;
-/// Minimum number of cells of a block whose values are checked. `Profile::POOL` and `Profile::KEY` need more cells.
-const STATISTICS_CELLS_MIN: usize = 1024;
 /// A block whose number of changing cells is significantly below this share of the typical number has the defect
 /// `LowNoise`.
 const LOW_NOISE_SHARE: f64 = 0.25;
-
-/// Why a block is not power-up state.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub enum Defect {
-    /// No cell changed between the readouts.
-    Constant,
-    /// Far fewer cells changed than in other blocks.
-    LowNoise,
-    /// Far more cells changed than noise changes: the content is rewritten each time, or belongs to another chip.
-    Unrelated,
-    /// Too many cells have the same value.
-    Weight,
-    /// Cells at equal positions of bytes, words or rows have the same value: pointers, counters, text.
-    Columns,
-    /// Cells a byte, a word or a row apart depend on each other.
-    Dependence,
-    /// Words occur more than once.
-    RepeatedWords,
-    /// Byte values occur together more often than their bits allow: code, text, tables.
-    ByteValues,
-}
-
-impl fmt::Display for Defect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Constant => "no cell changes between readouts",
-            Self::LowNoise => "far fewer cells change between readouts than elsewhere",
-            Self::Unrelated => "readouts differ by more than noise",
-            Self::Weight => "nearly all cells have one value",
-            Self::Columns => "bits of words are constant, as in pointers, counters or text",
-            Self::Dependence => "cells depend on each other",
-            Self::RepeatedWords => "words are repeated, as in code or data",
-            Self::ByteValues => "byte values are those of code, data or text",
-        })
-    }
-}
 
 /// Consecutive blocks with the same defect.
 #[derive(Clone, Debug, PartialEq, Serialize)]

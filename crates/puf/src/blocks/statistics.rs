@@ -6,9 +6,11 @@
 
 use std::collections::HashMap;
 
-use super::{Defect, STATISTICS_CELLS_MIN};
+use super::defect::Defect;
 use crate::{bits::Bits, health::HealthTest};
 
+/// Minimum number of cells of a block whose values are checked. `Profile::POOL` and `Profile::KEY` need more cells.
+const STATISTICS_CELLS_MIN: usize = 1024;
 /// Periods of columns, in cells.
 const PERIODS: [usize; 5] = [8, 16, 32, 64, 128];
 /// The largest mean square bias of columns, `E[(2 p - 1)²]`: two chips then agree in `(1 + 0.4) / 2` of their cells.

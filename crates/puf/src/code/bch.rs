@@ -5,11 +5,8 @@
 
 use std::sync::OnceLock;
 
-use super::{decoder::DecoderTables, field::Field};
+use super::{decoder::DecoderTables, field::Field, word::Word};
 use crate::bits::Bits;
-
-/// The bits of a codeword or message, the least significant word first; unused bits are zero.
-pub(super) type Word = [u64; 4];
 
 /// The most errors a supported code corrects.
 pub const ERRORS_MAX: usize = 31;

@@ -14,8 +14,8 @@
 use std::hint::black_box;
 
 use super::{
-    bch::Word,
     field::{Field, broadcast, mul_lanes, sum_lanes, zero_lanes},
+    word::Word,
 };
 
 /// One byte for each of 256 positions.

@@ -13,6 +13,7 @@ pub mod design;
 pub mod field;
 pub mod profile;
 pub mod simulate;
+mod word;
 
 pub use bch::{BchCode, CodeError};
 pub use design::{Design, choose};

@@ -9,8 +9,9 @@ use std::fmt;
 use zeroize::Zeroize;
 
 use super::{
-    bch::{BchCode, CodeError, Word},
+    bch::{BchCode, CodeError},
     design::Failure,
+    word::Word,
 };
 use crate::bits::Bits;
 

@@ -2,7 +2,7 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-use super::xor::check_chain;
+use super::chain_limits::check_chain;
 use crate::puf::PufError;
 
 /// The highest mean bit error rate that a model can be calibrated to.

@@ -5,6 +5,7 @@
 
 mod arbiter;
 mod calibration;
+mod chain_limits;
 mod interpose;
 mod sram;
 mod xor;

@@ -3,14 +3,12 @@
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use super::chain_limits::check_chain;
 use super::{ArbiterChain, ChallengeBatch, Model, noisiness_for_xor, pool_seed};
 use crate::{
     bits::Bits,
     puf::{Challenge, PufError},
 };
-
-/// The most stages a chain may have.
-pub(super) const STAGES_MAX: usize = 4096;
 
 /// A k-XOR-arbiter PUF: `k` chains get the same challenge, and the response is the xor of the chains' responses (Suh
 /// and Devadas, 2007).
@@ -147,18 +145,4 @@ impl Model for ArbiterPuf {
 )]
 fn noise_sigma(stages: usize, noisiness: f64) -> f32 {
     (noisiness * (stages as f64).sqrt()) as f32
-}
-
-pub(super) fn check_chain(stages: usize, chains: usize, noisiness: f64) -> Result<(), PufError> {
-    let bad = |name, value: String, allowed| Err(PufError::BadParameter { name, value, allowed });
-    if !(8..=STAGES_MAX).contains(&stages) {
-        return bad("stages", stages.to_string(), "8 to 4096");
-    }
-    if !(1..=32).contains(&chains) {
-        return bad("chains", chains.to_string(), "1 to 32");
-    }
-    if !(noisiness.is_finite() && noisiness >= 0.0) {
-        return bad("noisiness", noisiness.to_string(), "0 or more");
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use linewarden_files::open_regular;
 
-use super::directory::{Kind, dump_files};
+use super::files::{Kind, dump_files};
 use super::hex::HexParser;
 use super::{DUMP_BYTES_MAX, ReadoutError};
 use crate::bits::Bits;

@@ -2,6 +2,7 @@
 
 mod directory;
 mod dump;
+mod files;
 mod hex;
 mod puf;
 mod span;
