@@ -5,7 +5,8 @@ use std::fmt;
 use prost_reflect::DescriptorError;
 use thiserror::Error;
 
-use super::types::WIDTH_BITS_MAX;
+/// Maximum width of a value, bits. P4 has no limit: without a bound a P4Info could request gigabytes.
+pub(super) const WIDTH_BITS_MAX: u32 = 1 << 16;
 
 /// Error of reading a P4Info.
 #[derive(Debug, Error)]

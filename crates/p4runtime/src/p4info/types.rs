@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::error::Problem;
+use super::error::{Problem, WIDTH_BITS_MAX};
 use crate::proto::config;
 use config::p4_bitstring_like_type_spec::TypeSpec as BitsSpec;
 use config::p4_data_type_spec::TypeSpec;
 use config::p4_new_type_spec::Representation;
 use config::p4_new_type_translation::SdnType;
-
-/// Maximum width of a value, bits. P4 has no limit: without a bound a P4Info could request gigabytes.
-pub(super) const WIDTH_BITS_MAX: u32 = 1 << 16;
 
 /// P4 type whose values P4Runtime can carry.
 #[derive(Debug, PartialEq, Eq)]
