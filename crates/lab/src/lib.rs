@@ -61,6 +61,7 @@ pub mod clock;
 pub mod demo;
 mod exempt_traffic;
 pub mod fleet;
+mod interface;
 pub mod iproute;
 pub mod loadgen;
 pub mod napi;

@@ -30,6 +30,7 @@ use crate::address::{
     DEVICE_HOST, DEVICES_MAX, DeviceAddress, GATEWAY, GATEWAY_SERVICE_SIDE, Mac, SERVICE, SWITCH, Station,
 };
 use crate::capability::{self, MissingCapabilities};
+pub use crate::interface::Interface;
 use crate::iproute::{self, IpError};
 use crate::netns::{NetNs, NetNsError};
 use crate::xdp_pass::{XdpPass, XdpPassError};
@@ -117,17 +118,6 @@ impl Default for Topology {
             devices_end_accepts_xdp: true,
         }
     }
-}
-
-/// One end of a veth pair.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Interface {
-    /// Name of the interface, unique on the machine.
-    pub name: String,
-    /// The interface index in its namespace.
-    pub index: u32,
-    /// Ethernet address of the interface.
-    pub mac: Mac,
 }
 
 /// A network. The network is removed when the value is dropped or the process ends.

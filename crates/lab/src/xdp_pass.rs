@@ -10,9 +10,9 @@ use libbpf_rs::Link;
 use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
 
 use crate::capability::{self, Capability, MissingCapabilities};
+use crate::interface::Interface;
 use crate::netns::{NetNs, NetNsError};
 use crate::skeletons::pass::PassSkelBuilder;
-use crate::topology::Interface;
 
 /// Why the program could not be attached.
 #[derive(Debug, thiserror::Error)]

@@ -16,6 +16,7 @@
 //! ring slot and frame header moves between caches four times per handshake, which costs more than the measured work,
 //! and each side sleeps and wakes: with a [`Reflector`], several times as many handshakes are completed on one CPU.
 
+mod error;
 pub(crate) mod maps;
 mod plan;
 mod token;
@@ -31,53 +32,15 @@ use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::wire::LAP_PORT;
 use zerocopy::IntoBytes as _;
 
-pub use plan::{Plan, Transmit};
+pub use error::LoadError;
+pub use plan::{Plan, Transmit, WINDOW_MAX};
 use token::{PHASE_ENDED, PHASE_REQUESTED, Token};
 
 use crate::address::{DeviceAddress, Family, GATEWAY};
-use crate::capability::{self, FOR_LOAD_GENERATOR, MissingCapabilities};
-use crate::netns::NetNsError;
-use crate::packet_socket::{Options, PacketSocket, PacketSocketError, TxBatch};
+use crate::capability::{self, FOR_LOAD_GENERATOR};
+use crate::packet_socket::{Options, PacketSocket, TxBatch};
 use crate::skeletons::loadgen::{LoadgenSkelBuilder, OpenLoadgenSkel};
 use crate::topology::Lab;
-
-/// Maximum number of concurrent handshakes.
-pub const WINDOW_MAX: u32 = 192;
-
-/// Why the generator could not be set up or read.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// A capability is missing.
-    #[error(transparent)]
-    Capability(#[from] MissingCapabilities),
-    /// The namespace could not be entered.
-    #[error(transparent)]
-    NetNs(#[from] NetNsError),
-    /// The socket for the first REQUESTs failed.
-    #[error(transparent)]
-    Socket(#[from] PacketSocketError),
-    /// Loading or attaching the program, or accessing a map, failed.
-    #[error("load generator failed at {step}: {source}")]
-    Bpf {
-        /// The failed step.
-        step: &'static str,
-        /// The error of libbpf or the kernel.
-        source: libbpf_rs::Error,
-    },
-    /// The plan is invalid.
-    #[error("load generator plan invalid: {0}")]
-    InvalidPlan(&'static str),
-    /// Not all handshakes ended in time.
-    #[error("load generator timeout: only {ended} of {window} handshakes ended within {timeout:?}")]
-    Timeout {
-        /// Number of handshakes that ended.
-        ended: u64,
-        /// Number of handshakes in the window.
-        window: u32,
-        /// The timeout.
-        timeout: Duration,
-    },
-}
 
 fn bpf(step: &'static str) -> impl FnOnce(libbpf_rs::Error) -> LoadError {
     move |source| LoadError::Bpf { step, source }

@@ -6,9 +6,12 @@ use linewarden_protocol::tag;
 use linewarden_protocol::wire::{self, FLAG_BOUND, LAP_PORT, message_type};
 use zerocopy::byteorder::big_endian::U32;
 
-use super::{LoadError, WINDOW_MAX};
+use super::error::LoadError;
 use crate::address::{DeviceAddress, GATEWAY};
 use crate::skeletons::loadgen::types;
+
+/// Maximum number of concurrent handshakes.
+pub const WINDOW_MAX: u32 = 192;
 
 /// The devices and messages of a load. The verifier must hold rows `first_idx..first_idx + rows` of each device (in
 /// key mode, the device's next `idx` must be `first_idx`), and the verifier's `fresh` must not change.
