@@ -121,6 +121,7 @@ mod tests {
     use super::*;
     use linewarden_protocol::ids::{DeviceId, Suite};
     use linewarden_protocol::wire::{Header, message_type};
+    use zerocopy::IntoBytes as _;
 
     fn datagram(kind: u8, length: usize, length_field: u16) -> Vec<u8> {
         let header = Header::with_length(kind, Suite::SipHash128, 0, DeviceId(5), length_field);
