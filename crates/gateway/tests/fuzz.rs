@@ -23,9 +23,8 @@ low_rows = 2
 mark_block = 4
 nak_per_s = 10
 threads = 2
-[registry]
-path = "fleet.registry"
-master_key_file = "master.key"
+[controller]
+socket = "controller.sock"
 [classic]
 profile = "iot"
 response_bits = 64

@@ -36,8 +36,8 @@ struct Station {
     device: StatelessDevice,
     address: Ipv4Addr,
     socket: UdpSocket,
-    /// For each accepted row (pool mode) or session (key mode): the number of the gateway process that accepted the row or session,
-    /// and the ID of the session.
+    /// For each accepted row (pool mode) or session (key mode): the number of the gateway process with the acceptance, and the
+    /// ID of the session.
     acceptances: HashMap<(u32, [u8; 8]), (u32, [u8; 8])>,
     /// Handshakes with the running gateway process.
     handshakes: u32,
@@ -84,8 +84,8 @@ impl Station {
         self.device.poll(now_ms, |message| send(&self.socket, message));
     }
 
-    /// Records an ACK, which proves that a row is used. Asserts that no other gateway process has sent an ACK for this row, and that
-    /// the row has opened no other session.
+    /// Records an ACK, which proves that a row is used. Asserts that no other gateway process has sent an ACK for this row,
+    /// and that the row has opened no other session.
     fn record_ack(&mut self, payload: &[u8], process: u32) {
         let Ok(Message::Ack(ack)) = wire::parse(payload) else {
             return;

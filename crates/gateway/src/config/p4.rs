@@ -215,9 +215,8 @@ dataplane = \"p4\"
 addresses = [\"192.0.2.1\"]
 device_prefixes = [\"192.0.2.0/24\"]
 gate = \"bound\"
-[registry]
-path = \"r\"
-master_key_file = \"k\"
+[controller]
+socket = \"s\"
 [p4]
 address = \"127.0.0.1:9559\"
 devices_port = 3
