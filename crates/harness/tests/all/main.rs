@@ -1,0 +1,11 @@
+//! Runs the tests of the module `examples` in another process and checks the report.
+
+#[macro_use(test)]
+extern crate linewarden_harness;
+
+mod examples;
+mod report;
+
+fn main() -> std::process::ExitCode {
+    linewarden_harness::main()
+}
