@@ -21,8 +21,8 @@ const CLOSE_INHERITED_FILES: &str = r#"for fd in /proc/$$/fd/*; do
 done
 exec "$@""#;
 
-/// Whether the emulator and its tools are installed; prints the reason if not.
-pub fn installed() -> bool {
+/// The error if the emulator or one of its tools is not installed.
+pub fn missing_tool() -> Option<String> {
     for (tool, package) in [
         ("swtpm", "swtpm"),
         ("swtpm_setup", "swtpm-tools"),
@@ -34,11 +34,18 @@ pub fn installed() -> bool {
             .stdout(Stdio::null())
             .status();
         if !status.is_ok_and(|status| status.success()) {
-            println!("SKIPPED: {tool} is not installed (Debian: {package})");
-            return false;
+            return Some(format!("{tool} is not installed (Debian: {package})"));
         }
     }
-    true
+    None
+}
+
+/// Whether the emulator and its tools are installed; prints the reason if not.
+#[allow(dead_code, reason = "for test programs without the harness")]
+pub fn installed() -> bool {
+    missing_tool()
+        .inspect(|reason| println!("SKIPPED: {reason}"))
+        .is_none()
 }
 
 /// A TPM manufacturer: a root and an issuing CA, made by swtpm_localca.

@@ -18,8 +18,11 @@ use linewarden_tpm::template::{AttestationSigner, EndorsementKey, TemplateError}
 use linewarden_tpm::{AttestationKey as _, KeyError, Retry};
 use tempfile::TempDir;
 
-use crate::swtpm::{Emulator, TpmManufacturer, installed};
-use crate::{BANK, NOW_S, create_keys, enroll_device, make_offer, rng, round_trip, selection, take_quote};
+use crate::emulator::swtpm::{Emulator, TpmManufacturer};
+use crate::emulator::{
+    BANK, NOW_S, create_keys, enroll_device, make_offer, require_emulator, rng, round_trip, selection,
+    take_quote,
+};
 
 /// Two TPMs of one manufacturer, each with keys.
 struct TwoTpms {
@@ -63,9 +66,7 @@ fn expect_tpm_refusal<T: std::fmt::Debug>(result: Result<T, AcceptError>, comman
 
 #[test]
 fn another_tpm_cannot_open_the_credential_or_import_the_key() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let tpms = TwoTpms::new();
     let (_, offer_for_first, _) = tpms.make_offer(0, 1);
     let (_, offer_for_second, _) = tpms.make_offer(1, 2);
@@ -103,9 +104,7 @@ fn another_tpm_cannot_open_the_credential_or_import_the_key() {
 
 #[test]
 fn keys_of_two_tpms_are_not_accepted_as_keys_of_one_tpm() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let tpms = TwoTpms::new();
     let (first, ..) = tpms.make_offer(0, 1);
     let (second, ..) = tpms.make_offer(1, 2);
@@ -141,9 +140,7 @@ fn keys_of_two_tpms_are_not_accepted_as_keys_of_one_tpm() {
 
 #[test]
 fn the_tpm_uses_the_key_only_in_the_states_that_it_is_bound_to() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let manufacturer = TpmManufacturer::new();
     let mut emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
@@ -176,9 +173,7 @@ fn the_tpm_uses_the_key_only_in_the_states_that_it_is_bound_to() {
 
 #[test]
 fn a_key_for_one_state_is_refused_in_another_even_while_it_is_loaded() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let manufacturer = TpmManufacturer::new();
     let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
@@ -199,9 +194,7 @@ fn a_key_for_one_state_is_refused_in_another_even_while_it_is_loaded() {
 
 #[test]
 fn an_offered_key_that_could_be_used_otherwise_is_not_imported() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let manufacturer = TpmManufacturer::new();
     let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
@@ -248,9 +241,7 @@ fn an_offered_key_that_could_be_used_otherwise_is_not_imported() {
 
 #[test]
 fn wrong_quotes_are_refused_with_their_reasons() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let tpms = TwoTpms::new();
     let mut tpm = tpms.open(0);
     let keys = &tpms.keys[0];
@@ -332,9 +323,7 @@ fn signer(keys: &KeyBlobs) -> AttestationSigner {
 
 #[test]
 fn an_untrusted_tpm_is_refused_with_the_reason() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let tpms = TwoTpms::new();
     let (identity, ..) = tpms.make_offer(0, 1);
     let (other_identity, ..) = tpms.make_offer(1, 2);
@@ -390,9 +379,7 @@ fn an_untrusted_tpm_is_refused_with_the_reason() {
 
 #[test]
 fn keys_of_the_wrong_kind_are_refused() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let tpms = TwoTpms::new();
     let (identity, ..) = tpms.make_offer(0, 1);
     let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();
@@ -440,9 +427,7 @@ fn keys_of_the_wrong_kind_are_refused() {
 
 #[test]
 fn responses_that_are_late_repeated_mixed_up_or_wrong_are_refused() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let tpms = TwoTpms::new();
     let (_, offer, mut enrollment) = tpms.make_offer(0, 1);
     let (_, other_offer, _) = tpms.make_offer(0, 2);
@@ -495,9 +480,7 @@ fn responses_that_are_late_repeated_mixed_up_or_wrong_are_refused() {
 
 #[test]
 fn repeated_quotes_and_quotes_of_a_cleared_tpm_are_refused() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let manufacturer = TpmManufacturer::new();
     let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
@@ -539,9 +522,7 @@ fn load_with_tools(emulator: &Emulator, key: &BoundKey) -> TempDir {
 
 #[test]
 fn the_key_never_leaves_the_tpm() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let manufacturer = TpmManufacturer::new();
     let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();

@@ -9,14 +9,12 @@ use linewarden_tpm::policy::PcrPolicy;
 use linewarden_tpm::public::Public;
 use tempfile::TempDir;
 
-use crate::swtpm::{Emulator, TpmManufacturer, installed};
-use crate::{BANK, create_keys, make_offer, selection};
+use crate::emulator::swtpm::{Emulator, TpmManufacturer};
+use crate::emulator::{BANK, create_keys, make_offer, require_emulator, selection};
 
 #[test]
 fn a_credential_of_tpm2_tools_is_opened_like_a_linewarden_credential() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let manufacturer = TpmManufacturer::new();
     let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
@@ -65,9 +63,7 @@ fn split_sized(bytes: &[u8]) -> (&[u8], &[u8]) {
 
 #[test]
 fn tpm2_tools_verify_linewarden_quotes() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let emulator = Emulator::made_by(&TpmManufacturer::new());
     for signer in [SignerKind::EcdsaP256, SignerKind::Rsassa2048] {
         let mut tpm = emulator.open();
@@ -88,9 +84,7 @@ fn tpm2_tools_verify_linewarden_quotes() {
 
 #[test]
 fn the_tpm_computes_the_same_policy_digests() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let emulator = Emulator::made_by(&TpmManufacturer::new());
     let dir = TempDir::new().unwrap();
     let tool = |command: &str| emulator.tool(dir.path(), &command.split(' ').collect::<Vec<_>>());

@@ -1,6 +1,5 @@
 //! Untrusted bytes: TPM structures, certificates and messages are parsed or rejected. Each parsed TPM structure has
 //! exactly one encoding.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::OnceLock;
 

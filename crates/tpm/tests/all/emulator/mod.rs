@@ -1,16 +1,11 @@
 //! Enrollments, quotes and keys with a software TPM 2.0, and the inputs that must be refused.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    clippy::indexing_slicing
-)]
 
 mod enrollment;
 mod killed;
 mod proxy;
 mod refused;
 mod signing;
+#[path = "../../emulator/swtpm.rs"]
 mod swtpm;
 mod tools;
 
@@ -38,6 +33,13 @@ const BANK: HashAlgorithm = HashAlgorithm::Sha256;
 
 fn rng(seed: u64) -> ChaCha20Rng {
     ChaCha20Rng::seed_from_u64(seed)
+}
+
+/// Skips the test if the emulator or one of its tools is not installed.
+fn require_emulator() {
+    if let Some(reason) = swtpm::missing_tool() {
+        linewarden_harness::skip!("{reason}");
+    }
 }
 
 /// Seven PCRs of the firmware, and PCR 16, which any process may extend. Eight PCRs are the maximum of tpm2_policypcr.

@@ -1,6 +1,5 @@
 //! Certificate paths from an endorsement key to a root: accepted paths, and rejected paths with the reasons. The tests
 //! need no TPM.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use aws_lc_rs::rsa::{KeyPair as RsaKeyPair, KeySize};
 use linewarden_measurement::HashAlgorithm;

@@ -7,8 +7,10 @@ use linewarden_tpm::public::{Kind, Public};
 use linewarden_tpm::template::EndorsementKey;
 use linewarden_tpm::{AttestationKey, Protection, SoftwareKey};
 
-use crate::swtpm::{Emulator, TpmManufacturer, installed};
-use crate::{BANK, create_keys, enroll_device, round_trip, selection, take_quote};
+use crate::emulator::swtpm::{Emulator, TpmManufacturer};
+use crate::emulator::{
+    BANK, create_keys, enroll_device, require_emulator, round_trip, selection, take_quote,
+};
 
 /// Loads the stored key like an agent at its start, and compares its HMACs with those of the enrolled key.
 fn assert_key_is_usable(emulator: &Emulator, keys: &KeyBlobs, device: &EnrolledDevice) {
@@ -25,9 +27,7 @@ fn assert_key_is_usable(emulator: &Emulator, keys: &KeyBlobs, device: &EnrolledD
 
 #[test]
 fn a_device_with_an_rsa_endorsement_key_is_enrolled_and_uses_its_key() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let manufacturer = TpmManufacturer::new();
     let mut emulator = Emulator::made_by(&manufacturer);
     for (seed, signer) in [
@@ -62,9 +62,7 @@ fn a_device_with_an_rsa_endorsement_key_is_enrolled_and_uses_its_key() {
 
 #[test]
 fn a_device_with_an_ecc_endorsement_key_is_enrolled_and_uses_its_key() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let manufacturer = TpmManufacturer::new();
     let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
@@ -94,9 +92,7 @@ fn a_device_with_an_ecc_endorsement_key_is_enrolled_and_uses_its_key() {
 
 #[test]
 fn a_pinned_key_needs_no_certificate_and_is_reported_as_pinned() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let emulator = Emulator::made_by(&TpmManufacturer::new());
     let mut tpm = emulator.open();
     let mut keys = create_keys(&mut tpm, EndorsementKind::EccP256);
@@ -111,9 +107,7 @@ fn a_pinned_key_needs_no_certificate_and_is_reported_as_pinned() {
 
 #[test]
 fn quotes_verify_after_an_enrollment() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let manufacturer = TpmManufacturer::new();
     let emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();

@@ -9,9 +9,9 @@ use linewarden_tpm::public::Public;
 use linewarden_tpm::template::EndorsementKey;
 use linewarden_tpm::{AttestationKey as _, KeyError, Retry};
 
-use crate::proxy::{Fault, FaultPoint, Proxy};
-use crate::swtpm::{Emulator, TpmManufacturer, installed, tcti};
-use crate::{BANK, NOW_S, create_keys, make_offer, round_trip, selection};
+use crate::emulator::proxy::{Fault, FaultPoint, Proxy};
+use crate::emulator::swtpm::{Emulator, TpmManufacturer, tcti};
+use crate::emulator::{BANK, NOW_S, create_keys, make_offer, require_emulator, round_trip, selection};
 
 /// The commands of an enrollment, with their names in errors.
 const COMMANDS: [(u32, &str); 15] = [
@@ -45,9 +45,7 @@ fn open_through(proxy: &Proxy, retries: Retries) -> Tpm {
 
 #[test]
 fn a_tpm_killed_at_any_enrollment_command_is_reported_and_the_enrollment_can_continue() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let emulator = Emulator::made_by(&TpmManufacturer::new());
     let mut tpm = emulator.open();
     let keys = create_keys(&mut tpm, EndorsementKind::EccP256);
@@ -101,9 +99,7 @@ fn a_tpm_killed_at_any_enrollment_command_is_reported_and_the_enrollment_can_con
 
 #[test]
 fn a_tpm_killed_before_the_offer_is_reported_and_the_enrollment_can_continue() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let emulator = Arc::new(Mutex::new(Emulator::made_by(&TpmManufacturer::new())));
     let first_message = |tpm: &mut Tpm| {
         let keys = tpm.create_keys(EndorsementKind::Rsa2048, SignerKind::default())?;
@@ -147,14 +143,12 @@ fn assert_error_names_command(error: &TpmError, proxy: &Proxy, number: usize) {
 
 #[test]
 fn a_key_of_a_killed_tpm_returns_a_connection_error_and_no_hmac() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let manufacturer = TpmManufacturer::new();
     let mut emulator = Emulator::made_by(&manufacturer);
     let mut tpm = emulator.open();
     let mut keys = create_keys(&mut tpm, EndorsementKind::Rsa2048);
-    let device = crate::enroll_device(&mut tpm, &mut keys, &manufacturer.trust(), 1);
+    let device = crate::emulator::enroll_device(&mut tpm, &mut keys, &manufacturer.trust(), 1);
     let mut key = TpmKey::load(tpm, keys.endorsement, keys.key.as_ref().unwrap()).unwrap();
     assert_eq!(key.hmac(b"before").unwrap(), device.key.hmac(b"before"));
     emulator.kill();
@@ -187,9 +181,7 @@ fn recorded_retries(max_retries: u32) -> (Retries, Arc<Mutex<Vec<u32>>>) {
 
 #[test]
 fn temporary_errors_are_retried_a_bounded_number_of_times() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     const NV_RATE: u32 = 0x920;
     const LOCKOUT: u32 = 0x921;
     const FAILURE: u32 = 0x101;
@@ -201,7 +193,7 @@ fn temporary_errors_are_retried_a_bounded_number_of_times() {
     let mut trust = EndorsementTrust::new();
     let key = EndorsementKey::new(Public::from_sized(&identity.endorsement_key).unwrap()).unwrap();
     trust.pin(EkHash::of_key(&key));
-    let device = crate::enroll_device(&mut tpm, &mut keys, &trust, 1);
+    let device = crate::emulator::enroll_device(&mut tpm, &mut keys, &trust, 1);
     drop(tpm);
     let emulator = Arc::new(Mutex::new(emulator));
     let hmac_with_errors = |code: u32, times: usize, max_retries: u32, number: usize| {

@@ -6,8 +6,8 @@ use linewarden_evidence::statement::{DataPlaneKind, Nonce, Statement, StatementE
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_tpm::device::{EndorsementKind, SigningBlob, TpmSigner};
 
-use crate::round_trip;
-use crate::swtpm::{Emulator, TpmManufacturer, installed};
+use crate::emulator::swtpm::{Emulator, TpmManufacturer};
+use crate::emulator::{require_emulator, round_trip};
 
 fn statement() -> Statement {
     let mut measured = MeasuredState::new(SwitchId(1), BootCount(2), program_digest(b"program"));
@@ -23,9 +23,7 @@ fn statement() -> Statement {
 
 #[test]
 fn a_statement_is_signed_by_the_tpm_that_has_the_key() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let mut emulator = Emulator::made_by(&TpmManufacturer::new());
     let kind = EndorsementKind::EccP256;
     let blob: SigningBlob = round_trip(&emulator.open().create_signing_key(kind).unwrap());

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 
-use crate::swtpm::{Emulator, two_listeners};
+use crate::emulator::swtpm::{Emulator, two_listeners};
 
 /// The length of the header of commands and responses: tag, size, code.
 const HEADER_BYTES: usize = 10;
