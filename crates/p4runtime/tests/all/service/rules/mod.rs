@@ -2,7 +2,7 @@
 
 mod rejected;
 
-use crate::support::{entity, info, update};
+use crate::service::support::{entity, info, update};
 use linewarden_p4runtime::proto::v1;
 use linewarden_p4runtime::translate::Translator;
 use rejected::{ACL, DEFAULTS, MAC, OTHER_ENTITIES, ROUTES, Rejected, TABLES};

@@ -1,6 +1,6 @@
 //! Forwarding pipelines over gRPC: verify, save, commit, reconcile and read.
 
-use crate::support::{DEVICE, Raw, Server, counter, entity, info, pipeline, read, write_request};
+use crate::service::support::{DEVICE, Raw, Server, counter, entity, info, pipeline, read, write_request};
 use linewarden_p4runtime::error::Code;
 use linewarden_p4runtime::proto::v1;
 use linewarden_p4runtime::target::Pipeline;
@@ -29,7 +29,7 @@ async fn first_counter(raw: &mut Raw) -> v1::Entity {
         .remove(0)
 }
 
-#[tokio::test]
+#[test]
 async fn programs_are_verified_saved_committed_and_reconciled() {
     let server = Server::start(None).await;
     let (_client, _events, _) = server.client(10).await;
@@ -148,7 +148,7 @@ async fn programs_are_verified_saved_committed_and_reconciled() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn pipeline_is_read_as_it_was_set() {
     let (server, mut client, _events) = Server::controlled().await;
     let config = client.pipeline().await.unwrap().unwrap();
@@ -201,7 +201,7 @@ async fn pipeline_is_read_as_it_was_set() {
         .unwrap();
 }
 
-#[tokio::test]
+#[test]
 async fn running_switch_returns_its_pipeline() {
     let server = Server::start(Some(Pipeline {
         cookie: None,

@@ -1,6 +1,6 @@
 //! Service over gRPC with an in-memory switch: writes and reads, batches, pipelines.
 
-use crate::support::{
+use crate::service::support::{
     DEVICE, Server, counter, entity, id, info, pipeline, read, update, write, write_request,
 };
 use linewarden_p4runtime::client::ClientError;
@@ -141,7 +141,7 @@ const ROUND_TRIPS: &[(Type, &str, &str, Option<&str>)] = &[
     ),
 ];
 
-#[tokio::test]
+#[test]
 async fn read_returns_the_written_entities() {
     let (server, _client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
@@ -159,7 +159,7 @@ async fn read_returns_the_written_entities() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn target_rejects_updates_that_only_the_target_can_check() {
     let (server, _client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
@@ -225,7 +225,7 @@ fn member(number: u32) -> String {
     )
 }
 
-#[tokio::test]
+#[test]
 async fn batches_are_atomic_if_requested() {
     use v1::write_request::Atomicity::{ContinueOnError, DataplaneAtomic, RollbackOnError};
     let (server, _client, _events) = Server::controlled().await;
@@ -278,7 +278,7 @@ async fn batches_are_atomic_if_requested() {
         .unwrap();
 }
 
-#[tokio::test]
+#[test]
 async fn reads_return_found_entities_and_report_failed_requests() {
     let (server, mut client, _events) = Server::controlled().await;
     let mut raw = server.raw().await;
@@ -319,7 +319,7 @@ async fn reads_return_found_entities_and_report_failed_requests() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn large_responses_are_split_and_filters_apply() {
     let (server, mut client, _events) = Server::controlled().await;
     let info = info();
@@ -400,7 +400,7 @@ async fn large_responses_are_split_and_filters_apply() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn write_requires_a_primary_and_a_program() {
     let server = Server::start(None).await;
     let (mut client, _events, _) = server.client(10).await;
@@ -456,7 +456,7 @@ async fn write_requires_a_primary_and_a_program() {
     raw.write(request).await.unwrap();
 }
 
-#[tokio::test]
+#[test]
 async fn client_returns_the_result_of_each_update() {
     let (_server, mut client, _events) = Server::controlled().await;
     let id = ProfileId(id("In.ports"));

@@ -1,5 +1,4 @@
 //! Evidence over gRPC: requests of a client to a simulated switch.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -64,7 +63,7 @@ async fn connect_client(has_key: bool) -> Client {
     Client::connect(address, None).await.unwrap()
 }
 
-#[tokio::test]
+#[test]
 async fn statement_is_followed_by_an_inventory_of_any_length() {
     let mut client = connect_client(true).await;
     let evidence = client.attest([9; 32], InventoryScope::ALL).await.unwrap();
@@ -78,14 +77,14 @@ async fn statement_is_followed_by_an_inventory_of_any_length() {
     assert_eq!(evidence.inventory.unwrap(), b"table:aregister:b");
 }
 
-#[tokio::test]
+#[test]
 async fn digests_need_no_key() {
     let mut client = connect_client(false).await;
     let digests = client.digests().await.unwrap();
     assert_eq!((digests.switch_id, digests.registers), (7, vec![1; 32]));
 }
 
-#[tokio::test]
+#[test]
 async fn unavailable_evidence_is_reported_with_the_reason() {
     let error = connect_client(false)
         .await
@@ -99,7 +98,7 @@ async fn unavailable_evidence_is_reported_with_the_reason() {
     assert_eq!(status.message(), "this switch has no key to sign with");
 }
 
-#[tokio::test]
+#[test]
 async fn concurrent_requests_receive_their_own_statements() {
     let client = connect_client(true).await;
     let tasks: Vec<_> = (0..32u8)

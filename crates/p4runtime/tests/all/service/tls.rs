@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::support::authority::{IssuedCertificate, TestAuthority};
-use crate::support::{DEVICE, Server, pipeline};
+use crate::service::support::authority::{IssuedCertificate, TestAuthority};
+use crate::service::support::{DEVICE, Server, pipeline};
 use linewarden_p4runtime::arbitration::ArbitrationStatus;
 use linewarden_p4runtime::client::{Client, ClientError, ClientIdentity};
 use linewarden_p4runtime::evidence::{
@@ -99,20 +99,20 @@ async fn expect_access(server: &Server, tls: &ClientTls) {
     assert_eq!(switch_id(server, Some(tls)).await.unwrap(), 7);
 }
 
-#[tokio::test]
+#[test]
 async fn client_that_trusts_the_ca_of_the_server_is_served() {
     let authority = TestAuthority::new("switches");
     let server = start_server(&authority, None).await;
     expect_access(&server, &tls_trusting(&authority)).await;
 }
 
-#[tokio::test]
+#[test]
 async fn unencrypted_connections_are_rejected() {
     let server = start_server(&TestAuthority::new("switches"), None).await;
     expect_rejection(&server, None, &CONNECTION_CLOSED).await;
 }
 
-#[tokio::test]
+#[test]
 async fn server_of_another_ca_is_not_trusted() {
     let server = start_server(&TestAuthority::new("switches"), None).await;
     expect_rejection(
@@ -123,7 +123,7 @@ async fn server_of_another_ca_is_not_trusted() {
     .await;
 }
 
-#[tokio::test]
+#[test]
 async fn unencrypted_server_is_rejected_by_a_tls_client() {
     let server = Server::start(None).await;
     expect_rejection(
@@ -134,7 +134,7 @@ async fn unencrypted_server_is_rejected_by_a_tls_client() {
     .await;
 }
 
-#[tokio::test]
+#[test]
 async fn certificate_for_another_name_is_accepted_only_with_that_domain() {
     let authority = TestAuthority::new("switches");
     let server = start_server_with(identity(&authority.issue("switch.example")), None).await;
@@ -143,7 +143,7 @@ async fn certificate_for_another_name_is_accepted_only_with_that_domain() {
     expect_access(&server, &tls.with_domain("switch.example").unwrap()).await;
 }
 
-#[tokio::test]
+#[test]
 async fn client_ca_requires_a_client_certificate() {
     let (authority, clients) = (TestAuthority::new("switches"), TestAuthority::new("controllers"));
     let server = start_server(&authority, Some(&clients)).await;
@@ -161,7 +161,7 @@ async fn client_ca_requires_a_client_certificate() {
     .await;
 }
 
-#[tokio::test]
+#[test]
 async fn unfinished_handshake_blocks_no_other_client() {
     let authority = TestAuthority::new("switches");
     let server = start_server(&authority, None).await;

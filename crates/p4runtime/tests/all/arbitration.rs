@@ -1,10 +1,4 @@
 //! Arbitration: each rule of chapter 5 of the specification, and random runs compared with a simple model.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail loudly, as tests do"
-)]
 
 use std::collections::BTreeMap;
 

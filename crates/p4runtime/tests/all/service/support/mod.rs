@@ -7,6 +7,8 @@
     reason = "helpers of tests fail loudly, as tests do; no test uses all of them"
 )]
 
+// Other crates use this file, too.
+#[path = "../../../service/support/authority.rs"]
 pub mod authority;
 pub mod memory;
 

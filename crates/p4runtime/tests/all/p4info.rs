@@ -1,15 +1,10 @@
 //! Compares the P4Info that p4c generates with the BMv2 JSON of the same program, and checks a malformed P4Info for
 //! each error.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail loudly, as tests do"
-)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use linewarden_harness::skip;
 use linewarden_p4runtime::ids::FieldId;
 use linewarden_p4runtime::p4info::{ActionScope, Format, Index, MatchKind, P4Info, Type};
 use linewarden_p4runtime::proto::config;
@@ -330,8 +325,7 @@ fn malformed_p4info_is_rejected_with_the_location() {
 #[test]
 fn all_p4info_files_of_the_p4c_repository_are_read() {
     let Some(root) = std::env::var_os("LINEWARDEN_P4C") else {
-        println!("SKIPPED: LINEWARDEN_P4C does not name a checkout of p4c with P4Info files");
-        return;
+        skip!("LINEWARDEN_P4C does not name a checkout of p4c with P4Info files");
     };
     let directory = PathBuf::from(root).join("testdata/p4_16_samples_outputs");
     let (mut accepted, mut rejected) = (0, Vec::new());

@@ -6,12 +6,14 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::Server;
-use crate::support::authority::TestAuthority;
+use crate::service::support::Server;
+use crate::service::support::authority::TestAuthority;
+use linewarden_harness::skip;
 use linewarden_p4runtime::server::Routes;
 use linewarden_tls::{Identity, ServerTls};
 
-fn python() -> Option<PathBuf> {
+/// The Python with p4runtime-shell. Skips the test if p4runtime-shell is not installed.
+fn python() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = std::env::var_os("LINEWARDEN_P4RUNTIME_PYTHON")
         .map_or_else(|| root.join(".venv/bin/python"), PathBuf::from);
@@ -19,7 +21,10 @@ fn python() -> Option<PathBuf> {
         .args(["-c", "import p4runtime_sh.shell"])
         .stderr(Stdio::null())
         .status();
-    import.is_ok_and(|status| status.success()).then_some(python)
+    if !import.is_ok_and(|status| status.success()) {
+        skip!("p4runtime-shell is not installed for Python (see tests/all/service/shell.rs)");
+    }
+    python
 }
 
 /// Runs all operations of `shell.py` and checks that they succeed. `certificates` are the files of a client with TLS: CA,
@@ -47,22 +52,16 @@ async fn check_shell(python: PathBuf, server: &Server, certificates: &[PathBuf])
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(flavor = "multi_thread")]
 async fn p4runtime_shell_reads_the_written_entries() {
-    let Some(python) = python() else {
-        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/service/shell.rs)");
-        return;
-    };
+    let python = python();
     let server = Server::start(None).await;
     check_shell(python, &server, &[]).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(flavor = "multi_thread")]
 async fn p4runtime_shell_authenticates_mutually_with_tls() {
-    let Some(python) = python() else {
-        println!("SKIPPED: p4runtime-shell is not installed for Python (see tests/service/shell.rs)");
-        return;
-    };
+    let python = python();
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let authority = TestAuthority::new("fleet");

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::support::info;
+use crate::service::support::info;
 use linewarden_p4runtime::bytes::Bits;
 use linewarden_p4runtime::data::Data;
 use linewarden_p4runtime::digest::Digests;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{DEVICE, Server, id, info, pipeline, text};
+use crate::service::support::{DEVICE, Server, id, info, pipeline, text};
 use linewarden_p4runtime::arbitration::ArbitrationStatus;
 use linewarden_p4runtime::bytes::Bits;
 use linewarden_p4runtime::client::{Client, ClientError, ClientIdentity, Events, StreamEvent};
@@ -56,7 +56,7 @@ async fn connect(
     Client::connect(server.endpoint.clone(), identity).await
 }
 
-#[tokio::test]
+#[test]
 async fn change_of_the_primary_is_notified_to_all_controllers() {
     let (server, mut first, mut first_events) = Server::controlled().await;
     let (mut second, mut second_events, status) = server.client(5).await;
@@ -101,7 +101,7 @@ async fn change_of_the_primary_is_notified_to_all_controllers() {
         .unwrap();
 }
 
-#[tokio::test]
+#[test]
 async fn violation_of_arbitration_rules_ends_the_stream() {
     let (server, primary, mut primary_events) = Server::controlled().await;
     let duplicate_id = connect(&server, "", 10).await.unwrap_err();
@@ -168,7 +168,7 @@ async fn next(stream: &mut tonic::Streaming<v1::StreamMessageResponse>) -> Incom
     stream.message().await.unwrap().unwrap().update.unwrap()
 }
 
-#[tokio::test]
+#[test]
 async fn role_and_device_of_a_stream_cannot_change() {
     let server = Server::start(None).await;
     for (second, expected) in [
@@ -202,7 +202,7 @@ async fn role_and_device_of_a_stream_cannot_change() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn role_configuration_is_returned_and_client_without_election_id_stays_backup() {
     let server = Server::start(None).await;
     let config = "config { type_url: 'example.com/Role' value: 'x' }";
@@ -224,7 +224,7 @@ async fn role_configuration_is_returned_and_client_without_election_id_stays_bac
 
 /// The switch blocks the write, and the test waits until the write has reached the switch. So the test does not depend
 /// on timing.
-#[tokio::test(flavor = "multi_thread")]
+#[test(flavor = "multi_thread")]
 async fn takeover_waits_for_writes_of_the_previous_primary() {
     let (server, mut first, mut first_events) = Server::controlled().await;
     let blocked = server.switch.write_blocker.block();
@@ -260,7 +260,7 @@ async fn takeover_waits_for_writes_of_the_previous_primary() {
 }
 
 /// The switch may still process a write after the client has cancelled the write; no other client may write until then.
-#[tokio::test(flavor = "multi_thread")]
+#[test(flavor = "multi_thread")]
 async fn cancelled_write_still_excludes_other_writes() {
     let (server, mut first, _events) = Server::controlled().await;
     let blocked = server.switch.write_blocker.block();
@@ -287,7 +287,7 @@ async fn cancelled_write_still_excludes_other_writes() {
     drop(second_events);
 }
 
-#[tokio::test]
+#[test]
 async fn packet_out_and_packet_in_are_delivered() {
     let (_server, mut client, mut events) = Server::controlled().await;
     let metadata = [bits(9, 300), bits(1, 1), bits(6, 0)];
@@ -307,7 +307,7 @@ async fn packet_out_and_packet_in_are_delivered() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn invalid_stream_messages_receive_error_responses() {
     let (server, _client, _events) = Server::controlled().await;
     let valid_metadata = "metadata { metadata_id: 1 value: '\\x01' } metadata { metadata_id: 2 value: '\\x01' } metadata { metadata_id: 3 value: '\\x00' }";
@@ -427,7 +427,7 @@ async fn next_list(events: &mut Events) -> DigestList {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn digests_are_buffered_and_sent_once_until_acknowledged() {
     let (server, mut client, mut events) = Server::controlled().await;
     let notify = |source| {
@@ -500,7 +500,7 @@ async fn digests_are_buffered_and_sent_once_until_acknowledged() {
 }
 
 /// The service task does not run until this test awaits, so the queue for 64 events overflows.
-#[tokio::test]
+#[test]
 async fn lost_digests_are_reported_to_slow_clients() {
     let (server, mut client, mut events) = Server::controlled().await;
     let enable = Update::Digest(Change::Insert(digest(0, 0, 0)));
@@ -527,7 +527,7 @@ async fn lost_digests_are_reported_to_slow_clients() {
     assert!(losses.len() == 1 && losses[0].starts_with("36 "), "{losses:?}");
 }
 
-#[tokio::test]
+#[test]
 async fn incomplete_list_is_sent_after_the_timeout() {
     let (server, mut client, mut events) = Server::controlled().await;
     let enable = Update::Digest(Change::Insert(digest(100, 1_000_000, HOUR_NS)));
@@ -539,7 +539,7 @@ async fn incomplete_list_is_sent_after_the_timeout() {
     assert_eq!(next_list(&mut events).await.data, [learned(5)]);
 }
 
-#[tokio::test]
+#[test]
 async fn failed_batch_leaves_digests_unchanged() {
     let (server, mut client, mut events) = Server::controlled().await;
     let batch = [
@@ -564,7 +564,7 @@ async fn failed_batch_leaves_digests_unchanged() {
     ));
 }
 
-#[tokio::test]
+#[test]
 async fn idle_entries_are_notified() {
     let (server, _client, mut events) = Server::controlled().await;
     let info = info();
@@ -597,7 +597,7 @@ fn drop_entry_action() -> EntryAction {
     })
 }
 
-#[tokio::test]
+#[test]
 async fn client_that_does_not_read_is_disconnected() {
     let (server, mut client, mut events) = Server::controlled().await;
     let reader = tokio::spawn(async move { while events.next().await.is_ok() {} });
@@ -619,7 +619,7 @@ async fn client_that_does_not_read_is_disconnected() {
     reader.abort();
 }
 
-#[tokio::test]
+#[test]
 async fn streams_end_with_the_server() {
     let mut server = Server::start(Some(pipeline())).await;
     let (_client, mut events, _) = server.client(1).await;
