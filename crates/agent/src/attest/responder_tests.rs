@@ -1,4 +1,4 @@
-//! Tests of waiting requests, rejected requests and floods. Requests in a session: tests/attest.
+//! Tests of waiting requests, rejected requests and floods. Requests in a session: tests/all/attest.
 
 use linewarden_protocol::attest::{AttestationKey, PeriodKey, Round};
 use linewarden_protocol::ids::RoundNumber;

@@ -9,7 +9,7 @@ use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_tpm::Protection;
 
-use crate::site::{
+use crate::attest::site::{
     DeviceDirectory, GATEWAY, K, RunningAgent, Site, TagKey, h, period_start, rejection_count, round, state,
 };
 

@@ -1,11 +1,5 @@
 //! The agent, with real sockets, a real clock and a simulated PUF, against the reference gateway `protocol::gateway`
 //! behind a UDP socket.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;

@@ -1,12 +1,6 @@
 //! Tunnels of the agent, with real sockets, through the reference gateway with a sealed gate. The gateway replies at
 //! 127.0.0.1. A service behind the gateway has the address 127.0.0.2. The gate verifies and unseals the datagrams to the
 //! LAP port of this address.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;

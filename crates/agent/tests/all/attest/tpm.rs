@@ -25,10 +25,11 @@ use linewarden_tpm::template::AttestationSigner;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
 
-use crate::site::{
+use crate::attest::require_emulator;
+use crate::attest::site::{
     DEVICE, DeviceDirectory, RunningAgent, Site, TagKey, h, period_start, rejection_count, round,
 };
-use crate::swtpm::{Emulator, TpmManufacturer, installed, tcti, two_listeners};
+use crate::attest::swtpm::{Emulator, TpmManufacturer, tcti, two_listeners};
 
 /// Time within the validity of the emulator's certificates.
 const NOW_S: i64 = 4_000_000_000;
@@ -197,9 +198,7 @@ fn attestation_failure(report: &AgentEvent) -> Option<(&str, Option<u64>)> {
 
 #[test]
 fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let machine = Machine::new();
     let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
     let log = std::fs::read(recorded_log()).unwrap();
@@ -282,9 +281,7 @@ fn a_device_that_the_commands_have_enrolled_proves_its_pcrs_and_quotes_them() {
 
 #[test]
 fn a_missing_tpm_is_reported_and_nothing_is_proven_until_it_returns() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let mut machine = Machine::new();
     let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
     let log = std::fs::read(recorded_log()).unwrap();
@@ -331,9 +328,7 @@ fn a_missing_tpm_is_reported_and_nothing_is_proven_until_it_returns() {
 
 #[test]
 fn authentication_continues_during_slow_tpm_operations() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let machine = Machine::new();
     let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(1)));
     let log = std::fs::read(recorded_log()).unwrap();
@@ -368,9 +363,7 @@ fn authentication_continues_during_slow_tpm_operations() {
 
 #[test]
 fn with_a_log_that_contradicts_the_pcrs_nothing_is_proven_in_the_period() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let log = std::fs::read(recorded_log()).unwrap();
     let event_log = EventLog::parse(&log).unwrap();
     let is_event_of_pcr_4 = |event: &linewarden_measurement::eventlog::Event| {
@@ -427,9 +420,7 @@ fn with_a_log_that_contradicts_the_pcrs_nothing_is_proven_in_the_period() {
 
 #[test]
 fn device_proves_its_pcrs_with_unexplained_data_or_an_empty_log() {
-    if !installed() {
-        return;
-    }
+    require_emulator();
     let machine = Machine::new();
     let (directory, mut site) = (DeviceDirectory::new(), Site::new(Some(3_600)));
     let log = std::fs::read(recorded_log()).unwrap();

@@ -7,7 +7,7 @@ use linewarden_tpm::Protection;
 use linewarden_tpm::enroll::from_json;
 use linewarden_tpm::evidence::Evidence;
 
-use crate::site::{DeviceDirectory, RunningAgent, Site, TagKey, h, period_start, round, state};
+use crate::attest::site::{DeviceDirectory, RunningAgent, Site, TagKey, h, period_start, round, state};
 
 fn count_accepted_without_quote(reports: &[AgentEvent]) -> usize {
     let is_accepted =
