@@ -1,16 +1,8 @@
 //! Reports over fleets of simulated chips.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use std::{fs, path::Path};
 
-#[allow(dead_code, reason = "each test program uses only some of the functions")]
-mod support;
-
+use crate::support::{chip_readouts, overwritten, with_noise};
 use linewarden_puf::{
     Challenge, Puf,
     bits::Bits,
@@ -18,7 +10,6 @@ use linewarden_puf::{
     report::{PufReport, ReportOptions},
 };
 use rand::{RngExt as _, SeedableRng as _};
-use support::{chip_readouts, overwritten, with_noise};
 
 /// Writes a subdirectory with `readouts` readouts for each of `devices` simulated chips. Every second readout is hex text.
 fn write_fleet(directory: &Path, devices: u64, readouts: usize) {

@@ -1,14 +1,6 @@
 //! Memory that is completely or partly not power-up state is refused, and the error names the addresses.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-#[allow(dead_code, reason = "each test program uses only some of the functions")]
-mod support;
-
+use crate::support::{chip_readouts, overwritten, real_readouts, with_noise};
 use linewarden_puf::{
     bits::Bits,
     blocks::{BadBlocks, Defect},
@@ -19,7 +11,6 @@ use linewarden_puf::{
 };
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha20Rng;
-use support::{chip_readouts, overwritten, real_readouts, with_noise};
 
 const CHIP_BYTES: usize = 32 << 10;
 

@@ -1,6 +1,5 @@
 //! Arbitrary bytes as helper data and as hex text: the parsers accept or refuse the bytes without a panic. Accepted
 //! helper data have exactly one encoding.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::sync::OnceLock;
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use linewarden_harness::{skip, skip_part};
 use linewarden_puf::{
     Challenge, Puf as _,
     bits::Bits,
@@ -48,23 +49,30 @@ pub fn with_noise(readouts: &[Bits], bytes: Range<usize>, share: f64, seed: u64)
     noisy
 }
 
-/// The directory of the real readouts, if it exists.
-pub fn real_data() -> Option<PathBuf> {
+/// The directory of the real readouts. `Err`: the reason why it does not exist.
+fn real_data_directory() -> Result<PathBuf, String> {
     let default_path =
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/sram-puf-stm32f407");
     let directory = std::env::var_os("LINEWARDEN_PUF_DATA").map_or_else(default_path, PathBuf::from);
     if directory.is_dir() {
-        return Some(directory);
+        return Ok(directory);
     }
-    eprintln!(
-        "SKIPPED: no readouts at {}; set LINEWARDEN_PUF_DATA",
+    Err(format!(
+        "no readouts at {}; set LINEWARDEN_PUF_DATA",
         directory.display()
-    );
-    None
+    ))
 }
 
-/// The first `count` real readouts, if the directory exists.
+/// The directory of the real readouts. Skips the test if the directory does not exist.
+pub fn real_data() -> PathBuf {
+    real_data_directory().unwrap_or_else(|reason| skip!("{reason}"))
+}
+
+/// The first `count` real readouts. If their directory does not exist, the test runs without them, and counts as ignored.
 pub fn real_readouts(count: usize) -> Option<Vec<Bits>> {
-    let dumps = read_directory(&real_data()?, &Span::default()).unwrap();
+    let directory = real_data_directory()
+        .map_err(|reason| skip_part!("{reason}"))
+        .ok()?;
+    let dumps = read_directory(&directory, &Span::default()).unwrap();
     Some(dumps.into_iter().take(count).map(|dump| dump.bits).collect())
 }

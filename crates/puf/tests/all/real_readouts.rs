@@ -2,16 +2,8 @@
 //!
 //! `LINEWARDEN_PUF_DATA` names the directory; the default is `../shared/data/sram-puf-stm32f407`, relative to the root
 //! of the workspace.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-#[allow(dead_code, reason = "each test program uses only some of the functions")]
-mod support;
-
+use crate::support::real_data;
 use linewarden_puf::{
     bits::Bits,
     extractor::{CellSelection, ExtractorError, KeyEnrollment, enroll, reproduce, reproduce_puf},
@@ -21,11 +13,10 @@ use linewarden_puf::{
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha20Rng;
-use support::real_data;
 
 #[test]
 fn the_report_finds_the_known_figures_and_no_failure() {
-    let Some(directory) = real_data() else { return };
+    let directory = real_data();
     let report = PufReport::from_directory(&directory, &ReportOptions::default(), &|_| {}).unwrap();
     let device = &report.devices[0];
     let metrics = &device.metrics;
@@ -67,7 +58,7 @@ fn the_report_finds_the_known_figures_and_no_failure() {
 
 #[test]
 fn the_chip_is_enrolled_and_all_later_readouts_rebuild_the_secret() {
-    let Some(directory) = real_data() else { return };
+    let directory = real_data();
     let readouts: Vec<Bits> = read_directory(&directory, &Span::default())
         .unwrap()
         .into_iter()

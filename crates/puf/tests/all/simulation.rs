@@ -1,10 +1,4 @@
 //! Simulated failure rates agree with computed ones.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

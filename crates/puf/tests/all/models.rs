@@ -1,10 +1,4 @@
 //! The models behave as their parameters specify.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use linewarden_puf::{
     Challenge,

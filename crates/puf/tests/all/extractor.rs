@@ -1,10 +1,4 @@
 //! Enrollment of PUFs and rebuilding of secrets, and the inputs that enrollment and rebuilding refuse.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use linewarden_puf::{
     Challenge, Puf, PufError,
