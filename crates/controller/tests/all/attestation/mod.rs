@@ -1,10 +1,4 @@
 //! The verifier of a gateway with a real registry: effects of rounds, also after failures and restarts.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 mod enrollments;
 mod site;

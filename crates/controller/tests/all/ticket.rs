@@ -1,10 +1,4 @@
 //! Tickets: which get a response, and which are rejected.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use linewarden_controller::{Controller, Policy, RelayContext};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};

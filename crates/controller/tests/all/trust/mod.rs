@@ -1,10 +1,4 @@
 //! Trust in gateways: what establishes it, what ends it, and which attacks have no effect.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 mod attested_data_plane;
 mod links;

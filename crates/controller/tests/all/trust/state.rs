@@ -7,8 +7,8 @@ use linewarden_evidence::{BootCount, Sequence};
 use linewarden_types::GatewayTrustState;
 use proptest::prelude::*;
 
-use crate::attested_data_plane::{AttestedDataPlane, nonces, signer};
-use crate::{EVIDENCE_INTERVAL_NS, RESPONSE_TIMEOUT_NS, SECOND_NS, distrust_reason};
+use crate::trust::attested_data_plane::{AttestedDataPlane, nonces, signer};
+use crate::trust::{EVIDENCE_INTERVAL_NS, RESPONSE_TIMEOUT_NS, SECOND_NS, distrust_reason};
 
 /// A gateway that became trusted at 1 s.
 fn trusted_gateway() -> (AttestedDataPlane, GatewayTrust, impl FnMut() -> Option<[u8; 32]>) {

@@ -1,10 +1,4 @@
 //! Requests of gateways: their results, and requests that change no lease.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use std::ops::Range;
 

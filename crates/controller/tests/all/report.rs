@@ -1,10 +1,4 @@
 //! Session reports: verification, and their effect on older sessions at other gateways.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use linewarden_controller::{Controller, Link, Policy};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};

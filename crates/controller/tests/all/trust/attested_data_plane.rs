@@ -8,7 +8,7 @@ use linewarden_evidence::state::{MeasuredState, bpf_digest};
 use linewarden_evidence::statement::{DataPlaneKind, Inventory, Nonce, Statement, verify};
 use linewarden_evidence::{BootCount, SwitchId};
 
-use crate::{EVIDENCE_INTERVAL_NS, GATEWAY, RESPONSE_TIMEOUT_NS};
+use crate::trust::{EVIDENCE_INTERVAL_NS, GATEWAY, RESPONSE_TIMEOUT_NS};
 
 /// A data plane with one setting, and its key.
 pub struct AttestedDataPlane {

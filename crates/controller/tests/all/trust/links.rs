@@ -12,8 +12,8 @@ use linewarden_types::{GatewayTrustState, RefusalReason, RowRequest};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
-use crate::attested_data_plane::AttestedDataPlane;
-use crate::{EVIDENCE_INTERVAL_NS, GATEWAY, RESPONSE_TIMEOUT_NS, SECOND_NS, distrust_reason};
+use crate::trust::attested_data_plane::AttestedDataPlane;
+use crate::trust::{EVIDENCE_INTERVAL_NS, GATEWAY, RESPONSE_TIMEOUT_NS, SECOND_NS, distrust_reason};
 
 const DEVICE: DeviceId = DeviceId(0xd1);
 
