@@ -1,14 +1,6 @@
 //! Every (state, event) pair of the device role: the output and the next state.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod device_support;
-
-use device_support::{
+use crate::device_support::{
     DEVICE, LOCAL_IP, SESSION_LIFETIME_S, SUITE, TestChallenge, authenticate, bytes, config, nonce,
     nonce_with_statement, respond, row_key, sent,
 };

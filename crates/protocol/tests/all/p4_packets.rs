@@ -1,36 +1,27 @@
 //! The packet tests of the P4 programs (p4/tests), generated from this crate: a program that passes agrees with the
 //! crate byte for byte.
 //!
-//! `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol --test p4_packets` regenerates the files. The packet tests also
-//! run here on the software switch, with frames that each seed alters differently. `LINEWARDEN_SEEDS` sets the number of
+//! `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol --test all p4_packets` regenerates the files. The packet tests
+//! also run here on the software switch, with frames that each seed alters differently. `LINEWARDEN_SEEDS` sets the number of
 //! seeds (default 10), and `LINEWARDEN_SEED` sets the first seed (default 1).
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod p4_packets {
-    pub mod attest;
-    pub mod cipher;
-    pub mod classic;
-    pub mod lap;
-    pub mod lap_gates;
-    pub mod lap_handshakes;
-    pub mod lap_limits;
-    pub mod lap_lists;
-    pub mod packet_tester;
-    pub mod router;
-    pub mod stf;
-}
+mod attest;
+mod cipher;
+mod classic;
+mod lap;
+mod lap_gates;
+mod lap_handshakes;
+mod lap_limits;
+mod lap_lists;
+mod packet_tester;
+mod router;
+mod stf;
 
 use std::path::Path;
 
 use linewarden_switch::stf::Test;
 use linewarden_switch::stf::run::run;
-use p4_packets::stf::Stf;
-use p4_packets::{attest, cipher, classic, lap, packet_tester, router};
+use stf::Stf;
 
 fn assert_current(tests: impl IntoIterator<Item = Stf>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/tests");
@@ -43,7 +34,7 @@ fn assert_current(tests: impl IntoIterator<Item = Stf>) {
         assert!(
             stored == test.text(),
             "p4/tests/{} differs from the protocol crate's output; run `LINEWARDEN_WRITE=1 cargo test -p linewarden-protocol \
-             --test p4_packets`, review the changes, and commit them",
+             --test all p4_packets`, review the changes, and commit them",
             test.file_name()
         );
     }

@@ -1,14 +1,6 @@
 //! The rules of the device in LAP/1 1.5, by clause.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod device_support;
-
-use device_support::{
+use crate::device_support::{
     GATEWAY, LOCAL_IP, MAC, SESSION_LIFETIME_S, TestChallenge, authenticate, config, nonce,
     nonce_with_statement, respond, row_key, sent,
 };

@@ -1,12 +1,6 @@
 //! Message numbers towards a device (LAP/1 1.4.16), one memory access at a time: every interleaving of three sealers
 //! and two renewals. No number is used twice under one key; if any of the rules that ensure this is removed, the test
 //! detects a repetition.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use std::collections::{BTreeSet, HashSet};
 

@@ -31,7 +31,7 @@ fn make() -> Value {
         }
     }
     json!({
-        "about": "Classic profiles (insecure, for measurement). Integers are numbers, byte strings are hex in wire order; the state of SplitMix64 is a 64-bit word in hex. Written and checked by crates/protocol/tests/vectors.",
+        "about": "Classic profiles (insecure, for measurement). Integers are numbers, byte strings are hex in wire order; the state of SplitMix64 is a 64-bit word in hex. Written and checked by crates/protocol/tests/all/vectors.",
         "verifiers": exchanges,
     })
 }

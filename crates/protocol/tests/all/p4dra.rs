@@ -1,11 +1,5 @@
 //! `p4dra-classic` compared with the published proof and with a proof that distinguishes every order of fields (LAP/1
 //! 3.1).
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::prover::Prover;
@@ -24,7 +18,8 @@ struct Vector {
 }
 
 fn vector(name: &str) -> Vector {
-    let vectors: Value = serde_json::from_str(include_str!("../../forro/tests/vectors/forro.json")).unwrap();
+    let vectors: Value =
+        serde_json::from_str(include_str!("../../../forro/tests/vectors/forro.json")).unwrap();
     fn field<const BYTES: usize>(vector: &Value, name: &str) -> [u8; BYTES] {
         let bytes = hex::decode(vector[name].as_str().unwrap()).unwrap();
         bytes.try_into().unwrap()

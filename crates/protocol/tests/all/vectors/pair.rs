@@ -46,7 +46,7 @@ fn make() -> Value {
         }
     }
     json!({
-        "about": "Pairs of LAP/1 1.7.5. Byte strings are hex in wire order. Written and checked by crates/protocol/tests/vectors, recomputed by interop.",
+        "about": "Pairs of LAP/1 1.7.5. Byte strings are hex in wire order. Written and checked by crates/protocol/tests/all/vectors, recomputed by interop.",
         "initiator": initiator.own.to_string(),
         "responder": initiator.peer.to_string(),
         "pair_id": hex::encode(initiator.pairing.id),

@@ -1,10 +1,4 @@
 //! The C and P4 headers in the repository match the list of verdicts.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use std::path::Path;
 

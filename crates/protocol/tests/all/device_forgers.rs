@@ -1,15 +1,7 @@
 //! Forged CHALLENGEs and PUF readings (LAP/1 1.5): forged messages end no handshake, cost a bounded number of
 //! readings, and lock no device out.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
-mod device_support;
-
-use device_support::{LOCAL_IP, TestChallenge, authenticate, config, nonce, respond, row_key, sent};
+use crate::device_support::{LOCAL_IP, TestChallenge, authenticate, config, nonce, respond, row_key, sent};
 use linewarden_protocol::device::{
     Device, Failure, IgnoredReason, Output, Phase, PufFailed, READING_INTERVAL_MS, READINGS_AT_ONCE,
 };

@@ -9,12 +9,6 @@
 //! * Each rule is removed in turn, and a run must detect that.
 //!
 //! `LINEWARDEN_SEEDS` sets the number of seeds; `LINEWARDEN_SEED` replays one seed.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 mod attacker;
 mod cpu;

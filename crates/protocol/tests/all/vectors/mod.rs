@@ -1,10 +1,4 @@
 //! The test vectors in docs/vectors: written and checked here, recomputed by independent code.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 mod classic;
 mod files;

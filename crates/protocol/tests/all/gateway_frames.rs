@@ -1,10 +1,4 @@
 //! Frames: built frames parse as intended, replies have correct checksums, truncated frames are rejected.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
 
 use std::net::IpAddr;
 

@@ -60,7 +60,7 @@ fn make() -> Value {
         })
         .collect();
     json!({
-        "about": "LAP/1, suite 1. Integers are numbers, byte strings are hex in wire order. Written and checked by crates/protocol/tests/vectors.",
+        "about": "LAP/1, suite 1. Integers are numbers, byte strings are hex in wire order. Written and checked by crates/protocol/tests/all/vectors.",
         "device_id": DEVICE.to_string(),
         "gateway_id": GATEWAY.0,
         "siphash": ([0, 1, 2, 3, 5, 7].map(make_siphash)),

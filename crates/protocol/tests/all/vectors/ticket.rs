@@ -87,7 +87,7 @@ fn make() -> Value {
         received: 1_032,
     };
     json!({
-        "about": "Tickets of LAP/1 1.7, suite 1. Byte strings are hex in wire order. Written and checked by crates/protocol/tests/vectors, recomputed by interop.",
+        "about": "Tickets of LAP/1 1.7, suite 1. Byte strings are hex in wire order. Written and checked by crates/protocol/tests/all/vectors, recomputed by interop.",
         "row_key": hex::encode(ROW_KEY),
         "session_key": hex::encode(SESSION_KEY),
         "serial": SERIAL,
