@@ -1,8 +1,5 @@
 //! Compares every backend with the plain implementation in `support`, and tests edge cases: lengths, wrapping counters,
 //! seeking.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, missing_docs)]
-
-mod support;
 
 use chacha20poly1305::aead::{AeadInOut as _, KeyInit as _};
 use linewarden_forro::cipher::{
@@ -32,7 +29,7 @@ fn stream<R: Rounds>(backend: Backend, first_block: u64, length: usize) -> Vec<u
 
 fn expected(rounds: usize, first_block: u64, length: usize) -> Vec<u8> {
     (0..length.div_ceil(64) as u64)
-        .flat_map(|index| support::block(&KEY, first_block.wrapping_add(index), &NONCE, rounds))
+        .flat_map(|index| crate::support::block(&KEY, first_block.wrapping_add(index), &NONCE, rounds))
         .take(length)
         .collect()
 }
@@ -119,7 +116,10 @@ fn a_short_counter_ends_without_changing_the_nonce() {
             cipher.try_apply_keystream(&mut out[..usable]).unwrap();
             for (index, block) in out[..usable].chunks(64).enumerate() {
                 let input = [first_block + index as u32, words[0], words[1], words[2]];
-                assert_eq!(block, support::block_of_words(support::matrix(&KEY, input), 14));
+                assert_eq!(
+                    block,
+                    crate::support::block_of_words(crate::support::matrix(&KEY, input), 14)
+                );
             }
         }
     }
@@ -138,7 +138,7 @@ fn the_end_of_the_long_counter_is_refused() {
     cipher.try_seek(1u128 << 69).unwrap();
     let mut block = [0; 64];
     cipher.apply_keystream(&mut block);
-    assert_eq!(block[..], support::block(&KEY, 1 << 63, &NONCE, 14)[..]);
+    assert_eq!(block[..], crate::support::block(&KEY, 1 << 63, &NONCE, 14)[..]);
 }
 
 #[test]
@@ -208,7 +208,7 @@ proptest! {
             let mut out = vec![[0; 64]; inputs.len()];
             blocks::<R14>(backend, &matrices, &mut out);
             for ((key, counter, nonce), out) in inputs.iter().zip(&out) {
-                prop_assert_eq!(&support::block(key, *counter, nonce, 14), out, "{}", backend.name());
+                prop_assert_eq!(&crate::support::block(key, *counter, nonce, 14), out, "{}", backend.name());
             }
             // The output has fewer slots than there are matrices.
             let mut fewer = vec![[0; 64]; inputs.len() / 2];
@@ -244,7 +244,7 @@ proptest! {
                 inputs.set_counter_and_nonce(slot, *counter, nonce);
             }
             inputs.set_key(slot, &words(key));
-            candidates.push(support::block(key, *counter, nonce, 14).try_into().unwrap());
+            candidates.push(crate::support::block(key, *counter, nonce, 14).try_into().unwrap());
         }
         let mut expected = (0..candidates.len()).fold(0, |bits, slot| bits | 1u64 << slot);
         for (slot, bit) in flips {
@@ -253,7 +253,7 @@ proptest! {
             }
         }
         for (slot, ((key, (counter, nonce)), candidate)) in second_inputs.zip(&candidates).enumerate() {
-            if support::block(key, *counter, nonce, 14) != candidate[..] {
+            if crate::support::block(key, *counter, nonce, 14) != candidate[..] {
                 expected &= !(1 << slot);
             }
         }

@@ -1,7 +1,4 @@
 //! Test vectors of the designers' reference implementation, of the designers' fork of libsodium, and of P4DRA.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, missing_docs)]
-
-mod support;
 
 use chacha20poly1305::aead::{AeadInOut as _, KeyInit as _};
 use linewarden_forro::cipher::{KeyIvInit as _, StreamCipher as _};
@@ -9,7 +6,7 @@ use linewarden_forro::{Forro14, Matrix, R14, XForro14, XForro14Poly1305, hforro}
 use serde_json::Value;
 
 fn vectors() -> Value {
-    serde_json::from_str(include_str!("vectors/forro.json")).unwrap()
+    serde_json::from_str(include_str!("../vectors/forro.json")).unwrap()
 }
 
 /// Returns the bytes of a field. The vector has hexadecimal digits under `name`, or text under `name` with `_ascii`.
@@ -42,7 +39,7 @@ fn stream_matches_the_reference_implementation() {
                 Matrix::new(&key, index as u64, &nonce).block::<R14>()[..],
                 expected[..]
             );
-            assert_eq!(support::block(&key, index as u64, &nonce, 14), expected);
+            assert_eq!(crate::support::block(&key, index as u64, &nonce, 14), expected);
         }
     }
 }
