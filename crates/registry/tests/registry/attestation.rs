@@ -11,7 +11,7 @@ use linewarden_registry::{
 };
 use linewarden_types::EnrollmentTime;
 
-#[tokio::test]
+#[test]
 async fn a_prover_is_read_as_it_was_enrolled() {
     let registry = fleet(1).await;
     for (at_s, address) in (NOW_S + 1..).zip([None, Some("192.0.2.7"), Some("2001:db8::7")]) {
@@ -47,7 +47,7 @@ async fn a_prover_is_read_as_it_was_enrolled() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn an_invalid_prover_is_refused() {
     let registry = fleet(2).await;
     registry.revoke(DeviceId(2), "", NOW_S).await.unwrap();
@@ -112,7 +112,7 @@ async fn an_invalid_prover_is_refused() {
 }
 
 /// Pages are complete, include removals, and contain each changed prover once, at its newest change.
-#[tokio::test]
+#[test]
 async fn provers_are_listed_in_the_order_of_their_revisions() {
     let registry = fleet(25).await;
     registry
@@ -148,7 +148,7 @@ async fn provers_are_listed_in_the_order_of_their_revisions() {
     assert_eq!(registry.provers_since(since, 7).await.unwrap().provers.len(), 1);
 }
 
-#[tokio::test]
+#[test]
 async fn the_two_newest_documents_of_a_prover_are_kept() {
     let registry = fleet(2).await;
     let device = DeviceId(1);
@@ -188,7 +188,7 @@ async fn the_two_newest_documents_of_a_prover_are_kept() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn of_many_provers_all_are_enrolled_or_none() {
     let registry = fleet(3).await;
     let revision = registry.attest_revision().await.unwrap();
@@ -212,7 +212,7 @@ async fn of_many_provers_all_are_enrolled_or_none() {
 }
 
 /// The enrollment time increases regardless of the clock, and also after a removal.
-#[tokio::test]
+#[test]
 async fn no_device_has_the_same_enrollment_twice() {
     let registry = fleet(1).await;
     let device = DeviceId(1);
@@ -248,7 +248,7 @@ async fn no_device_has_the_same_enrollment_twice() {
 }
 
 /// Provers 1 to 3 are unchanged; 4 and 5 are enrolled again, 6 is removed, 7 was never a prover.
-#[tokio::test]
+#[test]
 async fn results_of_a_superseded_enrollment_are_ignored() {
     let registry = fleet(6).await;
     registry.enroll(pool_device(7, 2)).await.unwrap();
@@ -302,7 +302,7 @@ async fn results_of_a_superseded_enrollment_are_ignored() {
 }
 
 /// If the record of a prover was damaged before its removal, its enrollment time is unknown.
-#[tokio::test]
+#[test]
 async fn a_removed_prover_with_a_damaged_record_is_not_appraised() {
     let (_directory, path) = unused_location();
     let registry = Registry::create(&path, &master_key()).await.unwrap();

@@ -113,7 +113,7 @@ async fn examine(registry: &Registry) -> usize {
 }
 
 /// The check and each reader detect every edit, and other records are unaffected.
-#[tokio::test]
+#[test]
 async fn edited_or_moved_records_are_omitted_and_other_records_kept() {
     let cases = [
         ("UPDATE attest_group SET missed_limit = 5 WHERE name = 'fans'", 1),
@@ -203,7 +203,7 @@ async fn edited_or_moved_records_are_omitted_and_other_records_kept() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn flipped_bytes_cause_no_wrong_result() {
     let (_directory, path) = attested_file().await;
     let original = fs::read(&path).unwrap();
@@ -237,7 +237,7 @@ async fn flipped_bytes_cause_no_wrong_result() {
 }
 
 /// Round numbers are never reused after an edit or deletion of the counter, and rounds continue.
-#[tokio::test]
+#[test]
 async fn round_counters_cannot_be_restored_to_older_values() {
     let (_directory, path) = attested_file().await;
     let original = fs::read(&path).unwrap();
@@ -301,7 +301,7 @@ async fn round_counters_cannot_be_restored_to_older_values() {
 }
 
 /// The check knows that a device was a prover unless all its records are deleted.
-#[tokio::test]
+#[test]
 async fn a_deleted_prover_is_reported_as_missing() {
     let (_directory, path) = attested_file().await;
     sql(
@@ -328,7 +328,7 @@ async fn a_deleted_prover_is_reported_as_missing() {
 }
 
 /// An unauthentic record does not keep the feed from reporting other provers.
-#[tokio::test]
+#[test]
 async fn a_prover_with_a_forged_revision_hides_no_other_prover() {
     for revision in ["4", "9223372036854775807", "'text'"] {
         let (_directory, path) = attested_file().await;
@@ -370,7 +370,7 @@ async fn a_prover_with_a_forged_revision_hides_no_other_prover() {
 }
 
 /// Damage can be repaired: groups are set again, provers enrolled again or removed, periods superseded.
-#[tokio::test]
+#[test]
 async fn damage_can_be_repaired() {
     let (_directory, path) = attested_file().await;
     sql(
@@ -428,7 +428,7 @@ async fn damage_can_be_repaired() {
 }
 
 /// No prover is lost after a reset counter is repaired.
-#[tokio::test]
+#[test]
 async fn a_restored_prover_counter_is_raised_to_the_newest_authentic_value() {
     let (_directory, path) = attested_file().await;
     let registry = open(&path).await.unwrap();
@@ -474,7 +474,7 @@ async fn a_restored_prover_counter_is_raised_to_the_newest_authentic_value() {
 }
 
 /// The file contains no prover key, salt or evidence in plain text.
-#[tokio::test]
+#[test]
 async fn no_secret_is_in_the_file() {
     let (_directory, path) = attested_file().await;
     let file = fs::read(&path).unwrap();

@@ -84,7 +84,7 @@ async fn add_attestation(registry: &Registry) {
 }
 
 /// SQLite stores values of any type in any column. A value of a wrong type damages one record, which is named.
-#[tokio::test]
+#[test]
 async fn a_value_of_another_type_spares_the_other_records() {
     let (_directory, path) = full_file().await;
     let original = fs::read(&path).unwrap();
@@ -237,7 +237,7 @@ async fn check_other_provers(registry: &Registry) {
 }
 
 /// With an older or a deleted gateway record, the registry would accept an old process.
-#[tokio::test]
+#[test]
 async fn the_check_includes_gateways() {
     for (statement, expected) in [
         ("UPDATE gateway SET fencing_token = 9 WHERE gateway_id = 1", 1),
@@ -281,7 +281,7 @@ async fn the_check_includes_gateways() {
 }
 
 /// Write access to the file without the master key does not end sessions.
-#[tokio::test]
+#[test]
 async fn the_location_of_a_device_cannot_be_edited() {
     for statement in [
         "UPDATE newest_session SET gateway_id = 2 WHERE device_id = 7",

@@ -153,7 +153,7 @@ async fn add_service_records(registry: &Registry) {
 }
 
 /// An empty table would not test that the table is copied.
-#[tokio::test]
+#[test]
 async fn the_copied_test_data_cover_every_table() {
     if is_on_postgres() {
         return;
@@ -171,7 +171,7 @@ fn targets() -> Vec<(TempDir, Location)> {
     vec![unused_location(), (directory, file)]
 }
 
-#[tokio::test]
+#[test]
 async fn a_copy_is_the_same_registry() {
     let (_directory, location) = full_registry().await;
     let registry = open(&location).await.unwrap();
@@ -214,7 +214,7 @@ async fn a_copy_is_the_same_registry() {
 }
 
 /// Two registries with the same rows would lease each row twice.
-#[tokio::test]
+#[test]
 async fn a_moved_registry_leases_nothing() {
     for (_kept, target) in targets() {
         let (_directory, location) = full_registry().await;
@@ -243,7 +243,7 @@ async fn a_moved_registry_leases_nothing() {
 }
 
 /// After a kill between the two commits, both registries are unusable until the move is repeated.
-#[tokio::test]
+#[test]
 async fn an_interrupted_move_is_completed_by_the_next_move() {
     for (_kept, target) in targets() {
         let (_directory, location) = full_registry().await;
@@ -279,7 +279,7 @@ async fn an_interrupted_move_is_completed_by_the_next_move() {
 }
 
 /// A moved registry is not moved again from the remaining source, even if the target is unavailable.
-#[tokio::test]
+#[test]
 async fn a_move_that_has_ended_is_not_repeated() {
     let (_directory, location) = full_registry().await;
     let registry = open(&location).await.unwrap();
@@ -305,7 +305,7 @@ async fn a_move_that_has_ended_is_not_repeated() {
 
 /// The process was killed after it published the copy and before it recorded this. A repetition completes the move
 /// while the copy exists. A foreign registry at the target does not complete the move.
-#[tokio::test]
+#[test]
 async fn a_move_with_a_published_copy_is_not_repeated() {
     let (_directory, location) = full_registry().await;
     let directory = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ async fn a_move_with_a_published_copy_is_not_repeated() {
 
 /// If the copy cannot be published, the source is already marked as moved: two registries that lease the same rows
 /// would be worse than none.
-#[tokio::test]
+#[test]
 async fn a_move_that_fails_in_its_last_step_can_be_repeated() {
     let (_directory, location) = full_registry().await;
     let registry = open(&location).await.unwrap();
@@ -355,7 +355,7 @@ async fn a_move_that_fails_in_its_last_step_can_be_repeated() {
 }
 
 /// A failed copy leaves nothing at the target.
-#[tokio::test]
+#[test]
 async fn a_value_of_another_type_is_named_and_the_copy_is_removed() {
     if is_on_postgres() {
         return;
@@ -377,7 +377,7 @@ async fn a_value_of_another_type_is_named_and_the_copy_is_removed() {
 }
 
 /// Such a registry would name itself as the target and could never be opened again.
-#[tokio::test]
+#[test]
 async fn a_registry_is_not_moved_onto_itself() {
     let (_directory, location) = full_registry().await;
     let registry = open(&location).await.unwrap();
@@ -393,7 +393,7 @@ pub fn is_restored(result: &Result<(), RegistryError>) -> bool {
 
 /// Leases after a copy was made are unknown to the copy. The first registration at the copy ends all leases. Earlier
 /// fencing tokens are refused, and new leases start above all rows that gateways may have. A moved registry continues.
-#[tokio::test]
+#[test]
 async fn a_copy_ends_leases_and_refuses_earlier_fencing_tokens() {
     let (_directory, location) = fleet_of_40().await;
     let registry = open(&location).await.unwrap();
@@ -440,7 +440,7 @@ async fn a_copy_ends_leases_and_refuses_earlier_fencing_tokens() {
 }
 
 /// The storage is recorded at creation, so that a dump from before the first registration is detected.
-#[tokio::test]
+#[test]
 async fn the_storage_is_recorded_before_the_first_registration() {
     let (_directory, location) = fleet_of_40().await;
     // A second record in this table would violate the schema.
@@ -449,7 +449,7 @@ async fn the_storage_is_recorded_before_the_first_registration() {
 }
 
 /// A registry with an unknown storage continues with its leases and fencing tokens.
-#[tokio::test]
+#[test]
 async fn an_unrecorded_storage_is_recorded_and_ends_no_lease() {
     for storage in ["NULL", "'unnamed'"] {
         let (_directory, location) = fleet_of_40().await;

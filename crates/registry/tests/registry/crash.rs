@@ -19,7 +19,7 @@ const SEED_VARIABLE: &str = "LINEWARDEN_TEST_CRASH_SEED";
 
 /// Two gateways lease rows of the same devices and report them; both are killed with SIGKILL after a random number of
 /// responses. No row is leased twice over all kills.
-#[tokio::test]
+#[test]
 async fn no_row_is_leased_twice_across_kills() {
     let (_directory, path) = unused_location();
     let registry = Registry::create(&path, &master_key()).await.unwrap();
@@ -141,7 +141,7 @@ fn spawn_test(name: &str, path: &Location, seed: u64, writer: &PipeWriter) -> Ch
         .unwrap()
 }
 
-#[tokio::test]
+#[test]
 #[ignore = "the child process of no_row_is_leased_twice_across_kills"]
 async fn child_leases_until_it_is_killed() {
     let Some(path) = registry_location() else {
@@ -197,7 +197,7 @@ fn report(event: &str, device: DeviceId, rows: &std::ops::Range<u32>) {
 
 /// A child reserves numbers, records rounds and reports each of them until it is killed. Over all kills no number is
 /// reserved twice, and all recorded rounds exist with their appraisals.
-#[tokio::test]
+#[test]
 async fn no_round_has_the_number_of_another_across_kills() {
     let (_directory, path) = unused_location();
     let registry = Registry::create(&path, &master_key()).await.unwrap();
@@ -257,7 +257,7 @@ async fn no_round_has_the_number_of_another_across_kills() {
     assert!(recorded > 0, "the children recorded nothing");
 }
 
-#[tokio::test]
+#[test]
 #[ignore = "the child process of no_round_has_the_number_of_another_across_kills"]
 async fn child_records_rounds_until_it_is_killed() {
     let Some(path) = registry_location() else {

@@ -15,7 +15,7 @@ const REPLACE: BulkOptions = BulkOptions {
     on_conflict: OnConflict::Replace,
 };
 
-#[tokio::test]
+#[test]
 async fn an_enrolled_device_is_read_as_it_was_written() {
     let registry = in_memory().await;
     let pool = pool_device(u64::MAX, 100);
@@ -52,7 +52,7 @@ async fn an_enrolled_device_is_read_as_it_was_written() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn an_unknown_device_is_an_error_that_names_it() {
     let error = in_memory().await.get(DeviceId(0xabc)).await.unwrap_err();
     assert_eq!(
@@ -61,7 +61,7 @@ async fn an_unknown_device_is_an_error_that_names_it() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn invalid_records_are_refused_and_the_field_is_named() {
     let registry = in_memory().await;
     let valid = pool_device(1, 3);
@@ -116,7 +116,7 @@ async fn invalid_records_are_refused_and_the_field_is_named() {
     assert_eq!(registry.revision().await.unwrap(), Revision::ZERO);
 }
 
-#[tokio::test]
+#[test]
 async fn bulk_enrollment_stores_whole_chunks_and_names_the_refused_one() {
     let registry = in_memory().await;
     registry.enroll(pool_device(25, 2)).await.unwrap();
@@ -158,7 +158,7 @@ async fn bulk_enrollment_stores_whole_chunks_and_names_the_refused_one() {
     assert!(registry.get(DeviceId(21)).await.is_err());
 }
 
-#[tokio::test]
+#[test]
 async fn a_device_twice_in_one_input_is_refused() {
     let registry = in_memory().await;
     let devices = [pool_device(1, 1), pool_device(2, 1), pool_device(1, 1)];
@@ -173,7 +173,7 @@ async fn a_device_twice_in_one_input_is_refused() {
     assert_eq!(registry.count(&DeviceFilter::default()).await.unwrap(), 0);
 }
 
-#[tokio::test]
+#[test]
 async fn more_devices_than_one_statement_holds_are_all_found() {
     let registry = in_memory().await;
     let devices = (1..=1234u64).map(|id| pool_device(id.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1));
@@ -193,7 +193,7 @@ async fn more_devices_than_one_statement_holds_are_all_found() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn a_replacement_never_lowers_the_mark() {
     let registry = in_memory().await;
     let device = DeviceId(9);
@@ -234,7 +234,7 @@ async fn a_replacement_never_lowers_the_mark() {
     assert_eq!(registry.get(device).await.unwrap().epoch, 2);
 }
 
-#[tokio::test]
+#[test]
 async fn a_revoked_device_stays_revoked() {
     let registry = in_memory().await;
     let device = DeviceId(3);
@@ -280,7 +280,7 @@ async fn a_revoked_device_stays_revoked() {
     ));
 }
 
-#[tokio::test]
+#[test]
 async fn lists_page_through_all_ids_in_unsigned_order() {
     let registry = in_memory().await;
     let mut ids: Vec<u64> = (1..=20)
@@ -314,7 +314,7 @@ async fn lists_page_through_all_ids_in_unsigned_order() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn filters_choose_by_name_mode_and_status() {
     let registry = in_memory().await;
     for (id, name) in [(1, "pump é 1"), (2, "pump é 2"), (3, "Pump"), (4, "100%_")] {

@@ -22,7 +22,7 @@ async fn fleet(devices: u64) -> Registry {
     registry
 }
 
-#[tokio::test]
+#[test]
 async fn each_change_has_its_own_higher_revision() {
     let registry = fleet(3).await;
     assert_eq!(registry.revision().await.unwrap(), Revision(3));
@@ -48,7 +48,7 @@ async fn each_change_has_its_own_higher_revision() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn pages_of_the_feed_lose_nothing() {
     let registry = fleet(25).await;
     let (mut since, mut devices) = (Revision::ZERO, Vec::new());
@@ -63,7 +63,7 @@ async fn pages_of_the_feed_lose_nothing() {
     assert_eq!(devices, (1..=25).collect::<Vec<_>>());
 }
 
-#[tokio::test]
+#[test]
 async fn marks_and_refusals_are_not_in_the_feed() {
     let registry = fleet(2).await;
     let revision_before = registry.revision().await.unwrap();
@@ -90,7 +90,7 @@ async fn marks_and_refusals_are_not_in_the_feed() {
 }
 
 /// A gateway lists the fleet while the fleet changes, and then reads the feed. It then has the state of the registry.
-#[tokio::test]
+#[test]
 async fn the_listing_and_the_feed_together_miss_no_change() {
     let registry = fleet(30).await;
     let mut view = BTreeMap::new();
@@ -152,7 +152,7 @@ async fn read_feed(registry: &Registry, mut since: Revision, limit: u32) -> (Rev
 }
 
 /// Write access to the file without the master key does not hide later changes from gateways.
-#[tokio::test]
+#[test]
 async fn a_forged_revision_does_not_stop_the_feed() {
     for revision in ["60", "9223372036854775807", "9e99", "'text'"] {
         for limit in [100, 7, 1] {
@@ -186,7 +186,7 @@ async fn a_forged_revision_does_not_stop_the_feed() {
 }
 
 /// Before the valid records, the feed reports any number of devices with damaged records as inactive.
-#[tokio::test]
+#[test]
 async fn pages_of_damaged_records_do_not_stop_the_feed() {
     let (_directory, path) = fleet_of_40().await;
     sql(&path, "UPDATE device SET name = 'another' WHERE device_id <= 30").await;

@@ -13,7 +13,7 @@ use linewarden_registry::{MasterKey, Options, Registry, RegistryError};
 use rand::{Rng as _, SeedableRng as _};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
-#[tokio::test]
+#[test]
 async fn foreign_files_are_recognized_and_not_changed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
@@ -58,7 +58,7 @@ async fn foreign_files_are_recognized_and_not_changed() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn the_wrong_master_key_is_one_clear_error() {
     let (_directory, path) = fleet_file().await;
     let error = Registry::open(&path, &MasterKey::from_bytes([1; 32]))
@@ -68,7 +68,7 @@ async fn the_wrong_master_key_is_one_clear_error() {
     open(&path).await.unwrap();
 }
 
-#[tokio::test]
+#[test]
 async fn a_newer_schema_is_refused_and_not_touched() {
     let (_directory, path) = fleet_file().await;
     sql(
@@ -90,7 +90,7 @@ async fn a_newer_schema_is_refused_and_not_touched() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn missing_parts_are_named() {
     for (statement, expected) in [
         ("DROP TABLE _sqlx_migrations", "no such table"),
@@ -107,7 +107,7 @@ async fn missing_parts_are_named() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_lock_of_another_program_is_reported_after_the_timeout() {
     let (_directory, path) = fleet_file().await;
     let options = Options {
@@ -136,7 +136,7 @@ async fn a_lock_of_another_program_is_reported_after_the_timeout() {
 const UNPRIVILEGED: &str = "LINEWARDEN_TEST_UNWRITABLE";
 
 /// Root can write everywhere, so the test runs in an unprivileged child process.
-#[tokio::test]
+#[test]
 async fn an_unwritable_directory_is_named() {
     let (directory, path) = fleet_file().await;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
@@ -165,7 +165,7 @@ async fn an_unwritable_directory_is_named() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
 }
 
-#[tokio::test]
+#[test]
 #[ignore = "the child process of an_unwritable_directory_is_named"]
 async fn child_in_an_unwritable_directory() {
     let Some(path) = std::env::var_os(UNPRIVILEGED).map(PathBuf::from) else {
@@ -179,7 +179,7 @@ async fn child_in_an_unwritable_directory() {
     assert!(error.to_string().contains("not writable"), "{error}");
 }
 
-#[tokio::test]
+#[test]
 async fn an_interrupted_or_refused_creation_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("none").join("registry");
@@ -206,7 +206,7 @@ async fn an_interrupted_or_refused_creation_leaves_nothing() {
 }
 
 /// A copy of a registry in use contains also the last commits, even if they are not in the file yet.
-#[tokio::test]
+#[test]
 async fn a_backup_holds_every_commit_and_overwrites_nothing() {
     let (directory, path) = fleet_file().await;
     let registry = open(&path).await.unwrap();
@@ -253,7 +253,7 @@ fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
 
 /// The log of a killed process contains commits that are not in the file yet. A refused open must not checkpoint these
 /// commits.
-#[tokio::test]
+#[test]
 async fn refused_files_are_not_changed() {
     let (_directory, path) = fleet_file().await;
     let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
@@ -290,7 +290,7 @@ async fn refused_files_are_not_changed() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn reading_a_registry_creates_no_file() {
     let (directory, path) = fleet_file().await;
     let names = || fs::read_dir(directory.path()).unwrap().count();
@@ -308,7 +308,7 @@ async fn reading_a_registry_creates_no_file() {
 }
 
 /// The tags of records do not cover the effects of a trigger, a view, an index or a modified table definition.
-#[tokio::test]
+#[test]
 async fn a_schema_that_no_migration_creates_is_refused() {
     for (statement, kind, name) in [
         (

@@ -54,7 +54,7 @@ fn is_refused(result: &Result<()>, device: u64, other: u64) -> bool {
         if (*d, *o) == (DeviceId(device), DeviceId(other)))
 }
 
-#[tokio::test]
+#[test]
 async fn the_puf_of_another_device_is_refused() {
     let registry = registry().await;
     let chips: Vec<Fingerprint> = (0..40).map(fingerprint).collect();
@@ -85,7 +85,7 @@ async fn the_puf_of_another_device_is_refused() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn one_puf_twice_in_one_transaction_is_refused() {
     let registry = registry().await;
     let twice = vec![
@@ -98,7 +98,7 @@ async fn one_puf_twice_in_one_transaction_is_refused() {
     assert_eq!(registry.count(&DeviceFilter::default()).await.unwrap(), 0);
 }
 
-#[tokio::test]
+#[test]
 async fn a_device_keeps_its_own_puf_and_revocation_frees_it() {
     let registry = registry().await;
     store(&registry, vec![device(1, fingerprint(1))], OnConflict::Refuse)
@@ -130,7 +130,7 @@ async fn a_device_keeps_its_own_puf_and_revocation_frees_it() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn fingerprints_travel_with_an_export() {
     let directory = tempfile::tempdir().unwrap();
     let (file, key) = (
@@ -193,7 +193,7 @@ async fn fingerprints_travel_with_an_export() {
 }
 
 /// An edited file can lack a fingerprint, but `check` reports that.
-#[tokio::test]
+#[test]
 async fn damaged_fingerprints_are_found() {
     let key = MasterKey::from_bytes([9; 32]);
     for (statement, found) in [
@@ -238,7 +238,7 @@ async fn damaged_fingerprints_are_found() {
 }
 
 /// None of 2,000 devices matches another; a repeated device matches.
-#[tokio::test]
+#[test]
 async fn unrelated_devices_of_a_fleet_are_enrolled() {
     let registry = registry().await;
     for chunk in 0..4 {

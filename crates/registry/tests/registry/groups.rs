@@ -22,7 +22,7 @@ fn names_of_groups_are_short_and_plain() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_group_is_read_as_it_was_set() {
     let registry = in_memory().await;
     assert_eq!(registry.attest_revision().await.unwrap(), 0);
@@ -83,7 +83,7 @@ async fn a_group_is_read_as_it_was_set() {
     assert!(matches!(error, RegistryError::UnknownGroup { .. }), "{error}");
 }
 
-#[tokio::test]
+#[test]
 async fn an_invalid_group_is_refused_and_the_field_is_named() {
     let registry = in_memory().await;
     let policy = GroupPolicy::default();
@@ -191,7 +191,7 @@ async fn an_invalid_group_is_refused_and_the_field_is_named() {
 }
 
 /// No other change occurs between the read and the write of a change.
-#[tokio::test]
+#[test]
 async fn a_change_of_a_group_is_atomic() {
     let registry = fleet(1).await;
     let changes = (0..20).map(|_| {
@@ -239,7 +239,7 @@ fn configuration_in_bank(bank: HashAlgorithm) -> Vec<u8> {
 }
 
 /// The expected proof of a device with an overlay of another bank could not be computed.
-#[tokio::test]
+#[test]
 async fn an_overlay_that_the_group_does_not_allow_is_refused() {
     let registry = fleet(4).await;
     let sha256 = configuration_in_bank(HashAlgorithm::Sha256);
@@ -304,7 +304,7 @@ async fn an_overlay_that_the_group_does_not_allow_is_refused() {
 }
 
 /// A device with an overlay that does not fit cannot join the group.
-#[tokio::test]
+#[test]
 async fn an_overlay_that_does_not_fit_its_group_is_refused() {
     let registry = fleet(2).await;
     let pumps = NewGroup {

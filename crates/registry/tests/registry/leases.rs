@@ -92,7 +92,7 @@ pub(crate) async fn report_unused_rows(
         .remove(0)
 }
 
-#[tokio::test]
+#[test]
 async fn rows_and_mark_advance_together_until_the_pool_ends() {
     let Site {
         registry, gateway_1, ..
@@ -121,7 +121,7 @@ async fn rows_and_mark_advance_together_until_the_pool_ends() {
 }
 
 /// Rows of a lost response are included in the next response and not leased twice.
-#[tokio::test]
+#[test]
 async fn a_lost_response_is_repeated() {
     let Site {
         registry,
@@ -163,7 +163,7 @@ async fn a_lost_response_is_repeated() {
     assert_eq!(registry.get(DEVICE).await.unwrap().idx_floor.0, 20);
 }
 
-#[tokio::test]
+#[test]
 async fn a_key_mode_device_continues_after_its_last_used_row() {
     let registry = in_memory().await;
     registry.enroll(key_device(DEVICE.0)).await.unwrap();
@@ -223,7 +223,7 @@ async fn a_key_mode_device_continues_after_its_last_used_row() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn the_spent_mark_stays_monotonic_and_within_the_lease() {
     let Site {
         registry, gateway_1, ..
@@ -246,7 +246,7 @@ async fn the_spent_mark_stays_monotonic_and_within_the_lease() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn two_gateways_never_hold_one_row() {
     let Site {
         registry,
@@ -292,7 +292,7 @@ async fn two_gateways_never_hold_one_row() {
     assert_eq!(leases, [(1, 12..16), (2, 8..12)]);
 }
 
-#[tokio::test]
+#[test]
 async fn a_replaced_gateway_process_gets_nothing_and_changes_nothing() {
     let site = Site::with_pool(20).await;
     let Site {
@@ -336,7 +336,7 @@ async fn a_replaced_gateway_process_gets_nothing_and_changes_nothing() {
     assert_eq!(site.floor().await, 8);
 }
 
-#[tokio::test]
+#[test]
 async fn only_existing_leases_are_extended() {
     let site = Site::with_pool(30).await;
     let Site {
@@ -407,7 +407,7 @@ async fn only_existing_leases_are_extended() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn a_pool_may_begin_above_zero() {
     let registry = in_memory().await;
     registry
@@ -433,7 +433,7 @@ async fn a_pool_may_begin_above_zero() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn key_mode_spends_no_rows_and_allows_several_leases() {
     let registry = in_memory().await;
     registry.enroll(key_device(DEVICE.0)).await.unwrap();
@@ -467,7 +467,7 @@ async fn key_mode_spends_no_rows_and_allows_several_leases() {
     assert_eq!(chunk.devices.len(), 1);
 }
 
-#[tokio::test]
+#[test]
 async fn new_credentials_end_all_leases_and_use_no_row_again() {
     let site = Site::with_pool(20).await;
     let Site {
@@ -504,7 +504,7 @@ async fn new_credentials_end_all_leases_and_use_no_row_again() {
     assert_eq!((granted.rows, granted.epoch), (12..16, 1));
 }
 
-#[tokio::test]
+#[test]
 async fn a_revoked_device_is_leased_no_rows_and_is_not_listed() {
     let Site {
         registry, gateway_1, ..
@@ -527,7 +527,7 @@ async fn a_revoked_device_is_leased_no_rows_and_is_not_listed() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn a_bulk_lease_serves_all_valid_requests() {
     let registry = in_memory().await;
     let fleet = (1..=1200).map(|id| pool_device(id, 6));
@@ -585,7 +585,7 @@ async fn a_bulk_lease_serves_all_valid_requests() {
 }
 
 /// Two programs (two handles of one file) lease rows in several tasks, one gateway per task: no row is leased twice.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_leases_never_overlap() {
     let (_directory, path) = unused_location();
     let first = Registry::create(&path, &master_key()).await.unwrap();
@@ -617,7 +617,7 @@ async fn concurrent_leases_never_overlap() {
 }
 
 /// A gateway with a wrong clock, ahead or behind, registers like any other.
-#[tokio::test]
+#[test]
 async fn no_time_of_day_damages_a_gateway_record() {
     let registry = in_memory().await;
     let gateway = GatewayId(1);

@@ -1,10 +1,13 @@
-//! Tests of the registry's public interface, on SQLite and again on PostgreSQL, in one program to reduce build time.
+//! Tests of the registry's public interface, on SQLite and again on PostgreSQL.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
     clippy::unwrap_used
 )]
+
+#[macro_use(test)]
+extern crate linewarden_harness;
 
 mod attestation;
 mod attestation_tampering;
@@ -32,3 +35,7 @@ mod storage;
 mod support;
 mod tampering;
 mod transfer;
+
+fn main() -> std::process::ExitCode {
+    linewarden_harness::main()
+}

@@ -9,7 +9,7 @@ const A: DeviceId = DeviceId(1);
 const B: DeviceId = DeviceId(0xf000_0000_0000_0001);
 const C: DeviceId = DeviceId(3);
 
-#[tokio::test]
+#[test]
 async fn a_permission_applies_to_both_devices_and_cannot_be_forged_without_the_master_key() {
     let (_directory, path) = unused_location();
     let registry = Registry::create(&path, &master_key()).await.unwrap();

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use linewarden_harness::skip;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{Location, MasterKey, Options, Registry, RegistryError};
 use linewarden_testbed::{Postgres, PostgresOptions};
@@ -39,10 +40,7 @@ fn all_tests_pass_on_postgresql() {
     }
     let server = match Postgres::start(PostgresOptions::default()) {
         Ok(server) => server,
-        Err(reason) => {
-            println!("SKIPPED: needs PostgreSQL: {reason}");
-            return;
-        }
+        Err(reason) => skip!("needs PostgreSQL: {reason}"),
     };
     // The documented PostgreSQL version, or newer.
     let version = server.psql("SHOW server_version_num").unwrap();
@@ -64,11 +62,11 @@ fn all_tests_pass_on_postgresql() {
         .and_then(|(_, rest)| rest.split_once(" passed"))
         .map(|(passed, _)| passed.parse::<u32>().unwrap());
     assert!(passed >= Some(TESTS_MIN), "{message}");
-    print!("on PostgreSQL: {message}");
+    println!("passed tests on PostgreSQL: {passed:?}");
 }
 
 /// Objects that could undo writes without invalidating a tag. A user with rights on the database created them.
-#[tokio::test]
+#[test]
 async fn triggers_rules_policies_and_changed_tables_are_refused() {
     if !is_on_postgres() {
         return;
@@ -118,7 +116,7 @@ async fn triggers_rules_policies_and_changed_tables_are_refused() {
     open(&location).await.unwrap();
 }
 
-#[tokio::test]
+#[test]
 async fn unusable_databases_are_refused_with_a_reason() {
     let Some(server) = server() else {
         return;
@@ -167,7 +165,7 @@ async fn unusable_databases_are_refused_with_a_reason() {
 }
 
 /// Two programs create a registry concurrently: one succeeds.
-#[tokio::test]
+#[test]
 async fn one_of_two_concurrent_creations_succeeds() {
     let (_directory, location) = unused_location();
     let key = master_key();
@@ -187,14 +185,13 @@ async fn one_of_two_concurrent_creations_succeeds() {
 }
 
 /// The server stops and starts again: requests fail during the outage, and no row is leased twice.
-#[tokio::test]
+#[test]
 async fn a_server_is_used_again_after_an_outage() {
     if std::env::var_os(ON_POSTGRES).is_some() {
         return;
     }
     let Ok(mut server) = Postgres::start(PostgresOptions::default()) else {
-        println!("SKIPPED: needs PostgreSQL");
-        return;
+        skip!("needs PostgreSQL");
     };
     let location: Location = server.new_schema("away").unwrap().parse().unwrap();
     Registry::create(&location, &master_key())
@@ -223,7 +220,7 @@ async fn a_server_is_used_again_after_an_outage() {
 }
 
 /// A write that timed out or was canceled leaves its connection unchanged.
-#[tokio::test]
+#[test]
 async fn a_writer_succeeds_after_the_lock_timeout_once_the_lock_is_free() {
     if !is_on_postgres() {
         return;
@@ -268,7 +265,7 @@ async fn a_writer_succeeds_after_the_lock_timeout_once_the_lock_is_free() {
 }
 
 /// An unfinished copy leaves nothing.
-#[tokio::test]
+#[test]
 async fn an_interrupted_copy_leaves_no_registry() {
     if !is_on_postgres() {
         return;

@@ -53,7 +53,7 @@ fn is_refused(error: &RegistryError) -> bool {
     matches!(error, RegistryError::Quarantined { device: DeviceId(2) })
 }
 
-#[tokio::test]
+#[test]
 async fn a_quarantined_device_gets_no_rows_until_its_release() {
     let registry = fleet(3).await;
     let fencing_token = lease_all(&registry, 1..=3).await;
@@ -115,7 +115,7 @@ async fn a_quarantined_device_gets_no_rows_until_its_release() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn repeated_quarantines_and_unknown_devices_change_nothing() {
     let registry = fleet(4).await;
     registry.revoke(DeviceId(4), "lost", NOW_S).await.unwrap();
@@ -183,7 +183,7 @@ async fn repeated_quarantines_and_unknown_devices_change_nothing() {
 }
 
 /// A quarantine is not lifted by new credentials, by an export and import, or by a backup. A revocation takes precedence.
-#[tokio::test]
+#[test]
 async fn a_quarantine_survives_replacement_export_and_backup() {
     let (directory, path) = fleet_of_40().await;
     let registry = open(&path).await.unwrap();
@@ -267,7 +267,7 @@ async fn a_quarantine_survives_replacement_export_and_backup() {
 }
 
 /// Write access to the file without the master key can neither lift a quarantine nor avoid one by damaging a record.
-#[tokio::test]
+#[test]
 async fn a_quarantine_cannot_be_edited() {
     for statement in [
         "UPDATE device SET quarantined_at_s = NULL, quarantined_reason = NULL WHERE device_id = 2",
@@ -339,7 +339,7 @@ async fn a_quarantine_cannot_be_edited() {
 }
 
 /// A manual quarantine remains until it is released.
-#[tokio::test]
+#[test]
 async fn a_manual_quarantine_is_not_lifted_by_a_proof() {
     let registry = fleet(3).await;
     registry

@@ -44,7 +44,7 @@ async fn renewal_result(
     registry.renew(device, number, renewal).await.unwrap().0
 }
 
-#[tokio::test]
+#[test]
 async fn rows_are_appended_and_leased_like_all_others() {
     let registry = registry().await;
     let fencing_token = gateway(&registry).await;
@@ -86,7 +86,7 @@ async fn rows_are_appended_and_leased_like_all_others() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn repeated_or_misplaced_renewals_change_nothing() {
     let registry = registry().await;
     assert_eq!(
@@ -138,7 +138,7 @@ async fn repeated_or_misplaced_renewals_change_nothing() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn a_new_key_replaces_the_old_key_and_ends_its_leases() {
     let registry = registry().await;
     let fencing_token = gateway(&registry).await;
@@ -183,7 +183,7 @@ async fn a_new_key_replaces_the_old_key_and_ends_its_leases() {
     ));
 }
 
-#[tokio::test]
+#[test]
 async fn a_device_with_exhausted_ticket_numbers_can_renew_after_a_new_enrollment() {
     let registry = registry().await;
     let last_number = i64::MAX.cast_unsigned();
@@ -218,7 +218,7 @@ async fn a_device_with_exhausted_ticket_numbers_can_renew_after_a_new_enrollment
     );
 }
 
-#[tokio::test]
+#[test]
 async fn a_revoked_or_unknown_device_cannot_renew() {
     let registry = registry().await;
     registry.revoke(POOL_DEVICE, "", 1_790_000_000).await.unwrap();
@@ -232,7 +232,7 @@ async fn a_revoked_or_unknown_device_cannot_renew() {
     assert!(matches!(result, Err(RegistryError::UnknownDevice { .. })));
 }
 
-#[tokio::test]
+#[test]
 async fn a_ticket_number_lowered_in_the_file_is_detected() {
     let (_directory, path) = unused_location();
     let registry = Registry::create(&path, &master_key()).await.unwrap();

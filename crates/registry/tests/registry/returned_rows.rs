@@ -4,7 +4,7 @@ use crate::leases::{DEVICE, NOW_S, Site, lease, lease_request, report_unused_row
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::RegistryError;
 
-#[tokio::test]
+#[test]
 async fn unused_rows_are_leased_again() {
     let site = Site::with_pool(20).await;
     let Site {
@@ -66,7 +66,7 @@ async fn unused_rows_are_leased_again() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn rows_that_one_gateway_may_no_longer_use_are_leased_to_other_gateways() {
     let site = Site::with_pool(30).await;
     let Site {
@@ -119,7 +119,7 @@ async fn rows_that_one_gateway_may_no_longer_use_are_leased_to_other_gateways() 
     assert_eq!(leased_rows, (2..10).chain(18..30).collect::<Vec<u32>>());
 }
 
-#[tokio::test]
+#[test]
 async fn adjacent_unleased_ranges_are_joined_with_each_other_and_with_the_floor() {
     let site = Site::with_pool(20).await;
     let registry = &site.registry;
@@ -164,7 +164,7 @@ async fn adjacent_unleased_ranges_are_joined_with_each_other_and_with_the_floor(
     assert_eq!(site.floor().await, 0, "no row was used");
 }
 
-#[tokio::test]
+#[test]
 async fn a_gateway_that_shuts_down_keeps_its_rows_and_loses_none() {
     let Site {
         registry, gateway_1, ..
@@ -196,7 +196,7 @@ async fn a_gateway_that_shuts_down_keeps_its_rows_and_loses_none() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn rows_that_are_not_leased_cannot_be_returned() {
     let site = Site::with_pool(20).await;
     let Site {

@@ -66,7 +66,7 @@ async fn newest_sessions(registry: &Registry) -> Vec<NewestSession> {
         .newest_sessions
 }
 
-#[tokio::test]
+#[test]
 async fn a_device_of_one_gateway_has_no_newer_session() {
     let (registry, tokens) = site(1).await;
     let leased_elsewhere = async |fencing_token: &FencingToken| {
@@ -95,7 +95,7 @@ async fn a_device_of_one_gateway_has_no_newer_session() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn the_feed_reports_where_a_device_moved() {
     let (registry, tokens) = site(2).await;
     let revision_before = registry.revision().await.unwrap();
@@ -162,7 +162,7 @@ async fn the_feed_reports_where_a_device_moved() {
 
 /// For any order and repetition of reports, the last session is kept, and each older session at another gateway is
 /// ended by the response to its report or by the feed.
-#[tokio::test]
+#[test]
 async fn every_order_of_reports_ends_the_same_way() {
     for seed in 0..200 {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
@@ -216,7 +216,7 @@ async fn every_order_of_reports_ends_the_same_way() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn sessions_that_cannot_be_compared_end_nothing() {
     let (registry, tokens) = site(2).await;
     assert_eq!(
@@ -273,7 +273,7 @@ async fn sessions_that_cannot_be_compared_end_nothing() {
 
 /// A machine restored from a snapshot has the same boot id, and its clock continues from the time of the snapshot.
 /// Records with a later time do not lock devices out.
-#[tokio::test]
+#[test]
 async fn a_report_from_the_future_counts_as_from_an_earlier_boot() {
     const DAY_NS: i64 = 86_400_000_000_000;
     let (registry, tokens) = site(2).await;
@@ -288,7 +288,7 @@ async fn a_report_from_the_future_counts_as_from_an_earlier_boot() {
 }
 
 /// The feed's pages contain devices and their locations in one order, completely.
-#[tokio::test]
+#[test]
 async fn pages_of_the_feed_contain_changes_and_locations() {
     let registry = in_memory().await;
     let tokens = [

@@ -13,7 +13,7 @@ use linewarden_registry::{
 };
 use linewarden_types::{EnrollmentTime, GroupName};
 
-#[tokio::test]
+#[test]
 async fn a_period_is_created_once_and_started_once() {
     let registry = in_memory().await;
     assert_eq!(registry.newest_period().await.unwrap(), None);
@@ -50,7 +50,7 @@ async fn a_period_is_created_once_and_started_once() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn round_numbers_are_unique_and_require_the_newest_fencing_token() {
     let registry = in_memory().await;
     let old = gateway(&registry).await;
@@ -110,7 +110,7 @@ async fn round_numbers_are_unique_and_require_the_newest_fencing_token() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn a_round_and_its_changes_are_stored_together() {
     let registry = fleet(3).await;
     let fencing_token = gateway(&registry).await;
@@ -246,7 +246,7 @@ async fn a_round_and_its_changes_are_stored_together() {
     assert!(registry.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn the_newest_rounds_of_each_gateway_are_kept() {
     let registry = fleet(1).await;
     let fencing_token = gateway(&registry).await;

@@ -5,7 +5,7 @@ use linewarden_protocol::ids::RowIndex;
 use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{LeaseRequest, RegistryError};
 
-#[tokio::test]
+#[test]
 async fn a_gateway_report_of_more_used_rows_is_accepted() {
     let site = Site::with_pool(30).await;
     let Site {
@@ -38,7 +38,7 @@ async fn a_gateway_report_of_more_used_rows_is_accepted() {
 
 /// A device statement moves its lease only if the device has answered unleased rows, or was challenged with an
 /// answered row. Rows of other gateways and unleased ranges are kept.
-#[tokio::test]
+#[test]
 async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
     let Site {
         registry,
@@ -124,7 +124,7 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
 
 /// After a restart, a device without persistent memory states a lower row than the registry has leased. Rows leased
 /// after the backup are above all rows that the backup records as leased.
-#[tokio::test]
+#[test]
 async fn the_first_lease_after_a_restore_begins_above_the_leased_and_the_stated_rows() {
     for (unanswered_from, highest) in [(0, 4), (3, 4), (8, 8), (60, 60)] {
         let Site {
@@ -156,7 +156,7 @@ async fn the_first_lease_after_a_restore_begins_above_the_leased_and_the_stated_
 
 /// A repeated row statement, in the same or another request, yields the same rows, and none of these rows becomes
 /// unleased.
-#[tokio::test]
+#[test]
 async fn a_repeated_statement_moves_a_lease_once() {
     let Site {
         registry,

@@ -36,7 +36,7 @@ fn action(kind: &str, device: Option<u64>) -> Action {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_token_authenticates_its_user_until_it_expires() {
     let registry = in_memory().await;
     let admin = user("alice", Role::Admin);
@@ -117,7 +117,7 @@ async fn a_token_authenticates_its_user_until_it_expires() {
     assert!(!registry.remove_user("alice").await.unwrap());
 }
 
-#[tokio::test]
+#[test]
 async fn a_session_ends_with_its_token_and_makes_room_for_newer_ones() {
     let registry = in_memory().await;
     let viewer = User {
@@ -145,7 +145,7 @@ async fn a_session_ends_with_its_token_and_makes_room_for_newer_ones() {
 }
 
 /// Write access to the database without the master key does not create an admin.
-#[tokio::test]
+#[test]
 async fn edits_of_user_records_do_not_grant_access() {
     for edit in [
         "UPDATE api_user SET role = 3",
@@ -183,7 +183,7 @@ async fn edits_of_user_records_do_not_grant_access() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn actions_are_recorded_in_the_event_log() {
     let registry = in_memory().await;
     for id in 1..=3 {
@@ -300,7 +300,7 @@ async fn actions_are_recorded_in_the_event_log() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn a_changed_or_deleted_event_log_entry_is_detected() {
     for (edit, damaged) in [
         ("UPDATE event_log SET reason = 'none' WHERE number = 2", vec![2]),
@@ -331,7 +331,7 @@ async fn a_changed_or_deleted_event_log_entry_is_detected() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_repeated_idempotency_key_returns_the_same_response() {
     let registry = in_memory().await;
     let begin = async |user: &str, key: &str, request: u8, now_s: u64| {
@@ -392,7 +392,7 @@ async fn a_repeated_idempotency_key_returns_the_same_response() {
 }
 
 /// Write access to the database cannot forge responses of requests that were not performed.
-#[tokio::test]
+#[test]
 async fn forged_responses_are_ignored() {
     for edit in [
         "UPDATE api_response SET status = 200",
@@ -437,7 +437,7 @@ async fn forged_responses_are_ignored() {
 }
 
 /// The reader skips no entry after forged entries were added and removed, or an older event log was restored.
-#[tokio::test]
+#[test]
 async fn forged_entries_do_not_mislead_a_reader() {
     let (_directory, location) = fleet_of_40().await;
     let registry = open(&location).await.unwrap();
@@ -484,7 +484,7 @@ async fn forged_entries_do_not_mislead_a_reader() {
     assert_eq!(reader.position(), 1, "the reader continues from entry 1");
 }
 
-#[tokio::test]
+#[test]
 async fn a_revoked_gateway_receives_nothing_and_cannot_register_again() {
     let registry = in_memory().await;
     registry.enroll(pool_device(1, 10)).await.unwrap();
@@ -536,7 +536,7 @@ async fn a_revoked_gateway_receives_nothing_and_cannot_register_again() {
 
 /// A record with a time far ahead does not block later records. A record with a time slightly ahead blocks later records
 /// until its time has passed.
-#[tokio::test]
+#[test]
 async fn a_time_in_the_future_is_overwritten() {
     const NOW_MS: u64 = NOW_S * 1_000;
     let registry = in_memory().await;
@@ -573,7 +573,7 @@ fn signer(id: u8) -> SignerRecord {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_revoked_signer_stays_revoked() {
     let registry = in_memory().await;
     for id in [2, 1] {
@@ -599,7 +599,7 @@ async fn a_revoked_signer_stays_revoked() {
 }
 
 /// One call revokes several devices.
-#[tokio::test]
+#[test]
 async fn bulk_revocation_is_atomic() {
     let registry: Registry = in_memory().await;
     for id in 1..=5 {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use linewarden_harness::skip;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{FencingToken, Location, Options, Registry};
 use rustix::fs::{XattrFlags, setxattr};
@@ -220,7 +221,7 @@ async fn expect_no_restore_detected_after_restarts(path: &Path) {
     registry.close().await;
 }
 
-#[tokio::test]
+#[test]
 async fn a_restart_is_no_restore() {
     if is_on_postgres() {
         return;
@@ -229,7 +230,7 @@ async fn a_restart_is_no_restore() {
     expect_no_restore_detected_after_restarts(&path).await;
 }
 
-#[tokio::test]
+#[test]
 async fn a_restore_is_detected_however_it_was_copied_and_put_in_place() {
     if is_on_postgres() {
         return;
@@ -239,7 +240,7 @@ async fn a_restore_is_detected_however_it_was_copied_and_put_in_place() {
 }
 
 /// A registry is backed up before its first gateway registers. In the second case, the backup has no recorded storage.
-#[tokio::test]
+#[test]
 async fn a_restored_backup_from_before_the_first_lease_is_detected() {
     if is_on_postgres() {
         return;
@@ -269,7 +270,7 @@ async fn a_restored_backup_from_before_the_first_lease_is_detected() {
 }
 
 /// The storage record of an earlier registry does not apply to a registry that is moved to the same place.
-#[tokio::test]
+#[test]
 async fn a_registry_moved_onto_a_stale_storage_record_continues() {
     if is_on_postgres() {
         return;
@@ -288,7 +289,7 @@ async fn a_registry_moved_onto_a_stale_storage_record_continues() {
 }
 
 /// A directory was restored with the storage record, but without extended attributes.
-#[tokio::test]
+#[test]
 async fn a_directory_that_is_restored_without_attributes_is_detected() {
     if is_on_postgres() {
         return;
@@ -302,8 +303,7 @@ async fn a_directory_that_is_restored_without_attributes_is_detected() {
     )
     .is_err()
     {
-        println!("SKIPPED: needs a temporary directory with extended attributes");
-        return;
+        skip!("needs a temporary directory with extended attributes");
     }
     let fencing_token = register(&path).await;
     serve(&path, &fencing_token, 0).await;
@@ -319,7 +319,7 @@ async fn a_directory_that_is_restored_without_attributes_is_detected() {
 }
 
 /// A database has no storage record, a damaged storage record, or the storage record of another database.
-#[tokio::test]
+#[test]
 async fn a_database_without_its_storage_record_counts_as_restored() {
     if is_on_postgres() {
         return;
@@ -387,13 +387,11 @@ fn without_extended_attributes_a_restore_is_detected_and_a_restart_is_not() {
         }
         // The test harness exits with this code when a test fails.
         Ok(output) if output.status.code() == Some(101) => panic!("{output:?}"),
-        other => {
-            println!("SKIPPED: needs root to mount a file system without extended attributes: {other:?}")
-        }
+        other => skip!("needs root to mount a file system without extended attributes: {other:?}"),
     }
 }
 
-#[tokio::test]
+#[test]
 async fn on_a_file_system_without_attributes() {
     let Some(directory) = std::env::var_os(WITHOUT_ATTRIBUTES) else {
         return;

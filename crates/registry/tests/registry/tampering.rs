@@ -13,7 +13,7 @@ use linewarden_types::{Revision, UnusedRows};
 use rand::{Rng as _, SeedableRng as _};
 
 /// A truncated file does not open, or the missing records are reported and the other records are intact.
-#[tokio::test]
+#[test]
 async fn truncated_files_give_errors_and_no_wrong_answer() {
     let (_directory, path) = fleet_file().await;
     let original = fs::read(&path).unwrap();
@@ -34,7 +34,7 @@ async fn truncated_files_give_errors_and_no_wrong_answer() {
 }
 
 /// With flipped bytes, all records that are still returned equal the enrolled ones.
-#[tokio::test]
+#[test]
 async fn flipped_bytes_are_found_or_harmless() {
     let (_directory, path) = fleet_file().await;
     let original = fs::read(&path).unwrap();
@@ -95,7 +95,7 @@ async fn examine(path: &Path) -> Result<(), RegistryError> {
     result
 }
 
-#[tokio::test]
+#[test]
 async fn a_damaged_or_moved_blob_names_its_device_and_spares_the_others() {
     let swap = "CREATE TABLE other AS SELECT * FROM credential WHERE device_id IN (1, 2); \
                 UPDATE credential SET sealed = (SELECT sealed FROM other \
@@ -168,7 +168,7 @@ async fn a_damaged_or_moved_blob_names_its_device_and_spares_the_others() {
 }
 
 /// Write access to the file without the master key can neither lift a revocation nor lower a spent mark.
-#[tokio::test]
+#[test]
 async fn revocations_and_marks_cannot_be_edited() {
     let (_directory, path) = fleet_of_40().await;
     let registry = open(&path).await.unwrap();
@@ -251,7 +251,7 @@ async fn revocations_and_marks_cannot_be_edited() {
 
 /// A deleted gateway record must not restart the gateway's fencing tokens: an old process would be accepted as the
 /// newest.
-#[tokio::test]
+#[test]
 async fn a_deleted_gateway_record_keeps_its_fencing_token() {
     let (_directory, path) = fleet_of_40().await;
     let registry = open(&path).await.unwrap();
@@ -271,7 +271,7 @@ async fn a_deleted_gateway_record_keeps_its_fencing_token() {
 }
 
 /// A device with an edited revision is missing from all listings; the check reports it.
-#[tokio::test]
+#[test]
 async fn the_check_finds_a_device_hidden_from_listings() {
     let (_directory, path) = fleet_of_40().await;
     sql(&path, "UPDATE device SET revision = -5 WHERE device_id = 7").await;
@@ -287,7 +287,7 @@ async fn the_check_finds_a_device_hidden_from_listings() {
 }
 
 /// The file contains no keys and no key names in plain text.
-#[tokio::test]
+#[test]
 async fn no_key_material_is_in_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("registry");
@@ -311,7 +311,7 @@ async fn no_key_material_is_in_the_file() {
 }
 
 /// A device with a damaged record can be revoked.
-#[tokio::test]
+#[test]
 async fn a_damaged_record_can_be_revoked() {
     for statement in [
         "UPDATE device SET tag = x'' WHERE device_id = 7",

@@ -63,7 +63,7 @@ async fn import(registry: &Registry, path: &Path) -> Result<u64, RegistryError> 
         .await
 }
 
-#[tokio::test]
+#[test]
 async fn a_sealed_export_carries_everything_to_a_registry_with_another_key() {
     let source = fleet().await;
     let (_directory, path) = export_fleet().await;
@@ -98,7 +98,7 @@ async fn a_sealed_export_carries_everything_to_a_registry_with_another_key() {
     assert!(target.check().await.unwrap().is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn a_public_export_holds_no_credentials_and_cannot_be_imported() {
     let mut out = Vec::new();
     assert_eq!(
@@ -125,7 +125,7 @@ async fn a_public_export_holds_no_credentials_and_cannot_be_imported() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn an_export_does_not_overwrite() {
     let (_directory, path) = export_fleet().await;
     let content_before = fs::read(&path).unwrap();
@@ -143,7 +143,7 @@ async fn an_export_does_not_overwrite() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn conflicting_devices_are_refused_or_replaced_without_lowering_marks() {
     let (_directory, path) = export_fleet().await;
     let target = in_memory().await;
@@ -175,7 +175,7 @@ async fn conflicting_devices_are_refused_or_replaced_without_lowering_marks() {
 }
 
 /// Every alteration of a valid file causes an error with its line, and nothing is stored.
-#[tokio::test]
+#[test]
 async fn altered_files_are_refused_whole() {
     let (directory, path) = export_fleet().await;
     let text = fs::read_to_string(&path).unwrap();
@@ -310,7 +310,7 @@ async fn altered_files_are_refused_whole() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn a_wrong_export_key_and_a_missing_file_differ() {
     let (directory, path) = export_fleet().await;
     let target = in_memory().await;
@@ -330,7 +330,7 @@ async fn a_wrong_export_key_and_a_missing_file_differ() {
 }
 
 /// A modified file is imported completely as exported, or not at all.
-#[tokio::test]
+#[test]
 async fn an_edited_export_is_refused_as_a_whole() {
     let (_directory, path) = export_fleet().await;
     let original = fs::read(&path).unwrap();
@@ -358,7 +358,7 @@ async fn an_edited_export_is_refused_as_a_whole() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn all_wrong_lines_are_named() {
     let (directory, path) = export_fleet().await;
     let mut lines: Vec<String> = fs::read_to_string(&path)
@@ -418,7 +418,7 @@ async fn all_wrong_lines_are_named() {
 }
 
 /// A leaked key of one row would also be the key of the other row.
-#[tokio::test]
+#[test]
 async fn a_pool_with_one_row_twice_is_refused() {
     let mut record = crate::support::pool_device(1, 4);
     let linewarden_registry::Credentials::Pool { rows, .. } = &mut record.credentials else {
