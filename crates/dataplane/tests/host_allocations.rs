@@ -1,5 +1,7 @@
 //! The packet path of `host` allocates no memory. The test counts the allocations of all threads while `host` processes
 //! REQUESTs, RESPONSEs and invalid datagrams.
+//!
+//! A program of its own, because it has another allocator.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,4 +1,6 @@
 //! `host` with real sockets and threads. Its peers are real implementations of the device role.
+//!
+//! A program of its own: child processes that other tests start would have copies of sockets whose ports are bound again.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,8 +9,11 @@
     missing_docs
 )]
 
-#[path = "support/netns.rs"]
-#[allow(dead_code, reason = "each test program uses only some of the items")]
+#[macro_use(test)]
+extern crate linewarden_harness;
+
+#[path = "all/support/netns.rs"]
+#[allow(dead_code, reason = "the other program uses all items")]
 mod netns;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -21,6 +26,7 @@ use linewarden_dataplane::store::Row;
 use linewarden_dataplane::{
     Classic, ClassicProfile, Config, ConfigError, DataPlane, DataPlaneError, Event, EventKind, Gate, Geometry,
 };
+use linewarden_harness::skip_part;
 use linewarden_protocol::classic::{Message, ResponseBits, device as classic_device, message_type};
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output, Phase};
 use linewarden_protocol::frame::ip_bytes;
@@ -198,7 +204,7 @@ fn loopbacks() -> Vec<IpAddr> {
     let mut addresses = vec![IpAddr::from(Ipv4Addr::LOCALHOST)];
     match UdpSocket::bind((v6, 0)) {
         Ok(_) => addresses.push(v6),
-        Err(error) => println!("SKIPPED: IPv6 over the loopback interface: {error}"),
+        Err(error) => skip_part!("IPv6 over the loopback interface: {error}"),
     }
     addresses
 }
@@ -367,14 +373,12 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
     let port = 20_550;
     let (thread_id_sender, thread_id_receiver) = mpsc::channel();
     let (link_created_sender, link_created) = mpsc::channel();
+    leave_namespace();
     let device_side = thread::spawn(move || {
-        if !leave_namespace() {
-            drop(thread_id_sender);
-            return None;
-        }
+        leave_namespace();
         // SAFETY: gettid takes no pointer.
         thread_id_sender.send(unsafe { libc::gettid() }).unwrap();
-        link_created.recv().ok()?;
+        link_created.recv().unwrap();
         ip("link set lw-device address 02:00:00:00:00:01");
         ip("address add 10.9.0.1/24 dev lw-device");
         ip("link set lw-device up");
@@ -387,13 +391,11 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
         let is_first_accepted = peer.authenticate(Some([2, 0, 0, 0, 0, 1]));
         ip("link set lw-device address 02:00:00:00:00:02");
         let is_second_accepted = peer.authenticate(Some([2, 0, 0, 0, 0, 2]));
-        Some((is_first_accepted, is_second_accepted))
+        (is_first_accepted, is_second_accepted)
     });
     let gateway_side = thread::spawn(move || {
-        let Ok(thread_id) = thread_id_receiver.recv() else {
-            return None;
-        };
-        assert!(leave_namespace());
+        let thread_id = thread_id_receiver.recv().unwrap();
+        leave_namespace();
         ip("link add lw-gateway type veth peer name lw-device");
         ip(&format!("link set lw-device netns {thread_id}"));
         ip("address add 10.9.0.254/24 dev lw-gateway");
@@ -411,13 +413,10 @@ fn a_bound_session_takes_the_mac_address_from_the_neighbor_table() {
         );
         peer.install(&mut host);
         link_created_sender.send(()).unwrap();
-        Some((host, peer.id))
+        (host, peer.id)
     });
-    let (Some((host, id)), Some((is_first_accepted, is_second_accepted))) =
-        (gateway_side.join().unwrap(), device_side.join().unwrap())
-    else {
-        return;
-    };
+    let (host, id) = gateway_side.join().unwrap();
+    let (is_first_accepted, is_second_accepted) = device_side.join().unwrap();
     let counters = host.counters().unwrap();
     assert!(is_first_accepted, "{:?}", counters.nonzero().collect::<Vec<_>>());
     assert!(is_second_accepted, "{:?}", counters.nonzero().collect::<Vec<_>>());
@@ -473,4 +472,8 @@ fn packets_that_the_kernel_drops_are_counted() {
         (processed, dropped),
         "the counts have changed when the sockets were closed"
     );
+}
+
+fn main() -> std::process::ExitCode {
+    linewarden_harness::main()
 }

@@ -1,16 +1,5 @@
 //! The packet tests on a P4 switch that `p4runtime` controls, together with the oracle and the other data planes.
 //! Records that need a feature outside `p4runtime::CAPABILITIES` are skipped.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-#[allow(dead_code, reason = "records for features that the switch does not have")]
-mod records;
-mod support;
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -25,12 +14,12 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::AttestRequest;
 use zerocopy::IntoBytes as _;
 
-use records::{Group, Record};
-use support::device::{A, B, TestDevice, gateway_end};
-use support::fixture::TestFixture;
-use support::fixture::attest::round;
-use support::fixture::switch::{DEVICES, LONG_TIMEOUT, Switch};
-use support::test_config::TestConfig;
+use crate::records::{Group, Record};
+use crate::support::device::{A, B, TestDevice, gateway_end};
+use crate::support::fixture::TestFixture;
+use crate::support::fixture::attest::round;
+use crate::support::fixture::switch::{DEVICES, LONG_TIMEOUT, Switch};
+use crate::support::test_config::TestConfig;
 
 /// Whether the switch supports what these records test. Its rate limits are token buckets, so records that count
 /// messages per second are excluded.
@@ -153,7 +142,7 @@ fn no_mark_is_requested_for_a_device_that_has_spent_nothing() {
 
 #[test]
 fn messages_that_are_not_lap() {
-    run(records::malformed::groups());
+    run(crate::records::malformed::groups());
 }
 
 /// A switch that a new gateway takes over uses the prefixes of that gateway's configuration, and then follows its
@@ -187,57 +176,57 @@ fn device_prefixes_follow_changes_and_a_new_gateway() {
 
 #[test]
 fn messages_from_invalid_addresses_and_frames_for_other_stations() {
-    run(records::admission::groups());
+    run(crate::records::admission::groups());
 }
 
 #[test]
 fn requests() {
-    run(records::request::groups());
+    run(crate::records::request::groups());
 }
 
 #[test]
 fn responses() {
-    run(records::response::groups());
+    run(crate::records::response::groups());
 }
 
 #[test]
 fn repeated_responses() {
-    run(records::repeated::groups());
+    run(crate::records::repeated::groups());
 }
 
 #[test]
 fn responses_from_owned_addresses() {
-    run(records::owner::groups());
+    run(crate::records::owner::groups());
 }
 
 #[test]
 fn closed_sessions() {
-    run(records::closed::groups());
+    run(crate::records::closed::groups());
 }
 
 #[test]
 fn messages_of_devices_that_are_not_installed() {
-    run(records::slow::groups());
+    run(crate::records::slow::groups());
 }
 
 #[test]
 fn frames_with_the_gate_off() {
-    run(records::frame::groups());
+    run(crate::records::frame::groups());
 }
 
 #[test]
 fn frames_with_a_bound_gate() {
-    run(records::gate::groups());
+    run(crate::records::gate::groups());
 }
 
 #[test]
 fn frames_that_always_pass() {
-    run(records::always::groups());
+    run(crate::records::always::groups());
 }
 
 #[test]
 fn proofs() {
-    run(records::attest::groups());
+    run(crate::records::attest::groups());
 }
 
 /// The frame in which the device receives an attestation request. Its source is the gateway's address that the device

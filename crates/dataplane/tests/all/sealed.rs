@@ -1,14 +1,5 @@
 //! The sealed gate of `xdp` against the oracle: every payload length in both directions, which frames leave towards a
 //! device, sequence numbers, and several CPUs with the same sequence number.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -27,11 +18,11 @@ use linewarden_protocol::keys::SessionKey;
 use linewarden_protocol::verdict::Verdict::{self, *};
 use linewarden_protocol::wire::{self, Message};
 
-use support::RunningFlag;
-use support::device::{A, B, DeviceSession, gateway_end, sealed_frame, service_end};
-use support::fixture::attest::round;
-use support::fixture::{TestFixture, load_xdp};
-use support::test_config::{DHCP_SERVER, DHCP_SERVER6, SESSION_LIFETIME_S, TestConfig};
+use crate::support::RunningFlag;
+use crate::support::device::{A, B, DeviceSession, gateway_end, sealed_frame, service_end};
+use crate::support::fixture::attest::round;
+use crate::support::fixture::{TestFixture, load_xdp};
+use crate::support::test_config::{DHCP_SERVER, DHCP_SERVER6, SESSION_LIFETIME_S, TestConfig};
 
 /// The maximum payload of a sealed IPv4 packet of 1,500 bytes.
 const PAYLOAD_BYTES_MAX: usize = 1416;
@@ -508,8 +499,8 @@ fn sequence_numbers_towards_a_device_restart_with_a_new_session() {
 }
 
 /// A separate `xdp` data plane with a session of A in key mode.
-fn xdp_with_session() -> Option<(Xdp, DeviceSession)> {
-    let mut xdp = load_xdp(&TestConfig::SEALED.config())?;
+fn xdp_with_session() -> (Xdp, DeviceSession) {
+    let mut xdp = load_xdp(&TestConfig::SEALED.config());
     let row = linewarden_dataplane::Row {
         challenge: A.challenge(Mode::Key, RowIndex(0)),
         auth_key: A.auth_key(Mode::Key, RowIndex(0)),
@@ -517,22 +508,25 @@ fn xdp_with_session() -> Option<(Xdp, DeviceSession)> {
     xdp.install(A.id(), Mode::Key, RowIndex(0), &[row], None).unwrap();
     refresh(&mut xdp);
     let session = open_session(&xdp, 0);
-    Some((xdp, session))
+    (xdp, session)
 }
 
 /// Sets the fresh value again, so that it does not expire.
 fn refresh(xdp: &mut Xdp) {
-    xdp.set_fresh(FRESH, support::fixture::real_now().monotonic_ms * 1_000_000);
+    xdp.set_fresh(
+        FRESH,
+        crate::support::fixture::real_now().monotonic_ms * 1_000_000,
+    );
 }
 
 const FRESH: [u8; 8] = [9; 8];
 
 /// The session that A opens with its RESPONSE `idx`.
 fn open_session(xdp: &Xdp, idx: u32) -> DeviceSession {
-    let response = A.response(&support::device::Response {
+    let response = A.response(&crate::support::device::Response {
         mode: Mode::Key,
         idx,
-        gateway: support::device::GATEWAY,
+        gateway: crate::support::device::GATEWAY,
         fresh: FRESH,
         bound: Some(A.mac()),
         nonce: [1; 16],
@@ -548,9 +542,7 @@ fn open_session(xdp: &Xdp, idx: u32) -> DeviceSession {
 fn several_cpus_accept_and_use_no_sequence_number_twice() {
     const THREADS: u32 = 4;
     const NUMBERS: u32 = 400;
-    let Some((xdp, session)) = xdp_with_session() else {
-        return;
-    };
+    let (xdp, session) = xdp_with_session();
     let to = Endpoint {
         port: 7,
         ..service_end(false)
@@ -592,9 +584,7 @@ fn several_cpus_accept_and_use_no_sequence_number_twice() {
 #[test]
 fn renewals_during_traffic_use_no_sequence_number_twice_under_one_key() {
     const RENEWALS: u32 = 2_000;
-    let Some((xdp, first_session)) = xdp_with_session() else {
-        return;
-    };
+    let (xdp, first_session) = xdp_with_session();
     let xdp = RwLock::new(xdp);
     let sessions = Mutex::new(vec![first_session]);
     let (sealed, passed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));

@@ -2,13 +2,6 @@
 //! with RustCrypto, and all of them with published vectors.
 //!
 //! `LINEWARDEN_SEED` sets the seed of the random inputs; the output of a failed test contains the seed.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -22,6 +15,7 @@ use linewarden_dataplane::xdp::bench::cipher::{
     Program, TAG_BYTES, Width,
 };
 use linewarden_forro::{Matrix, R6, R10, R14, XForro14Poly1305};
+use linewarden_harness::skip;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
 use poly1305::Poly1305;
@@ -51,14 +45,11 @@ const ENDPOINTS: [Endpoint; 2] = [
     },
 ];
 
-/// Loads the programs. Returns `None`, and prints the reason, if this process is not allowed to load eBPF programs.
-fn load(programs: &[Program]) -> Option<CipherBench> {
+/// Loads the programs. Skips the test if this process is not allowed to load eBPF programs.
+fn load(programs: &[Program]) -> CipherBench {
     match CipherBench::load(programs) {
-        Ok(fixture) => Some(fixture),
-        Err(error @ DataPlaneError::Privilege { .. }) => {
-            println!("SKIPPED: {error}");
-            None
-        }
+        Ok(fixture) => fixture,
+        Err(error @ DataPlaneError::Privilege { .. }) => skip!("{error}"),
         Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
     }
 }
@@ -184,9 +175,7 @@ fn lengths(rng: &mut ChaCha8Rng, length_max: usize) -> Vec<usize> {
 #[test]
 fn keystream_blocks_are_the_same_as_in_user_space() {
     let blocks = |cipher| Width::ALL.map(|width| Program::Blocks(Some(cipher), width));
-    let Some(fixture) = load(&Cipher::ALL.map(blocks).concat()) else {
-        return;
-    };
+    let fixture = load(&Cipher::ALL.map(blocks).concat());
     let mut rng = rng();
     let counters_with_carry = [
         0,
@@ -222,9 +211,7 @@ fn keystream_blocks_are_the_same_as_in_user_space() {
 
 #[test]
 fn payloads_of_every_length_are_encrypted_in_place_and_decrypted_again() {
-    let Some(fixture) = load(&Cipher::ALL.map(|cipher| Program::Answer(Some(cipher)))) else {
-        return;
-    };
+    let fixture = load(&Cipher::ALL.map(|cipher| Program::Answer(Some(cipher))));
     let mut rng = rng();
     for cipher in Cipher::ALL {
         for length in lengths(&mut rng, PAYLOAD_BYTES_MAX) {
@@ -282,9 +269,7 @@ fn messages_of_every_length_are_sealed_as_in_user_space_and_opened_again() {
         [AeadOperation::Seal, AeadOperation::Open, AeadOperation::Both]
             .map(|operation| Program::Aead(aead, operation))
     });
-    let Some(fixture) = load(&programs.concat()) else {
-        return;
-    };
+    let fixture = load(&programs.concat());
     let mut rng = rng();
     for aead in Aead::ALL {
         for length in lengths(&mut rng, PAYLOAD_BYTES_MAX - TAG_BYTES) {
@@ -333,9 +318,7 @@ fn messages_of_every_length_are_sealed_as_in_user_space_and_opened_again() {
 /// not decrypted.
 #[test]
 fn payloads_with_a_wrong_tag_are_not_decrypted() {
-    let Some(fixture) = load(&Aead::ALL.map(|aead| Program::Aead(aead, AeadOperation::Open))) else {
-        return;
-    };
+    let fixture = load(&Aead::ALL.map(|aead| Program::Aead(aead, AeadOperation::Open)));
     let mut rng = rng();
     for aead in Aead::ALL {
         for round in 0..200 {
@@ -376,9 +359,7 @@ fn poly1305_input(aad: &[u8], text: &[u8]) -> Vec<u8> {
 /// modulus 2^130 - 5.
 #[test]
 fn poly1305_carries_like_rustcrypto() {
-    let Some(fixture) = load(&[Program::Poly1305]) else {
-        return;
-    };
+    let fixture = load(&[Program::Poly1305]);
     let mut rng = rng();
     let carry_bytes: [u8; 6] = [0x00, 0xff, 0xfb, 0x01, 0xfc, 0x05];
     for round in 0..3000 {
@@ -421,9 +402,7 @@ fn poly1305_carries_like_rustcrypto() {
 fn incomplete_datagrams_pass_unchanged() {
     let aead = Program::Aead(Aead::XForro14Poly1305, AeadOperation::Seal);
     let stream = Program::Answer(Some(Cipher::Forro14));
-    let Some(fixture) = load(&[aead, stream]) else {
-        return;
-    };
+    let fixture = load(&[aead, stream]);
     let complete = frame(&[7; 100]);
     let changed = |index: usize, value: u8| {
         let mut frame = complete.clone();
@@ -461,7 +440,7 @@ fn incomplete_datagrams_pass_unchanged() {
 }
 
 fn vectors() -> Value {
-    serde_json::from_str(include_str!("../../forro/tests/vectors/forro.json")).unwrap()
+    serde_json::from_str(include_str!("../../../forro/tests/vectors/forro.json")).unwrap()
 }
 
 /// The bytes of a field: decoded from hexadecimal digits, or from the text in the field with the suffix `_ascii`.
@@ -476,9 +455,7 @@ fn field(object: &Value, name: &str) -> Vec<u8> {
 fn streams_match_the_published_vectors() {
     let forro = Program::Blocks(Some(Cipher::Forro14), Width::X2);
     let chacha = Program::Blocks(Some(Cipher::Chacha20), Width::X1);
-    let Some(fixture) = load(&[forro, chacha]) else {
-        return;
-    };
+    let fixture = load(&[forro, chacha]);
     for vector in vectors()["forro14"].as_array().unwrap() {
         let stream = Stream {
             key: field(vector, "key").try_into().unwrap(),
@@ -507,9 +484,7 @@ fn streams_match_the_published_vectors() {
 
 #[test]
 fn aeads_match_the_published_vectors() {
-    let Some(fixture) = load(&Aead::ALL.map(|aead| Program::Aead(aead, AeadOperation::Seal))) else {
-        return;
-    };
+    let fixture = load(&Aead::ALL.map(|aead| Program::Aead(aead, AeadOperation::Seal)));
     let sealed = |aead, input: &AeadInput, text: &[u8]| {
         fixture.set_aead(input).unwrap();
         let with_space_for_tag = [text, &[0; TAG_BYTES]].concat();
@@ -566,9 +541,7 @@ fn programs_fit_the_kernel_limits() {
     let replies = Cipher::ALL.map(|cipher| Program::Answer(Some(cipher)));
     let aeads = Aead::ALL.map(|aead| Program::Aead(aead, AeadOperation::Both));
     let programs = [&replies[..], &aeads[..]].concat();
-    let Some(fixture) = load(&programs) else {
-        return;
-    };
+    let fixture = load(&programs);
     for program in programs {
         let stats = fixture.stats(program).unwrap();
         assert!(stats.stack_bytes <= 512, "{program:?} {stats:?}");

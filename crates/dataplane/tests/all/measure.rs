@@ -1,14 +1,5 @@
 //! The measurement of the programs that the kernel runs. It is the same when it is repeated, and differs after changes
 //! of the configuration and after changes by other processes. Needs root.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -24,19 +15,17 @@ use linewarden_evidence::encoding::Entry;
 use linewarden_evidence::inband::{ContentFormat, MasterKey, Template};
 use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
+use linewarden_harness::skip;
 
+use crate::support::netns::{index_of, ip, leave_namespace};
+use crate::support::test_config::{TestConfig, device_prefixes};
 use linewarden_protocol::sources::{DeviceSources, OwnAddress, Prefix};
-use support::netns::{index_of, ip, leave_namespace};
-use support::test_config::{TestConfig, device_prefixes};
 
-/// Loads the programs. Returns `None`, and prints the reason, if this process is not allowed to load them.
-fn load(config: &Config) -> Option<Xdp> {
+/// Loads the programs. Skips the test if this process is not allowed to load them.
+fn load(config: &Config) -> Xdp {
     match Xdp::load(config) {
-        Ok(data_plane) => Some(data_plane),
-        Err(DataPlaneError::Privilege { capability, .. }) => {
-            println!("SKIPPED: requires {capability}");
-            None
-        }
+        Ok(data_plane) => data_plane,
+        Err(DataPlaneError::Privilege { capability, .. }) => skip!("requires {capability}"),
         Err(error) => panic!("{error}"),
     }
 }
@@ -72,8 +61,8 @@ fn changed(before: &Measurement, after: &Measurement) -> Vec<String> {
 
 #[test]
 fn an_object_that_is_loaded_twice_has_the_same_measurement() {
-    let Some(first) = load(&config(1)) else { return };
-    let second = load(&config(2)).unwrap();
+    let first = load(&config(1));
+    let second = load(&config(2));
     let (first, second) = (first.measure().unwrap(), second.measure().unwrap());
     assert_eq!(first, second, "{:?}", changed(&first, &second));
     assert!(
@@ -84,15 +73,13 @@ fn an_object_that_is_loaded_twice_has_the_same_measurement() {
     );
     let mut changed_config = config(1);
     changed_config.session_lifetime_s += 1;
-    let other = load(&changed_config).unwrap().measure().unwrap();
+    let other = load(&changed_config).measure().unwrap();
     assert_eq!(changed(&first, &other), ["eBPF map control entry 00000000"]);
 }
 
 #[test]
 fn packets_and_operations_of_the_gateway_do_not_change_the_measurement() {
-    let Some(mut data_plane) = load(&config(1)) else {
-        return;
-    };
+    let mut data_plane = load(&config(1));
     let before = data_plane.measure().unwrap();
     data_plane.set_fresh([7; 8], 1);
     data_plane.set_stopping(true);
@@ -108,9 +95,7 @@ fn packets_and_operations_of_the_gateway_do_not_change_the_measurement() {
 /// what the gateway has written.
 #[test]
 fn addresses_are_excluded_until_another_process_writes_them() {
-    let Some(mut data_plane) = load(&config(1)) else {
-        return;
-    };
+    let mut data_plane = load(&config(1));
     let prefixes =
         |texts: &[&str]| -> Vec<Prefix> { texts.iter().map(|text| text.parse().unwrap()).collect() };
     let own = |hosts: u8| -> Vec<OwnAddress> {
@@ -160,9 +145,7 @@ fn evidence_in_packets_is_not_measured_but_its_program_is() {
         inband_evidence: form,
         ..TestConfig::BOUND
     };
-    let Some(data_plane) = load(&test_config(Some(ContentFormat::Default)).config()) else {
-        return;
-    };
+    let data_plane = load(&test_config(Some(ContentFormat::Default)).config());
     let before = data_plane.measure().unwrap();
     let snapshot = Snapshot {
         switch: SwitchId(1),
@@ -187,7 +170,7 @@ fn evidence_in_packets_is_not_measured_but_its_program_is() {
         let mut programs = measurement.programs.iter();
         programs.any(|program| program.name == name)
     };
-    let without_evidence = load(&test_config(None).config()).unwrap().measure().unwrap();
+    let without_evidence = load(&test_config(None).config()).measure().unwrap();
     for (name, is_with_evidence, is_without_evidence) in [
         ("linewarden_stamp", true, false),
         ("linewarden_gateway_stamping", true, false),
@@ -209,7 +192,6 @@ fn evidence_in_packets_is_not_measured_but_its_program_is() {
     );
     // The format of the evidence is a constant of the program.
     let classic = load(&test_config(Some(ContentFormat::Classic)).config())
-        .unwrap()
         .measure()
         .unwrap();
     let names = changed(&before, &classic);
@@ -221,12 +203,8 @@ fn evidence_in_packets_is_not_measured_but_its_program_is() {
 
 #[test]
 fn foreign_programs_and_settings_are_reported() {
-    let Some(mut data_plane) = load(&config(1)) else {
-        return;
-    };
-    if !leave_namespace() {
-        return;
-    }
+    let mut data_plane = load(&config(1));
+    leave_namespace();
     ip("link add lw-a type veth peer name lw-b");
     ip("link set lw-a up");
     let index = index_of("lw-a");

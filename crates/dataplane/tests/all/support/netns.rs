@@ -4,17 +4,14 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 
-/// Moves the calling thread to a new network namespace. Returns `false`, and prints the reason, if it is not allowed to.
-pub fn leave_namespace() -> bool {
+/// Moves the calling thread to a new network namespace. Skips the test if this is not permitted.
+pub fn leave_namespace() {
     // SAFETY: unshare takes no pointer, and affects only the calling thread.
     let has_left = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
     if !has_left {
-        println!(
-            "SKIPPED: no network namespace: {}",
-            std::io::Error::last_os_error()
-        );
+        let error = std::io::Error::last_os_error();
+        linewarden_harness::skip!("no network namespace: {error}");
     }
-    has_left
 }
 
 /// The index of an interface of the calling thread's namespace; 0 if no interface has that name.

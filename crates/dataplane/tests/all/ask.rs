@@ -1,14 +1,5 @@
 //! Attestation requests to devices, and the PROOFs that the devices send back. Requests are authenticated with the
 //! session key or without a session. They come from the gateway's own address and the LAP port, and pass every gate.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -28,12 +19,12 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::{AttestRequest, LAP_PORT, MESSAGE_BYTES, PROOF_BYTES};
 use zerocopy::IntoBytes as _;
 
-use support::device::{A, B, DeviceSession, GATEWAY, Response, TestDevice, gateway_end};
-use support::fixture::attest::{key, proof, round};
-use support::fixture::{install_key, load_xdp, real_now};
-use support::netns::{index_of, ip, leave_namespace};
-use support::test_config::{SESSION_LIFETIME_S, TestConfig};
-use support::{RunningFlag, cpus, pin_to};
+use crate::support::device::{A, B, DeviceSession, GATEWAY, Response, TestDevice, gateway_end};
+use crate::support::fixture::attest::{key, proof, round};
+use crate::support::fixture::{install_key, load_xdp, real_now};
+use crate::support::netns::{index_of, ip, leave_namespace};
+use crate::support::test_config::{SESSION_LIFETIME_S, TestConfig};
+use crate::support::{RunningFlag, cpus, pin_to};
 
 /// The port at which devices receive requests.
 const DEVICE_PORT: u16 = 20_554;
@@ -175,9 +166,7 @@ fn listen_across_a_link(
     thread_id_sender: &mpsc::Sender<libc::pid_t>,
     link_created: &mpsc::Receiver<()>,
 ) -> Option<Vec<ListeningDevice>> {
-    if !leave_namespace() {
-        return None;
-    }
+    leave_namespace();
     // SAFETY: gettid takes no pointer.
     thread_id_sender.send(unsafe { libc::gettid() }).unwrap();
     link_created.recv().ok()?;
@@ -224,13 +213,11 @@ fn unread_and_dropped() -> Vec<(u64, u64)> {
 }
 
 fn xdp_requests_over_a_link(gate: Gate) {
+    leave_namespace();
     let (thread_id_sender, thread_id_receiver) = mpsc::channel();
     let (link_created_sender, link_created) = mpsc::channel();
     let device_side = thread::spawn(move || listen_across_a_link(&thread_id_sender, &link_created));
-    let Ok(thread_id) = thread_id_receiver.recv() else {
-        return;
-    };
-    assert!(leave_namespace());
+    let thread_id = thread_id_receiver.recv().unwrap();
     ip("link set lo up");
     ip("link add here type veth peer name there");
     let mac = gateway_end(false).mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -244,9 +231,7 @@ fn xdp_requests_over_a_link(gate: Gate) {
     let mut config = test_config.config();
     config.local.push(SECOND_GATEWAY_IP.into());
     // The data plane creates its sockets before the addresses are configured.
-    let Some(mut xdp) = load_xdp(&config) else {
-        return;
-    };
+    let mut xdp = load_xdp(&config);
     for address in ["10.66.0.254/16", "10.67.0.254/24"] {
         ip(&format!("address add {address} dev here"));
     }

@@ -3,15 +3,6 @@
 //!
 //! `LINEWARDEN_SEEDS` sets the number of random runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints
 //! the seed of its run.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,11 +21,11 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use support::device::{GATEWAY, TestDevice};
-use support::fixture::attest::{key, proof, round};
-use support::fixture::{load_xdp, real_now};
-use support::test_config::TestConfig;
-use support::{cpus, number, pin_to, pin_to_one_cpu};
+use crate::support::device::{GATEWAY, TestDevice};
+use crate::support::fixture::attest::{key, proof, round};
+use crate::support::fixture::{load_xdp, real_now};
+use crate::support::test_config::TestConfig;
+use crate::support::{cpus, number, pin_to, pin_to_one_cpu};
 
 const PROVERS: u16 = 60;
 
@@ -64,11 +55,11 @@ fn install_provers(provers: &mut Provers, period: u64) {
 }
 
 /// Pins the thread to one CPU, and loads a data plane with provers; returns the data plane and the CPU's number.
-fn xdp_with_provers() -> Option<(Xdp, usize)> {
+fn xdp_with_provers() -> (Xdp, usize) {
     let cpu = pin_to_one_cpu();
-    let mut xdp = load_xdp(&TestConfig::ATTESTING.config())?;
+    let mut xdp = load_xdp(&TestConfig::ATTESTING.config());
     install_provers(provers(&mut xdp), 4);
-    Some((xdp, cpu))
+    (xdp, cpu)
 }
 
 fn provers(xdp: &mut Xdp) -> &mut Provers {
@@ -199,9 +190,7 @@ fn restart(xdp: &mut Xdp, period: u64) {
 
 #[test]
 fn the_first_proof_waits_for_the_second() {
-    let Some((mut xdp, cpu)) = xdp_with_provers() else {
-        return;
-    };
+    let (mut xdp, cpu) = xdp_with_provers();
     let pairs = all_kinds_in_both_lanes(3)
         .into_iter()
         .flat_map(|first| {
@@ -243,9 +232,7 @@ fn the_first_proof_waits_for_the_second() {
 
 #[test]
 fn a_read_settles_the_waiting_proof() {
-    let Some((mut xdp, cpu)) = xdp_with_provers() else {
-        return;
-    };
+    let (mut xdp, cpu) = xdp_with_provers();
     type Read = fn(&mut Xdp);
     let read_functions: [Read; 3] = [
         |xdp| assert!(xdp.prover_store().is_some()),
@@ -291,9 +278,7 @@ fn a_read_settles_the_waiting_proof() {
 /// A wrong PROOF is reported to the operator even if no other PROOF follows.
 #[test]
 fn a_wrong_proof_that_waits_alone_is_reported() {
-    let Some((mut xdp, _)) = xdp_with_provers() else {
-        return;
-    };
+    let (mut xdp, _) = xdp_with_provers();
     for (v6, tags) in [false, true]
         .into_iter()
         .flat_map(|v6| [(v6, 0), (v6, 1), (v6, 2)])
@@ -317,9 +302,7 @@ fn a_wrong_proof_that_waits_alone_is_reported() {
 
 #[test]
 fn the_state_at_the_end_of_the_wait_decides() {
-    let Some((mut xdp, cpu)) = xdp_with_provers() else {
-        return;
-    };
+    let (mut xdp, cpu) = xdp_with_provers();
     // The test accesses the memory directly, because a read through `xdp` would settle the waiting PROOF.
     let regions = Arc::clone(provers(&mut xdp).regions());
     // Round 3 opens while a PROOF of round 1 waits. The PROOF arrived in time, so it is accepted.
@@ -354,9 +337,7 @@ fn the_state_at_the_end_of_the_wait_decides() {
 /// doing so.
 #[test]
 fn proofs_are_settled_immediately_while_the_waiting_place_is_taken() {
-    let Some((mut xdp, cpu)) = xdp_with_provers() else {
-        return;
-    };
+    let (mut xdp, cpu) = xdp_with_provers();
     waiting_state(&xdp, cpu).store(WAITING_TAKEN, Release);
     for proof in all_kinds_in_both_lanes(3) {
         restart(&mut xdp, proof.period);
@@ -376,9 +357,7 @@ fn proofs_are_settled_immediately_while_the_waiting_place_is_taken() {
 #[test]
 fn random_sequences_have_the_results_of_single_proofs() {
     let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
-    let Some((mut xdp, _)) = xdp_with_provers() else {
-        return;
-    };
+    let (mut xdp, _) = xdp_with_provers();
     for seed in first..first + runs {
         println!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats the run");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -459,9 +438,7 @@ fn on_each_cpu<T: Send>(work: impl Fn(usize) -> T + Sync, meanwhile: impl Fn()) 
 /// Each PROOF is settled exactly one time, although user space reads all the time.
 #[test]
 fn no_proof_is_lost_during_reads() {
-    let Some(mut xdp) = load_xdp(&TestConfig::ATTESTING.config()) else {
-        return;
-    };
+    let mut xdp = load_xdp(&TestConfig::ATTESTING.config());
     install_provers(provers(&mut xdp), 4);
     for number in 3..63 {
         provers(&mut xdp).open_round(&open(4, number)).unwrap();
@@ -490,9 +467,7 @@ fn no_proof_is_lost_during_reads() {
 /// packet rate.
 #[test]
 fn each_proof_is_settled_exactly_once_at_full_speed() {
-    let Some(mut xdp) = load_xdp(&TestConfig::ATTESTING.config()) else {
-        return;
-    };
+    let mut xdp = load_xdp(&TestConfig::ATTESTING.config());
     install_provers(provers(&mut xdp), 4);
     let times = 150_000;
     let wrong = [1, 2].map(|device| proof_of(device, 1, 3, false).frame());

@@ -1,5 +1,4 @@
 //! Shared by the tests of all data planes: a fixture in which the oracle, `xdp` and `host` receive the same packets.
-#![allow(dead_code, reason = "each test program uses only some of the items")]
 
 pub mod device;
 pub mod fixture;

@@ -1,14 +1,5 @@
 //! The parts of a sealed gate that outlive its process. The tests drop the data plane, as at the end of its process, and
 //! then run the program that stays on the interface. Needs root.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -26,11 +17,11 @@ use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict::{self, *};
 use zerocopy::IntoBytes as _;
 
-use support::device::{A, DeviceSession, GATEWAY, Response, gateway_end, sealed_frame, service_end};
-use support::fixture::attest::{proof, round};
-use support::fixture::{load_xdp, real_now};
-use support::netns::{index_of, ip, leave_namespace};
-use support::test_config::TestConfig;
+use crate::support::device::{A, DeviceSession, GATEWAY, Response, gateway_end, sealed_frame, service_end};
+use crate::support::fixture::attest::{proof, round};
+use crate::support::fixture::{load_xdp, real_now};
+use crate::support::netns::{index_of, ip, leave_namespace};
+use crate::support::test_config::TestConfig;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -123,10 +114,8 @@ fn data(seq: u32) -> Vec<u8> {
 
 #[test]
 fn a_sealed_gate_still_replies_without_its_process_but_checks_no_proofs() {
-    let filesystem = match enter_namespace() {
-        true => BpfFilesystem::mount("mode=0700"),
-        false => return,
-    };
+    enter_namespace();
+    let filesystem = BpfFilesystem::mount("mode=0700");
     let pins = filesystem.0.path().join("gates");
     let interfaces = interfaces();
     let now_ns = real_now().monotonic_ms * 1_000_000;
@@ -203,10 +192,8 @@ fn expired_fresh_value_stops_replies(pins: &Path, interfaces: &[u32; 2], now_ns:
 /// A start fails if another program is on the interface. It then leaves no new pin, and the previous gate is unchanged.
 #[test]
 fn a_failed_start_leaves_the_previous_gate_unchanged() {
-    let filesystem = match enter_namespace() {
-        true => BpfFilesystem::mount("mode=0700"),
-        false => return,
-    };
+    enter_namespace();
+    let filesystem = BpfFilesystem::mount("mode=0700");
     let pins = filesystem.0.path().join("gates");
     ip("link add lw-a type veth peer name lw-x");
     let interface = index_of("lw-a");
@@ -227,10 +214,8 @@ fn a_failed_start_leaves_the_previous_gate_unchanged() {
 /// planted. It must not remove the gate of another interface because of a planted pin.
 #[test]
 fn removing_a_gate_affects_only_its_own_interface() {
-    let filesystem = match enter_namespace() {
-        true => BpfFilesystem::mount("mode=0700"),
-        false => return,
-    };
+    enter_namespace();
+    let filesystem = BpfFilesystem::mount("mode=0700");
     let pins = filesystem.0.path().join("gates");
     let [own, other] = interfaces();
     let has_program = |interface: u32| {
@@ -266,9 +251,7 @@ fn removing_a_gate_affects_only_its_own_interface() {
 /// Missing directories of a relative path are created in the current directory, so that directory must be secure.
 #[test]
 fn a_relative_pin_directory_requires_a_secure_current_directory() {
-    if !enter_namespace() {
-        return;
-    }
+    enter_namespace();
     for (mode, is_secure) in [("mode=0700", true), ("mode=1777", false)] {
         let filesystem = BpfFilesystem::mount(mode);
         let thread = std::thread::spawn(move || {
@@ -283,9 +266,10 @@ fn a_relative_pin_directory_requires_a_secure_current_directory() {
     }
 }
 
-/// Enters a new network namespace. Returns `false`, and prints the reason, if privileges are missing.
-fn enter_namespace() -> bool {
-    load_xdp(&TestConfig::SEALED.config()).is_some() && leave_namespace()
+/// Enters a new network namespace. Skips the test if privileges are missing.
+fn enter_namespace() {
+    load_xdp(&TestConfig::SEALED.config());
+    leave_namespace();
 }
 
 /// The names of the files in a directory.

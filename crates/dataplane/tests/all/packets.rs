@@ -1,23 +1,13 @@
 //! The packet tests: each record has a description, a state, a packet and the expected verdict. The oracle, `xdp`
 //! (`BPF_PROG_TEST_RUN`) and `host` process the packet. Their output, counters, events and memory must agree exactly;
 //! replies are also checked against LAP/1 without the oracle.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod records;
-mod support;
 
 use std::collections::BTreeSet;
 
 use linewarden_protocol::verdict::Verdict;
 
-use records::{Group, Record};
-use support::fixture::TestFixture;
+use crate::records::{Group, Record};
+use crate::support::fixture::TestFixture;
 
 fn run(groups: Vec<Group>) {
     for group in groups {
@@ -50,77 +40,77 @@ fn run(groups: Vec<Group>) {
 
 #[test]
 fn messages_that_are_not_lap() {
-    run(records::malformed::groups());
+    run(crate::records::malformed::groups());
 }
 
 #[test]
 fn messages_from_invalid_addresses_and_frames_for_other_stations() {
-    run(records::admission::groups());
+    run(crate::records::admission::groups());
 }
 
 #[test]
 fn proofs() {
-    run(records::attest::groups());
+    run(crate::records::attest::groups());
 }
 
 #[test]
 fn requests() {
-    run(records::request::groups());
+    run(crate::records::request::groups());
 }
 
 #[test]
 fn responses() {
-    run(records::response::groups());
+    run(crate::records::response::groups());
 }
 
 #[test]
 fn repeated_responses() {
-    run(records::repeated::groups());
+    run(crate::records::repeated::groups());
 }
 
 #[test]
 fn responses_from_owned_addresses() {
-    run(records::owner::groups());
+    run(crate::records::owner::groups());
 }
 
 #[test]
 fn closed_sessions() {
-    run(records::closed::groups());
+    run(crate::records::closed::groups());
 }
 
 #[test]
 fn frames_with_the_gate_off() {
-    run(records::frame::groups());
+    run(crate::records::frame::groups());
 }
 
 #[test]
 fn frames_at_the_bound_gate() {
-    run(records::gate::groups());
+    run(crate::records::gate::groups());
 }
 
 #[test]
 fn the_slow_path() {
-    run(records::slow::groups());
+    run(crate::records::slow::groups());
 }
 
 #[test]
 fn frames_that_always_pass() {
-    run(records::always::groups());
+    run(crate::records::always::groups());
 }
 
 #[test]
 fn frames_at_the_sealed_gate() {
-    run(records::sealed::groups());
+    run(crate::records::sealed::groups());
 }
 
 #[test]
 fn classic_profiles() {
-    run(records::classic::groups());
+    run(crate::records::classic::groups());
 }
 
 #[test]
 fn frames_of_p4dra() {
-    run(records::p4dra::groups());
+    run(crate::records::p4dra::groups());
 }
 
 /// Verdicts that no record can cause, and the reasons.
@@ -142,7 +132,7 @@ const WITHOUT_RECORD: [Verdict; 8] = [
 
 #[test]
 fn every_verdict_has_a_record() {
-    let groups = records::all();
+    let groups = crate::records::all();
     let covered: BTreeSet<Verdict> = groups
         .iter()
         .flat_map(|group| &group.records)

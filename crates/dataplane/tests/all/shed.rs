@@ -1,14 +1,5 @@
 //! How many messages of a flood from devices that are not installed reach user space (LAP/1 1.4.5), in `xdp` and in
 //! `host`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,9 +13,9 @@ use linewarden_protocol::verdict::Verdict::{self, *};
 use linewarden_protocol::wire::message_type;
 use zerocopy::IntoBytes as _;
 
-use support::device::{GATEWAY, Response, TestDevice};
-use support::fixture::{load_xdp, real_now};
-use support::test_config::TestConfig;
+use crate::support::device::{GATEWAY, Response, TestDevice};
+use crate::support::fixture::{load_xdp_if_permitted, real_now};
+use crate::support::test_config::TestConfig;
 
 const FRESH: [u8; 8] = [3; 8];
 
@@ -75,7 +66,7 @@ fn data_planes(miss_per_s: u32) -> Vec<DataPlaneUnderTest> {
     let mut host = Host::new(&config).unwrap();
     let (engine, thread) = (host.engine(), host.thread_state());
     let host = DataPlaneUnderTest::Host(Box::new(host), engine, Box::new(thread));
-    let xdp = load_xdp(&config).map(|xdp| DataPlaneUnderTest::Xdp(Box::new(xdp)));
+    let xdp = load_xdp_if_permitted(&config).map(|xdp| DataPlaneUnderTest::Xdp(Box::new(xdp)));
     let mut data_planes: Vec<DataPlaneUnderTest> = xdp.into_iter().chain([host]).collect();
     for data_plane in &mut data_planes {
         let now_ns = real_now().monotonic_ms * 1_000_000;
@@ -106,7 +97,7 @@ fn as_miss(message: &[u8]) -> Miss {
 
 #[test]
 fn messages_of_devices_that_are_not_enrolled_are_dropped() {
-    let _pinned = support::pin_to_one_cpu();
+    let _pinned = crate::support::pin_to_one_cpu();
     for mut data_plane in data_planes(u32::MAX) {
         assert_eq!(
             data_plane.send(TestDevice(5), &request(TestDevice(5), 1)),
@@ -134,7 +125,7 @@ fn windows_since(start: Instant) -> usize {
 
 #[test]
 fn a_flood_is_limited_per_source_and_in_total() {
-    let _pinned = support::pin_to_one_cpu();
+    let _pinned = crate::support::pin_to_one_cpu();
     for mut data_plane in data_planes(960) {
         // 960 messages per second are 65 per window; one source gets at most half of them.
         let start = Instant::now();
@@ -163,7 +154,7 @@ fn a_flood_is_limited_per_source_and_in_total() {
 
 #[test]
 fn the_response_to_a_challenge_passes_one_time_during_a_flood() {
-    let _pinned = support::pin_to_one_cpu();
+    let _pinned = crate::support::pin_to_one_cpu();
     for mut data_plane in data_planes(15) {
         let legitimate = TestDevice(1);
         let mut challenge = [0; 64];

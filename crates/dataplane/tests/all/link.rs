@@ -1,20 +1,12 @@
 //! The `xdp` data plane on real interfaces: frames for the MAC address of a bridge, and frames that the driver splits
 //! into several buffers because of a large MTU.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::xdp::{Xdp, has_large_frames};
 use linewarden_dataplane::{Config, Counters, DataPlane as _};
+use linewarden_harness::skip;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
@@ -22,10 +14,10 @@ use linewarden_protocol::ids::Mode;
 use linewarden_protocol::verdict::Verdict;
 use zerocopy::IntoBytes as _;
 
-use support::device::{A, GATEWAY, Response, gateway_end, service_end};
-use support::fixture::{install_key, load_xdp};
-use support::netns::{index_of, ip, leave_namespace, packet_socket};
-use support::test_config::TestConfig;
+use crate::support::device::{A, GATEWAY, Response, gateway_end, service_end};
+use crate::support::fixture::{install_key, load_xdp};
+use crate::support::netns::{index_of, ip, leave_namespace, packet_socket};
+use crate::support::test_config::TestConfig;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -37,11 +29,9 @@ fn mac_text(mac: Mac) -> String {
 }
 
 /// Moves the calling thread to a new network namespace with two connected interfaces, `here` and `there`, which send
-/// nothing on their own. Returns `false` if this is not allowed.
-fn create_link(mtu: u32) -> bool {
-    if !leave_namespace() {
-        return false;
-    }
+/// nothing on their own. Skips the test if this is not allowed.
+fn create_link(mtu: u32) {
+    leave_namespace();
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
     ip(&format!(
         "link add here mtu {mtu} type veth peer name there mtu {mtu}"
@@ -51,7 +41,6 @@ fn create_link(mtu: u32) -> bool {
         mac_text(gateway_end(false).mac)
     ));
     ip("link set there up");
-    true
 }
 
 /// A sender of frames, which finds the verdict of each frame in the data plane's counters.
@@ -89,10 +78,10 @@ impl Sender {
 }
 
 /// A loaded data plane in which A is installed; it is not attached to an interface.
-fn data_plane(config: &Config) -> Option<Xdp> {
-    let mut data_plane = load_xdp(config)?;
+fn data_plane(config: &Config) -> Xdp {
+    let mut data_plane = load_xdp(config);
     install_key(&mut data_plane, A, FRESH);
-    Some(data_plane)
+    data_plane
 }
 
 fn request_to(mac: Mac) -> Vec<u8> {
@@ -107,9 +96,7 @@ fn request_to(mac: Mac) -> Vec<u8> {
 /// flooded, so they also arrive at this port.
 #[test]
 fn a_bridge_port_replies_only_at_its_own_address_and_that_of_its_bridge() {
-    if !create_link(1500) {
-        return;
-    }
+    create_link(1500);
     let (bridge, station, new_mac) = (
         [2, 0, 0, 0, 0xb1, 1],
         [2, 0, 0, 0, 0xaa, 1],
@@ -121,9 +108,7 @@ fn a_bridge_port_replies_only_at_its_own_address_and_that_of_its_bridge() {
     ));
     ip("link set here master bridge");
     ip("link set bridge up");
-    let Some(mut data_plane) = data_plane(&TestConfig::OFF.config()) else {
-        return;
-    };
+    let mut data_plane = data_plane(&TestConfig::OFF.config());
     data_plane.attach(index_of("here")).unwrap();
     let mut sender = Sender::at("there");
     for (mac, expected) in [
@@ -158,17 +143,13 @@ fn a_bridge_port_replies_only_at_its_own_address_and_that_of_its_bridge() {
 /// With a large MTU, the program sees only the first buffer of a frame, but can determine whether the frame is complete.
 #[test]
 fn a_bound_gate_checks_frames_in_several_buffers() {
-    if !create_link(9000) {
-        return;
-    }
+    create_link(9000);
     assert!(has_large_frames(&[index_of("here")]) && !has_large_frames(&[1]));
     let config = Config {
         fragments: true,
         ..TestConfig::BOUND.config()
     };
-    let Some(mut data_plane) = data_plane(&config) else {
-        return;
-    };
+    let mut data_plane = data_plane(&config);
     data_plane.attach(index_of("here")).unwrap();
     let mut sender = Sender::at("there");
     let to_service = FrameBuilder::new(A.end(false), service_end(false));
@@ -205,9 +186,7 @@ fn frames_that_always_pass_must_not_have_more_than_padding_in_further_buffers() 
         fragments: true,
         ..TestConfig::BOUND.config()
     };
-    let Some(data_plane) = data_plane(&config) else {
-        return;
-    };
+    let data_plane = data_plane(&config);
     let end = |ip: &str, port| Endpoint {
         mac: [0x33, 0x33, 0, 0, 0, 1],
         ip: ip.parse().unwrap(),
@@ -230,8 +209,7 @@ fn frames_that_always_pass_must_not_have_more_than_padding_in_further_buffers() 
         for (trailing_bytes, action) in [(0, XDP_PASS), (18, XDP_PASS), (19, XDP_DROP), (1400, XDP_DROP)] {
             let complete = [&frame[..], &vec![0x5a; trailing_bytes]].concat();
             let Ok(run) = data_plane.test_run_in_fragments(&complete, frame.len()) else {
-                println!("SKIPPED: this kernel splits no frame in test runs (Linux 6.18)");
-                return;
+                skip!("this kernel splits no frame in test runs (Linux 6.18)");
             };
             assert_eq!(run.action, action, "{trailing_bytes} B after {frame:02x?}");
         }
@@ -246,9 +224,7 @@ fn control_messages_with_an_unreadable_type_are_dropped() {
         fragments: true,
         ..TestConfig::BOUND.config()
     };
-    let Some(data_plane) = data_plane(&config) else {
-        return;
-    };
+    let data_plane = data_plane(&config);
     let response = Response {
         mode: Mode::Key,
         idx: 0,
@@ -283,8 +259,7 @@ fn control_messages_with_an_unreadable_type_are_dropped() {
         (&tcp, before4, XDP_PASS),
     ] {
         let Ok(run) = data_plane.test_run_in_fragments(frame, first_buffer) else {
-            println!("SKIPPED: this kernel splits no frame in test runs (Linux 6.18)");
-            return;
+            skip!("this kernel splits no frame in test runs (Linux 6.18)");
         };
         assert_eq!(run.action, action, "{first_buffer} B of {frame:02x?}");
     }
@@ -293,12 +268,8 @@ fn control_messages_with_an_unreadable_type_are_dropped() {
 /// The error for a large MTU differs from the error for an interface that already has another program.
 #[test]
 fn a_large_mtu_is_not_reported_as_another_program() {
-    if !create_link(9000) {
-        return;
-    }
-    let Some(mut data_plane) = data_plane(&TestConfig::SEALED.config()) else {
-        return;
-    };
+    create_link(9000);
+    let mut data_plane = data_plane(&TestConfig::SEALED.config());
     let error = data_plane.attach(index_of("here")).unwrap_err().to_string();
     assert!(error.contains("interface here failed: with MTU 9000"), "{error}");
     assert!(
@@ -308,7 +279,7 @@ fn a_large_mtu_is_not_reported_as_another_program() {
     ip("link set there mtu 3498");
     ip("link set here mtu 3498");
     data_plane.attach(index_of("here")).unwrap();
-    let mut second = load_xdp(&TestConfig::OFF.config()).unwrap();
+    let mut second = load_xdp(&TestConfig::OFF.config());
     let error = second.attach(index_of("here")).unwrap_err().to_string();
     assert!(
         error.contains("interface here failed, it already has an XDP program"),

@@ -2,7 +2,7 @@
 //! through all of them, and every difference is a failure.
 
 pub mod attest;
-#[path = "../../../p4runtime/tests/service/support/authority.rs"]
+#[path = "../../../../p4runtime/tests/service/support/authority.rs"]
 mod authority;
 mod events;
 pub mod forward;
@@ -19,6 +19,7 @@ use linewarden_dataplane::host::{Engine, Host, P4draBatch, ThreadState, Timestam
 use linewarden_dataplane::store::Regions;
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Gate, Row, Store};
+use linewarden_harness::{skip, skip_part};
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::commit::CommitWord;
@@ -111,17 +112,24 @@ pub fn real_now() -> Now {
     }
 }
 
-/// `None`, with the reason printed, if eBPF programs cannot be loaded.
-pub fn load_xdp(config: &Config) -> Option<Xdp> {
+/// Loads the eBPF programs. Skips the test if this process is not permitted to load them.
+pub fn load_xdp(config: &Config) -> Xdp {
+    try_load_xdp(config).unwrap_or_else(|error| skip!("{error}"))
+}
+
+/// Loads the eBPF programs. If this process is not permitted to load them, the test runs without `xdp`, and counts as
+/// ignored.
+pub fn load_xdp_if_permitted(config: &Config) -> Option<Xdp> {
+    try_load_xdp(config).map_err(|error| skip_part!("{error}")).ok()
+}
+
+fn try_load_xdp(config: &Config) -> Result<Xdp, DataPlaneError> {
     match Xdp::load(config) {
         Ok(mut xdp) => {
             assert!(xdp.set_own_macs(INGRESS, &[gateway_end(false).mac]));
-            Some(xdp)
+            Ok(xdp)
         }
-        Err(error @ DataPlaneError::Privilege { .. }) => {
-            println!("SKIPPED: {error}");
-            None
-        }
+        Err(error @ DataPlaneError::Privilege { .. }) => Err(error),
         Err(error) => panic!("{error}: {:?}", std::error::Error::source(&error)),
     }
 }
@@ -166,7 +174,7 @@ impl TestFixture {
         });
         let mut fixture = Self {
             oracle: test_config.oracle(cpu),
-            xdp: load_xdp(&config).map(|xdp| XdpSide {
+            xdp: load_xdp_if_permitted(&config).map(|xdp| XdpSide {
                 xdp,
                 counted: Counters::default(),
             }),

@@ -3,15 +3,6 @@
 //!
 //! `LINEWARDEN_SEEDS` sets the number of random runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints
 //! the seed of its run.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -21,17 +12,18 @@ use std::time::{Duration, Instant};
 use linewarden_dataplane::host::{Host, HostOptions, P4draBatch};
 use linewarden_dataplane::{Config, ConfigError, DataPlane, DataPlaneError, Gate, P4dra};
 use linewarden_forro::Backend;
+use linewarden_harness::skip;
 use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, Round};
 use linewarden_protocol::verdict::Verdict;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use support::device::{A, TestDevice, gateway_end};
-use support::fixture::p4dra::{frame, id, reply, round, tagged};
-use support::fixture::{TestFixture, load_xdp};
-use support::netns::{index_of, ip, leave_namespace, packet_socket};
-use support::number;
-use support::test_config::{P4DRA_PROVERS, TestConfig};
+use crate::support::device::{A, TestDevice, gateway_end};
+use crate::support::fixture::p4dra::{frame, id, reply, round, tagged};
+use crate::support::fixture::{TestFixture, load_xdp};
+use crate::support::netns::{index_of, ip, leave_namespace, packet_socket};
+use crate::support::number;
+use crate::support::test_config::{P4DRA_PROVERS, TestConfig};
 
 /// Maximum time to wait for an expected event; a loaded machine can be slow.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -276,9 +268,7 @@ fn only_one_of_several_cpus_accepts_a_proof() {
         (Verdict::DropP4draProved, count),
     ]);
     assert_eq!(counted(&host), expected);
-    let Some(mut xdp) = load_xdp(&TestConfig::P4DRA.config()) else {
-        return;
-    };
+    let mut xdp = load_xdp(&TestConfig::P4DRA.config());
     for requested in 1..=ROUNDS {
         assert!(DataPlane::p4dra(&mut xdp).unwrap().open_round(round(requested)));
         let (frames, start) = (frames(requested), Barrier::new(2));
@@ -347,10 +337,8 @@ fn request(requested: u64) -> Vec<u8> {
 /// Runs the published tools' exchange over a link: the data plane sends a request, gets the reply, and sends VERIFIED to
 /// the controller. Then the interface is set down and removed. The data plane must report the removal as a failure that
 /// contains `failure_text`.
-fn run_over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Option<Box<dyn DataPlane>>) {
-    if !leave_namespace() {
-        return;
-    }
+fn run_over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Box<dyn DataPlane>) {
+    leave_namespace();
     ip("link add here type veth peer name there");
     let mac = gateway_end(false).mac.map(|byte| format!("{byte:02x}")).join(":");
     ip(&format!("link set here address {mac}"));
@@ -362,14 +350,10 @@ fn run_over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> O
     ip("link set here up");
     ip("link set there up");
     let mut config = TestConfig::P4DRA.config();
-    let Some(mut data_plane) = start(&mut config, index_of("here")) else {
-        return;
-    };
+    let mut data_plane = start(&mut config, index_of("here"));
     // A veth interface receives frames that an XDP program has sent only if NAPI is enabled. An XDP program enables it.
     let mut receiver = load_xdp(&TestConfig::OFF.config());
-    receiver
-        .iter_mut()
-        .for_each(|receiver| receiver.attach(index_of("there")).unwrap());
+    receiver.attach(index_of("there")).unwrap();
     let station = Station::open("there");
     for requested in 1..=3 {
         assert!(data_plane.p4dra().unwrap().open_round(round(requested)));
@@ -461,11 +445,8 @@ fn host_serves_an_interface() {
             ..HostOptions::default()
         };
         match Host::start(config, &options) {
-            Ok(host) => Some(Box::new(host)),
-            Err(error @ DataPlaneError::Privilege { .. }) => {
-                println!("SKIPPED: {error}");
-                None
-            }
+            Ok(host) => Box::new(host),
+            Err(error @ DataPlaneError::Privilege { .. }) => skip!("{error}"),
             Err(error) => panic!("{error}"),
         }
     });
@@ -476,9 +457,9 @@ fn xdp_serves_an_interface() {
     for gate in [Gate::Off, Gate::Bound, Gate::Sealed] {
         run_over_a_link("an interface", |config, interface| {
             config.gate = gate;
-            let mut xdp = load_xdp(config)?;
+            let mut xdp = load_xdp(config);
             xdp.attach(interface).unwrap();
-            Some(Box::new(xdp))
+            Box::new(xdp)
         });
     }
 }

@@ -3,15 +3,6 @@
 //!
 //! `LINEWARDEN_SEEDS` sets the number of runs (default 30), `LINEWARDEN_SEED` the first seed; a failure prints the
 //! seed of its run.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -29,11 +20,11 @@ use linewarden_protocol::wire::PROOF_BYTES;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use support::device::{GATEWAY, TestDevice, UNKNOWN};
-use support::fixture::attest::{key, proof, round};
-use support::fixture::{TestFixture, load_xdp, real_now};
-use support::number;
-use support::test_config::{TestConfig, devices_with_one_home};
+use crate::support::device::{GATEWAY, TestDevice, UNKNOWN};
+use crate::support::fixture::attest::{key, proof, round};
+use crate::support::fixture::{TestFixture, load_xdp, real_now};
+use crate::support::number;
+use crate::support::test_config::{TestConfig, devices_with_one_home};
 
 struct Run<'a> {
     fixture: &'a mut TestFixture,
@@ -320,9 +311,7 @@ fn only_one_of_several_cpus_accepts_a_proof() {
             }
         });
     }
-    let Some(mut xdp) = load_xdp(&TestConfig::ATTESTING.config()) else {
-        return;
-    };
+    let mut xdp = load_xdp(&TestConfig::ATTESTING.config());
     install(&mut xdp);
     for number in 2..=rounds + 1 {
         xdp.prover_store()

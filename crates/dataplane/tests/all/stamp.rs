@@ -1,14 +1,5 @@
 //! Evidence in the packets that pass the gate of `xdp`. `linewarden_evidence` must create the same bytes for the same
 //! packet, and its appraiser must accept the evidence. Needs root.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -30,12 +21,12 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use zerocopy::IntoBytes as _;
 
-use support::device::{
+use crate::support::device::{
     self, DeviceSession, Response, TestDevice, UNKNOWN, gateway_end, sealed_frame, service_end,
 };
-use support::fixture::{load_xdp, real_now};
-use support::netns::{ip, leave_namespace};
-use support::test_config::TestConfig;
+use crate::support::fixture::{load_xdp, real_now};
+use crate::support::netns::{ip, leave_namespace};
+use crate::support::test_config::TestConfig;
 
 const FRESH: [u8; 8] = [9; 8];
 /// `XDP_DROP`, `XDP_PASS`, `XDP_TX`.
@@ -96,11 +87,11 @@ fn frame(tags: usize) -> FrameBuilder {
     tagged(FrameBuilder::new(device(tags).end(true), service_end(true)), tags)
 }
 
-fn load(test_config: TestConfig) -> Option<(Xdp, Vec<DeviceSession>)> {
-    let mut xdp = load_xdp(&test_config.config())?;
+fn load(test_config: TestConfig) -> (Xdp, Vec<DeviceSession>) {
+    let mut xdp = load_xdp(&test_config.config());
     xdp.set_fresh(FRESH, now_ns());
     let sessions = (0..3).map(|tags| open(&mut xdp, tags)).collect();
-    Some((xdp, sessions))
+    (xdp, sessions)
 }
 
 fn open(xdp: &mut Xdp, tags: usize) -> DeviceSession {
@@ -192,12 +183,10 @@ fn packet(rng: &mut ChaCha8Rng) -> Vec<u8> {
 
 #[test]
 fn packets_get_the_same_evidence_as_from_the_evidence_crate() {
-    let seed = support::number("LINEWARDEN_SEED", 1);
+    let seed = crate::support::number("LINEWARDEN_SEED", 1);
     println!("LINEWARDEN_SEED={seed}");
     for format in [ContentFormat::Default, ContentFormat::Classic] {
-        let Some((xdp, _)) = load(bound_gate(format)) else {
-            return;
-        };
+        let (xdp, _) = load(bound_gate(format));
         xdp.set_stamp(Some(&stamp(format, 1)));
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let (mut appraiser, mut last_frame) = (Appraiser::new(master()), None);
@@ -390,10 +379,8 @@ fn hidden_evidence() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
-    let Some((xdp, _)) = load(bound_gate(ContentFormat::Default)) else {
-        return;
-    };
-    let (without_evidence, _) = load(TestConfig::BOUND).unwrap();
+    let (xdp, _) = load(bound_gate(ContentFormat::Default));
+    let (without_evidence, _) = load(TestConfig::BOUND);
     assert_eq!(without_evidence.stamp_counts().unwrap(), None);
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
     for (name, frame, verdict) in other_frames() {
@@ -426,9 +413,7 @@ fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
 
 #[test]
 fn a_state_that_is_not_confirmed_expires() {
-    let Some((xdp, _)) = load(bound_gate(ContentFormat::Default)) else {
-        return;
-    };
+    let (xdp, _) = load(bound_gate(ContentFormat::Default));
     let plain = frame(0).udp(b"reading");
     let passes_unchanged = |xdp: &Xdp| {
         let (verdict, run) = run(xdp, &plain);
@@ -461,9 +446,7 @@ fn opened_packets_get_evidence() {
         inband_evidence: Some(ContentFormat::Default),
         ..TestConfig::SEALED
     };
-    let Some((xdp, sessions)) = load(test_config) else {
-        return;
-    };
+    let (xdp, sessions) = load(test_config);
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
     for bytes in 0..600_u32 {
         let tags = bytes as usize % 3;
@@ -537,12 +520,8 @@ fn reported_mtu(sent: &[u8], reply: &[u8], tags: usize) -> u32 {
 
 #[test]
 fn senders_of_too_large_packets_receive_the_reduced_mtu() {
-    if !leave_namespace() {
-        return;
-    }
-    let Some((xdp, _)) = load(bound_gate(ContentFormat::Default)) else {
-        return;
-    };
+    leave_namespace();
+    let (xdp, _) = load(bound_gate(ContentFormat::Default));
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
     let packet_of = |bytes: usize, tags: usize| frame(tags).ip(6, &vec![1; bytes - 40]);
     for tags in 0..3 {
@@ -601,10 +580,8 @@ fn senders_of_too_large_packets_receive_the_reduced_mtu() {
 #[test]
 fn several_cpus_use_no_counter_twice_and_read_consistent_states() {
     const PACKETS: usize = 3000;
-    let Some((xdp, _)) = load(bound_gate(ContentFormat::Default)) else {
-        return;
-    };
-    let cpus = support::cpus();
+    let (xdp, _) = load(bound_gate(ContentFormat::Default));
+    let cpus = crate::support::cpus();
     let threads = cpus.len().clamp(2, 4);
     let plain = frame(0).udp(b"reading");
     xdp.set_stamp(Some(&stamp(ContentFormat::Default, 0)));
@@ -626,7 +603,7 @@ fn several_cpus_use_no_counter_twice_and_read_consistent_states() {
             let (xdp, cpus, plain, frames) = (&xdp, &cpus, &plain, &frames);
             let (is_running, finished_threads) = (&is_running, &finished_threads);
             scope.spawn(move || {
-                support::pin_to(cpus[thread % cpus.len()]);
+                crate::support::pin_to(cpus[thread % cpus.len()]);
                 let run = || xdp.test_run(plain).unwrap().frame;
                 let thread_frames: Vec<_> = (0..PACKETS).map(|_| run()).collect();
                 frames.lock().unwrap().extend(thread_frames);

@@ -1,14 +1,5 @@
 //! Several CPUs process messages for the same line at the same time, in `host` and `xdp`. Meanwhile, user space refills,
 //! revokes, closes and sweeps (LAP/1 1.4.3, 1.4.8, docs/protocols.md 1.4.15).
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -32,9 +23,9 @@ use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use linewarden_protocol::wire::{self, Message};
 
-use support::device::{A, B, GATEWAY, Response, TestDevice, gateway_end};
-use support::fixture::{load_xdp, real_now};
-use support::test_config::TestConfig;
+use crate::support::device::{A, B, GATEWAY, Response, TestDevice, gateway_end};
+use crate::support::fixture::{load_xdp_if_permitted, real_now};
+use crate::support::test_config::TestConfig;
 
 const THREADS: usize = 2;
 const FRESH: [u8; 8] = *b"freshful";
@@ -185,7 +176,7 @@ fn data_planes() -> Vec<Box<dyn DataPlaneUnderTest>> {
         states,
         now: Timestamps::from(now),
     })];
-    if let Some(mut xdp) = load_xdp(&config) {
+    if let Some(mut xdp) = load_xdp_if_permitted(&config) {
         xdp.set_fresh(FRESH, now.monotonic_ms * 1_000_000);
         data_planes.push(Box::new(XdpUnderTest(xdp)));
     }
