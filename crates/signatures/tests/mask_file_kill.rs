@@ -1,4 +1,6 @@
 //! A process that takes masks out of a file is killed before and after each of its system calls.
+//!
+//! A program of its own, because an emulator cannot run this test.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,11 +8,15 @@
     clippy::indexing_slicing
 )]
 
+#[macro_use(test)]
+extern crate linewarden_harness;
+
 use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use linewarden_harness::skip;
 use linewarden_signatures::message::{KeyId, MASK_NAME_BYTES};
 use linewarden_signatures::ra::Mask;
 use linewarden_signatures::scheme::Scheme;
@@ -210,10 +216,9 @@ fn no_block_is_used_twice_after_a_kill_at_any_call() {
         drop(file);
         let mut process = TracedProcess::start(&path);
         if let Err(error) = ptrace::seize(process.thread, Options::PTRACE_O_TRACESYSGOOD) {
-            println!("SKIPPED: this process is not permitted to trace its child process: {error}");
             process.child.kill().unwrap();
             process.child.wait().unwrap();
-            return;
+            skip!("this process is not permitted to trace its child process: {error}");
         }
         let has_reached_stop = process.kill_at(stops);
         let mut blocks = process.blocks();
@@ -239,4 +244,8 @@ fn no_block_is_used_twice_after_a_kill_at_any_call() {
             return;
         }
     }
+}
+
+fn main() -> std::process::ExitCode {
+    linewarden_harness::main()
 }

@@ -1,5 +1,5 @@
 //! Argument structures of kernels, as in `cuda/layouts.cuh`: sizes and offsets are asserted in both files, and
-//! `tests/gpu/host.rs` compares them.
+//! `tests/all/gpu/host.rs` compares them.
 //!
 //! Addresses are addresses on the device (in emulation, on the host). Each is the address of an array that is aligned
 //! to 16 bytes. Numbers in keys and tables are limbs of 32 bits, least significant first. `layouts.cuh` describes the

@@ -2,7 +2,7 @@
 //! executed one after another.
 use std::time::Duration;
 
-use crate::support;
+use crate::gpu::support;
 use linewarden_arithmetic::rsa::Size;
 use linewarden_signatures::gpu::{
     BatchError, BenchEnvironment, BenchKey, Emulation, Goal, Gpu, Plan, PssBatch, RaSigner, RsaKeys, Stage,
@@ -18,7 +18,7 @@ fn emulated(test: impl FnOnce(&mut Gpu)) {
     test(&mut Gpu::emulated(emulation).unwrap());
 }
 
-crate::support::all_cases!(emulated);
+crate::gpu::support::all_cases!(emulated);
 
 /// Tests a device that is lost at the first call, at the second call, and so on. Each time, the operation and its
 /// repetition return an error and no result.

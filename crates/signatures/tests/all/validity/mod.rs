@@ -5,15 +5,7 @@
 //! equation does not hold. A vector is valid exactly if no tag causes a refusal. The verifiers are AWS-LC, the single
 //! lane, the batch lane, the GPU kernels compiled for this CPU, and each GPU of this machine. They must agree at any
 //! position of a batch.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod curves;
 mod devices;
 mod edwards;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use linewarden_harness::skip_part;
 use linewarden_signatures::gpu::{DeviceInfo, Gpu, Options};
 use linewarden_signatures::lane::{GpuLane, KeyPlacement};
 
@@ -9,7 +10,7 @@ fn open_each<T>(open: impl Fn(&DeviceInfo) -> T) -> Vec<T> {
     match Gpu::discover() {
         Ok(devices) => devices.iter().map(open).collect(),
         Err(missing) => {
-            println!("SKIPPED: {missing}");
+            skip_part!("{missing}");
             Vec::new()
         }
     }

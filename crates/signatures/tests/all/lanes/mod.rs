@@ -1,16 +1,8 @@
 //! All lanes verify the same random mixtures of valid and forged messages of all schemes, and agree on each message.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod gpu;
 
-use common::{NOW, receiver, receiver_of, sign, stamp};
+use crate::common::{NOW, receiver, receiver_of, sign, stamp};
 use linewarden_arithmetic::Backend;
 use linewarden_signatures::calibration::Samples;
 use linewarden_signatures::gpu::Emulation;
@@ -269,7 +261,7 @@ fn samples_measure_every_class_and_are_never_accepted() {
         keys_with_tables(&receiver),
         2 * usize::from(Backend::widest().is_some())
     );
-    let without_memory = common::receiver();
+    let without_memory = crate::common::receiver();
     without_memory.set_key_memory(0);
     drop(Samples::new(&without_memory, None, NOW, [5; 32]));
     assert_eq!(keys_with_tables(&without_memory), 0);

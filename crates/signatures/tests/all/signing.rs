@@ -1,19 +1,10 @@
 //! The signing service: each payload is signed and sent exactly once, with its own mask.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod common;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{NOW, key, payload, receiver, stamp, table};
+use crate::common::{NOW, key, payload, receiver, stamp, table};
 use linewarden_signatures::gpu::{Emulation, Gpu, GpuUnavailable};
 use linewarden_signatures::key::PrivateKey;
 use linewarden_signatures::lane::{GpuLane, KeyMemory, KeyPlacement, SingleLane};

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::sync::Mutex;
 
+use linewarden_harness::skip;
 use linewarden_signatures::gpu::kernels::{self, KernelInfo};
 use linewarden_signatures::gpu::{Cubin, Nvrtc, Unit};
 
@@ -45,17 +46,18 @@ const ARCHITECTURE_VARIABLE: &str = "LINEWARDEN_TEST_ARCHITECTURE";
 fn all_kernels_compile_within_their_budgets() {
     match Nvrtc::find() {
         Ok(nvrtc) => println!("NVRTC {:?}", nvrtc.version()),
-        Err(missing) => {
-            println!("SKIPPED: {missing}");
-            return;
-        }
+        Err(missing) => skip!("{missing}"),
     }
     let remaining = Mutex::new(ARCHITECTURES.to_vec());
     let failures = Mutex::new(Vec::new());
     let worker = || {
         while let Some(architecture) = { remaining.lock().unwrap().pop() } {
             let output = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "--nocapture", "nvrtc::kernels_of_one_architecture"])
+                .args([
+                    "--exact",
+                    "--nocapture",
+                    "gpu::nvrtc::kernels_of_one_architecture",
+                ])
                 .env(ARCHITECTURE_VARIABLE, architecture)
                 .output()
                 .unwrap();

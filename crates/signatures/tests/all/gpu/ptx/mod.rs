@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, LazyLock};
 
+use linewarden_harness::skip;
 use linewarden_signatures::gpu::kernels::{self, BLOCK_THREADS, KernelInfo};
 use linewarden_signatures::gpu::{Emulation, Gpu, GpuUnavailable, Nvrtc, Unit};
 use program::Program;
@@ -25,10 +26,7 @@ static PROGRAMS: LazyLock<Result<Arc<Programs>, GpuUnavailable>> = LazyLock::new
 fn interpreted(test: impl FnOnce(&mut Gpu)) {
     let programs = match &*PROGRAMS {
         Ok(programs) => Arc::clone(programs),
-        Err(missing) => {
-            println!("SKIPPED: {missing}");
-            return;
-        }
+        Err(missing) => skip!("{missing}"),
     };
     let launch = move |kernel: &'static KernelInfo, items: usize, arguments: *const c_void| {
         if kernel.name == kernels::P256_TABLES.info.name {
@@ -44,7 +42,7 @@ fn interpreted(test: impl FnOnce(&mut Gpu)) {
     test(&mut Gpu::emulated_by(Emulation::default(), Box::new(launch)).unwrap());
 }
 
-crate::support::all_cases! { interpreted:
+crate::gpu::support::all_cases! { interpreted:
     multipliers = arithmetic::multipliers, 1;
     field_of_p256 = arithmetic::p256_field, 2;
     full_domain_hashes = rsa::full_domain_hashes, 3;

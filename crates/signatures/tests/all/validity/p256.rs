@@ -8,9 +8,9 @@ use linewarden_arithmetic::p256::{self, PointError, PrecomputedPoint, PublicPoin
 use linewarden_signatures::gpu::{Emulation, Goal, Gpu, P256Batch};
 use num_bigint::BigUint;
 
-use crate::RefusedBy::{self, EveryVerifier, NoVerifier};
-use crate::devices;
-use crate::plain::{Group, from_hex, inverse, subtract, to_be};
+use crate::validity::RefusedBy::{self, EveryVerifier, NoVerifier};
+use crate::validity::devices;
+use crate::validity::plain::{Group, from_hex, inverse, subtract, to_be};
 
 /// The special property of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

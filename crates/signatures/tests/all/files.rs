@@ -1,17 +1,9 @@
 //! A signer's directory: written files are read back, and changed files are refused.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)]
-
-mod common;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use common::{NOW, key, sign, stamp};
+use crate::common::{NOW, key, sign, stamp};
 use linewarden_signatures::key::{PrivateKey, PublicKey};
 use linewarden_signatures::scheme::Scheme;
 use linewarden_signatures::store::{

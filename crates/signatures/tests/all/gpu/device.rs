@@ -2,6 +2,7 @@
 //! other.
 use std::sync::Mutex;
 
+use linewarden_harness::skip;
 use linewarden_signatures::gpu::{Gpu, GpuUnavailable, Options};
 
 /// The devices, opened once. Only one test at a time uses them, since a device parallelizes by itself.
@@ -22,11 +23,11 @@ fn on_each_device(mut test: impl FnMut(&mut Gpu)) {
             println!("{:?}", gpu.info());
             test(gpu);
         }),
-        Err(missing) => println!("SKIPPED: {missing}"),
+        Err(missing) => skip!("{missing}"),
     }
 }
 
-crate::support::all_cases!(on_each_device);
+crate::gpu::support::all_cases!(on_each_device);
 
 /// Each device computes at least eight products in a clock cycle, the number of the slowest supported device.
 #[test]

@@ -13,7 +13,7 @@ use linewarden_signatures::refusal::Refusal;
 use linewarden_signatures::scheme::Scheme;
 
 use crate::common::{NOW, receiver_of, stamp};
-use crate::{curves, devices, rsa};
+use crate::validity::{curves, devices, rsa};
 
 /// Expected result of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

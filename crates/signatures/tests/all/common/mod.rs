@@ -1,5 +1,4 @@
 //! Keys and messages for several test files.
-#![allow(dead_code, reason = "each test program uses only some of the functions")]
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,17 +1,9 @@
 //! Files and datagrams with changed, moved, duplicated and missing bytes: each is refused or valid, and no input causes a
 //! panic. `PROPTEST_CASES` sets the number of cases.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
-
-mod common;
 
 use std::sync::LazyLock;
 
-use common::{NOW, key, receiver, sign, stamp};
+use crate::common::{NOW, key, receiver, sign, stamp};
 use linewarden_signatures::bsm::CoreData;
 use linewarden_signatures::gpu::Cubin;
 use linewarden_signatures::key::{PrivateKey, PublicKey};

@@ -1,19 +1,11 @@
 //! During an overload by unknown senders, the service drops messages before its lanes, and the kernel drops datagrams.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)]
-
-mod common;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{NOW, receiver, sign, stamp};
+use crate::common::{NOW, receiver, sign, stamp};
 use linewarden_signatures::lane::SingleLane;
 use linewarden_signatures::message::TimeMs;
 use linewarden_signatures::receive::{Checked, Verified};

@@ -1,14 +1,6 @@
 //! Messages through a receiver and a lane: accepted messages, and the reasons of refusals, for each scheme.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)]
 
-mod common;
-
-use common::{NOW, copy, key, mask_name, payload, receiver, receiver_of, sign, stamp};
+use crate::common::{NOW, copy, key, mask_name, payload, receiver, receiver_of, sign, stamp};
 use linewarden_signatures::key::PublicKey;
 use linewarden_signatures::lane::SingleLane;
 use linewarden_signatures::message::{

@@ -23,7 +23,7 @@ pub fn run(gpu: &mut Gpu, default_seed: u64, test: fn(&mut Gpu, &mut ChaCha20Rng
 /// Makes a test of each case; `$with` calls a function with a device, or skips the test.
 macro_rules! all_cases {
     ($with:path) => {
-        $crate::support::all_cases! { $with:
+        $crate::gpu::support::all_cases! { $with:
             multipliers = arithmetic::multipliers, 1;
             field_of_p256 = arithmetic::p256_field, 2;
             full_domain_hashes = rsa::full_domain_hashes, 3;
@@ -47,7 +47,7 @@ macro_rules! all_cases {
         $(
             #[test]
             fn $name() {
-                $with(|gpu| $crate::support::run(gpu, $seed, $crate::support::$module::$function));
+                $with(|gpu| $crate::gpu::support::run(gpu, $seed, $crate::gpu::support::$module::$function));
             }
         )*
     };

@@ -8,8 +8,8 @@ use linewarden_arithmetic::edwards::{self, KeyError, PrecomputedKey, PublicKey, 
 use num_bigint::BigUint;
 use sha2::{Digest as _, Sha512};
 
-use crate::RefusedBy::{self, EveryVerifier, InputCheck, NoVerifier};
-use crate::plain::{Group, from_hex, inverse, subtract, to_le};
+use crate::validity::RefusedBy::{self, EveryVerifier, InputCheck, NoVerifier};
+use crate::validity::plain::{Group, from_hex, inverse, subtract, to_le};
 
 /// The special property of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use linewarden_signatures::scheme::Scheme;
 use num_bigint::BigUint;
 use sha2::{Digest as _, Sha256};
 
-use crate::messages::Expected::{self, Refused, Valid};
-use crate::messages::{Vector, Vectors, draft, wrong_lengths};
-use crate::plain::{Group as _, to_be, to_le};
-use crate::{edwards, p256};
+use crate::validity::messages::Expected::{self, Refused, Valid};
+use crate::validity::messages::{Vector, Vectors, draft, wrong_lengths};
+use crate::validity::plain::{Group as _, to_be, to_le};
+use crate::validity::{edwards, p256};
 
 /// The property of valid messages that a receiver with `p256_low_s` refuses.
 pub const HIGH_S: &str = "s in the upper half";

@@ -10,9 +10,9 @@ use num_bigint::BigUint;
 use sha2::{Digest as _, Sha256};
 
 use crate::common::{NOW, small_layout, stamp};
-use crate::messages::{self, Expected, Vectors, draft, wrong_lengths};
-use crate::plain::inverse;
-use crate::primes::{PRIMES_2048, PRIMES_3072};
+use crate::validity::messages::{self, Expected, Vectors, draft, wrong_lengths};
+use crate::validity::plain::inverse;
+use crate::validity::primes::{PRIMES_2048, PRIMES_3072};
 
 /// The special property of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ struct Key {
 
 impl Key {
     fn new(primes: [&str; 2]) -> Self {
-        let [p, q] = primes.map(crate::plain::from_hex);
+        let [p, q] = primes.map(crate::validity::plain::from_hex);
         let n = &p * &q;
         let bytes = n.to_bytes_be().len();
         Self { n, p, q, bytes }

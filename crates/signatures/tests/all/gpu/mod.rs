@@ -6,13 +6,6 @@
 //! | [`ptx`] | by an interpreter of the PTX that NVRTC makes of arithmetic and hashing |
 //! | [`nvrtc`] | not executed: compiled for each supported architecture, to check their resource usage |
 //! | [`device`] | on a device, if available: `make test-gpu` |
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
 
 mod device;
 mod host;
