@@ -1,9 +1,4 @@
 //! Statements: byte-exact, and only the response of the requested data plane is accepted.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
-
-// Other test programs use more items of this module.
-#[allow(dead_code)]
-mod common;
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
@@ -18,7 +13,7 @@ use linewarden_evidence::statement::{
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
 use proptest::prelude::*;
 
-use common::{config, entry};
+use crate::common::{config, entry};
 
 /// Seed 00 01 .. 1f: for tests only.
 const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----

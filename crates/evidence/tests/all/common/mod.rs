@@ -1,5 +1,4 @@
 //! Random entries of every type.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,4 @@
 //! Evidence in packets: byte-exact, inserted, overwritten, forged, moved, replayed.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
-
-// Other test programs use more items of this module.
-#[allow(dead_code)]
-mod common;
 
 use linewarden_evidence::inband::{
     Appraiser, CarriedEvidence, Content, ContentFormat, Counter, FrameError, MasterKey, PacketEvidenceError,
@@ -13,7 +8,7 @@ use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
 use proptest::prelude::*;
 
-use common::config;
+use crate::common::config;
 
 /// Frames from a Python program that was written from the documentation, with its own SipHash.
 const BEFORE: &str = "0200000000020200000000018100000586dd60000000000c114020010db800000000000000000000000120010db800000000000000000000000203e807d0000cabcd64617461";

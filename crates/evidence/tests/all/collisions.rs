@@ -1,5 +1,4 @@
 //! Collisions and blind spots of the published attesting switch; none of them exists in this crate.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
 use linewarden_evidence::encoding::*;
 use linewarden_evidence::state::{Digests, DirtyCells, MeasuredState, PutOutcome, Stability, program_digest};

@@ -1,16 +1,11 @@
 //! Encodings: one to one, strict, and robust for arbitrary bytes.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
-
-// Other test programs use more items of this module.
-#[allow(dead_code)]
-mod common;
 
 use linewarden_evidence::encoding::{
     Action, ActionRef, Bits, DecodeProblem, DefaultAction, Entry, KeyField, Match, MatchError, TableEntry,
 };
 use proptest::prelude::*;
 
-use common::{config, entry};
+use crate::common::{config, entry};
 
 proptest! {
     #![proptest_config(config(2_000))]

@@ -1,9 +1,4 @@
 //! Appraisal: differences are named, and damaged reference values are rejected.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
-
-// Other test programs use more items of this module.
-#[allow(dead_code)]
-mod common;
 
 use linewarden_evidence::appraisal::{Appraisal, Difference, Reference, ReferenceError, appraise};
 use linewarden_evidence::encoding::{
@@ -17,7 +12,7 @@ use linewarden_evidence::statement::{
 use linewarden_evidence::{BootCount, Digest, SwitchId};
 use proptest::prelude::*;
 
-use common::config;
+use crate::common::config;
 
 /// The state of a switch in a test.
 #[derive(Clone)]

@@ -1,9 +1,4 @@
 //! Set hashes: known answers, order independence, and states after any history of changes.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
-
-// Other test programs use more items of this module.
-#[allow(dead_code)]
-mod common;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +10,7 @@ use linewarden_evidence::state::{
 use linewarden_evidence::{BootCount, SwitchId};
 use proptest::prelude::*;
 
-use common::{config, entry};
+use crate::common::{config, entry};
 
 fn hash<'a>(elements: impl IntoIterator<Item = &'a [u8]>) -> LtHash {
     let mut hash = LtHash::EMPTY;
