@@ -1,4 +1,6 @@
 //! The packet path allocates no memory for snapshots, and for hits and misses in each search structure.
+//!
+//! A program of its own, because it has another allocator.
 #![allow(clippy::expect_used, missing_docs, reason = "a test may fail loudly")]
 
 use linewarden_switch::tables::{

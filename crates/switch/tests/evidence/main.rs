@@ -1,9 +1,0 @@
-//! Evidence of a running switch: the six aspects that the paper about the attesting BMv2 validates (its section 3), the
-//! states that this BMv2 cannot distinguish, and programs that try to forge evidence.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
-
-mod aspects;
-mod collisions;
-mod fixture;
-mod forging;
-mod running;
