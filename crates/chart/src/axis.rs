@@ -6,7 +6,8 @@ use plotters::coord::combinators::{IntoLogRange, LogCoord};
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 
-use crate::TEXT_PX;
+/// Height of labels, pixels.
+pub(crate) const TEXT_PX: u32 = 14;
 
 /// An axis.
 #[derive(Clone, Debug)]

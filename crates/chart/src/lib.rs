@@ -31,6 +31,7 @@ pub use plotters::prelude::SeriesLabelPosition as LegendPosition;
 pub use plotters::style::{BLACK, Color, GREEN, MAGENTA, RED, RGBColor};
 pub use series::{Series, TextPosition};
 
+use axis::TEXT_PX;
 use series::Shape;
 
 /// Blue that color-blind people can distinguish from [`VERMILION`] (Okabe and Ito).
@@ -40,7 +41,6 @@ pub const VERMILION: RGBColor = RGBColor(213, 94, 0);
 
 const FONT: &str = "sans-serif";
 const TITLE_PX: u32 = 18;
-const TEXT_PX: u32 = 14;
 /// Distance of the lines of [`draw_remarks`], pixels.
 pub const REMARK_PX: u32 = 20;
 

@@ -8,7 +8,7 @@ use linewarden_protocol::wire::MESSAGE_BYTES;
 pub struct SessionReport {
     /// The accepted RESPONSE.
     pub message: [u8; MESSAGE_BYTES],
-    /// As in [`AdmissionRequest::loc`].
+    /// As in [`AdmissionRequest::loc`](crate::AdmissionRequest::loc).
     pub loc: [u8; 8],
     /// The age of the session, ns.
     pub age_ns: u64,
@@ -48,7 +48,7 @@ const CLOCK_SKEW_MAX_NS: i64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootId(pub [u8; 16]);
 
-/// A reading of the clock that orders sessions ([`Registry::session_clock`]).
+/// A reading of the clock that orders sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootTimestamp {
     /// The boot that the time counts from.

@@ -91,10 +91,7 @@ pub(crate) async fn serve(socket: SocketListener, router: Router, mut stop: watc
             }
         };
         let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
-            tracing::warn!(
-                limit = CONNECTIONS_MAX,
-                "connection limit of the socket reached; connection closed"
-            );
+            tracing::warn!("connection limit of the socket reached; connection closed");
             continue;
         };
         let (router, stop) = (router.clone(), stop.clone());
