@@ -3,7 +3,7 @@
 //! A test program of this harness has the line `harness = false` in its section `[[test]]` in Cargo.toml, and this
 //! `main.rs`. Then, the attribute `test` of all modules of the program is [`test`] of this crate.
 //!
-//! ```
+//! ```no_run
 //! #[macro_use(test)]
 //! extern crate linewarden_harness;
 //!
