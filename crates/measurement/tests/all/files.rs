@@ -1,5 +1,4 @@
 //! Sets of files: contents of entries, limits, and files that change while they are read.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -9,6 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use linewarden_harness::{skip, skip_part};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::files::{
     ContentHash, FileEntry, FilePath, FilesError, Limits, LinkTarget, Mode, measure,
@@ -118,7 +118,7 @@ fn owners_and_times_are_not_measured() {
         .set_modified(epoch)
         .unwrap();
     if std::os::unix::fs::chown(other_tree.host_path("etc/a.conf"), Some(12345), None).is_err() {
-        println!("SKIPPED: changing the owner requires root");
+        skip_part!("changing the owner requires root");
     }
     assert_eq!(
         tree.measure(&["/etc"]).unwrap(),
@@ -230,7 +230,7 @@ fn paths_resolve_as_in_the_kernel() {
         .flat_map(|prefix| suffixes.iter().map(move |suffix| format!("{prefix}{suffix}")))
     {
         let kernel = match open_with_kernel_resolution(&tree, &joined) {
-            Err(Errno::NOSYS | Errno::PERM) => return println!("SKIPPED: openat2 is not permitted here"),
+            Err(Errno::NOSYS | Errno::PERM) => skip!("openat2 is not permitted here"),
             kernel => kernel,
         };
         match (tree.measure(&[&joined]), kernel) {
@@ -285,7 +285,7 @@ fn links_of_processes_and_of_other_users_are_not_followed() {
     symlink("/etc", shared.join("link")).unwrap();
     assert_eq!(tree.measure(&["/shared/link/a.conf"]).unwrap().len(), 1);
     match lchown(shared.join("link"), Some(12_345), None) {
-        Err(error) => println!("SKIPPED: cannot create a link of another user: {error}"),
+        Err(error) => skip_part!("cannot create a link of another user: {error}"),
         Ok(()) => {
             let error = tree.measure(&["/shared/link/a.conf"]).unwrap_err();
             assert!(error.to_string().contains("Permission denied"), "{error}");

@@ -1,5 +1,4 @@
 //! Configurations: canonical encodings, and an encoding from an independent program.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +9,7 @@ use linewarden_measurement::{Digest, HashAlgorithm};
 use serde_json::Value;
 
 fn vectors() -> Value {
-    serde_json::from_str(include_str!("../../../docs/vectors/measurement.json")).unwrap()
+    serde_json::from_str(include_str!("../../../../docs/vectors/measurement.json")).unwrap()
 }
 
 fn bytes(hex: &Value) -> Vec<u8> {

@@ -30,7 +30,7 @@ fn unexplained(replayed: &ReplayedLog) -> Vec<(usize, EventType, &str)> {
 
 #[test]
 fn a_version_with_a_digest_of_other_data_is_unexplained() {
-    let log = include_bytes!("../data/cases/dell-poweredge-crtm-version.bin");
+    let log = include_bytes!("../../data/cases/dell-poweredge-crtm-version.bin");
     let (values, replayed) = replay_firmware_log(log, Sha256);
     assert_eq!(
         unexplained(&replayed),
@@ -63,7 +63,8 @@ fn a_version_with_a_digest_of_other_data_is_unexplained() {
 
 #[test]
 fn events_with_a_file_name_and_a_digest_of_the_file_are_unexplained() {
-    let (_, replayed) = replay_firmware_log(include_bytes!("../data/cases/coreboot-ev-action.bin"), Sha256);
+    let (_, replayed) =
+        replay_firmware_log(include_bytes!("../../data/cases/coreboot-ev-action.bin"), Sha256);
     let action = EventType::EV_ACTION;
     assert_eq!(
         unexplained(&replayed),
@@ -77,8 +78,10 @@ fn events_with_a_file_name_and_a_digest_of_the_file_are_unexplained() {
 
 #[test]
 fn separators_with_fifty_bytes_of_data_are_proven_partly() {
-    let (_, replayed) =
-        replay_firmware_log(include_bytes!("../data/cases/starlabs-separator-50.bin"), Sha256);
+    let (_, replayed) = replay_firmware_log(
+        include_bytes!("../../data/cases/starlabs-separator-50.bin"),
+        Sha256,
+    );
     assert_eq!((replayed.events().len(), unexplained(&replayed).len()), (8, 0));
     for event in replayed.events() {
         assert_eq!(
@@ -90,7 +93,7 @@ fn separators_with_fifty_bytes_of_data_are_proven_partly() {
 
 #[test]
 fn variables_measured_by_value_for_tpm_1_2_are_proven_partly() {
-    let log = include_bytes!("../data/cases/lenovo-n1fet43w-tpm12-driver-config.bin");
+    let log = include_bytes!("../../data/cases/lenovo-n1fet43w-tpm12-driver-config.bin");
     let parsed = EventLog::parse(log).unwrap();
     assert_eq!((parsed.format(), parsed.banks()), (LogFormat::Sha1, &[Sha1][..]));
     let (_, replayed) = replay_firmware_log(log, Sha1);
@@ -110,8 +113,8 @@ fn variables_measured_by_value_for_tpm_1_2_are_proven_partly() {
 fn a_log_without_entries_of_a_bank_gives_a_notice_for_the_values() {
     let mut values = PcrValues::new(Sha256);
     values.set(pcr(0), Sha256.digest(&[b"whatever"])).unwrap();
-    let lenovo = include_bytes!("../data/cases/lenovo-n1fet43w-tpm12-driver-config.bin");
-    let empty = include_bytes!("../data/cases/empty.bin");
+    let lenovo = include_bytes!("../../data/cases/lenovo-n1fet43w-tpm12-driver-config.bin");
+    let empty = include_bytes!("../../data/cases/empty.bin");
     for (bytes, reason) in [
         (&empty[..], "event log is empty"),
         (&[0xff; 4096], "event log is empty"),
@@ -145,11 +148,11 @@ fn a_log_without_entries_of_a_bank_gives_a_notice_for_the_values() {
 #[test]
 fn logs_with_the_padding_of_a_ccel_table_replay_equally() {
     let recorded = [
-        (&include_bytes!("../data/direct/log.bin")[..], Sha256),
-        (include_bytes!("../data/bios/log.bin"), Sha1),
-        (include_bytes!("../data/cases/coreboot-ev-action.bin"), Sha256),
+        (&include_bytes!("../../data/direct/log.bin")[..], Sha256),
+        (include_bytes!("../../data/bios/log.bin"), Sha1),
+        (include_bytes!("../../data/cases/coreboot-ev-action.bin"), Sha256),
         (
-            include_bytes!("../data/cases/dell-poweredge-crtm-version.bin"),
+            include_bytes!("../../data/cases/dell-poweredge-crtm-version.bin"),
             Sha256,
         ),
     ];

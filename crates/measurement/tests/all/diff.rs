@@ -1,13 +1,8 @@
 //! The reported differences between two configurations.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
-
-// Other test programs use more items of this module.
-#[allow(dead_code)]
-mod common;
 
 use std::collections::BTreeMap;
 
-use common::log::{Log, values_of};
+use crate::common::log::{Log, values_of};
 use linewarden_measurement::HashAlgorithm::Sha256;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::diff::Difference;
@@ -158,7 +153,7 @@ fn the_first_differing_event_is_reported_for_each_pcr() {
         .map(|values| Configuration::new(values.clone(), BTreeMap::new()).unwrap());
     let [old, new] = [0, 1].map(|log_index| verify_replay(&logs[log_index], &values[log_index]).unwrap());
     let difference = Difference::between(&configurations[0], &configurations[1]).with_events(&old, &new);
-    let value = |log_index: usize, pcr: u32| values[log_index].get(common::log::pcr(pcr)).unwrap();
+    let value = |log_index: usize, pcr: u32| values[log_index].get(crate::common::log::pcr(pcr)).unwrap();
     let expected = format!(
         "PCR 4: {} is now {}\n\
          \x20   was entry 3, PCR 4, EV_EFI_BOOT_SERVICES_APPLICATION: nothing (claimed)\n\

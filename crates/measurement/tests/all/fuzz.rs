@@ -1,14 +1,9 @@
 //! Untrusted bytes: logs and configurations are parsed or rejected. Each parsed value has exactly one encoding, except
 //! for the padding of logs.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
-
-// Other test programs use more items of this module.
-#[allow(dead_code)]
-mod common;
 
 use std::collections::BTreeMap;
 
-use common::log::{BANKS, Log, digests, spec_id};
+use crate::common::log::{BANKS, Log, digests, spec_id};
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::diff::Difference;
 use linewarden_measurement::eventlog::{Event, EventLog, EventType, LogFormat, verify_replay};
@@ -19,10 +14,10 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
 const LOGS: [&[u8]; 4] = [
-    include_bytes!("data/bios/log.bin"),
-    include_bytes!("data/direct/log.bin"),
-    include_bytes!("data/shim/log.bin"),
-    include_bytes!("data/uki/log.bin"),
+    include_bytes!("../data/bios/log.bin"),
+    include_bytes!("../data/direct/log.bin"),
+    include_bytes!("../data/shim/log.bin"),
+    include_bytes!("../data/uki/log.bin"),
 ];
 
 /// A list of edits. Each edit is a position as a fraction of the length, a byte, and the number of an operation.
