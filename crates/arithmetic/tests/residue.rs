@@ -1,4 +1,6 @@
 //! Checks that private operations leave on the stack no part of the key and no part of a result modulo p or q.
+//!
+//! A program of its own, because `scripts/test` also runs this test with the release profile.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,6 +9,7 @@
     missing_docs
 )]
 
+#[path = "all/keys/mod.rs"]
 mod keys;
 #[allow(dead_code)]
 #[path = "../src/testing.rs"]

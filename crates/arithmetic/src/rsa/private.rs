@@ -433,7 +433,7 @@ use crate::testing;
 
 #[cfg(test)]
 #[allow(dead_code, missing_docs, reason = "shared with the integration tests")]
-#[path = "../../tests/keys/mod.rs"]
+#[path = "../../tests/all/keys/mod.rs"]
 mod keys;
 
 #[cfg(test)]

@@ -32,27 +32,6 @@ macro_rules! on_all {
     };
 }
 
-/// Reports the backends that this CPU does not support.
-#[test]
-fn every_supported_backend_is_tested() {
-    let tested: Vec<&str> = Backend::available().map(Backend::name).collect();
-    println!("{tested:?}");
-    #[cfg(target_arch = "x86_64")]
-    for (name, is_supported) in [
-        (
-            "AVX2",
-            std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma"),
-        ),
-        ("AVX-512 with IFMA", std::is_x86_feature_detected!("avx512ifma")),
-    ] {
-        if !is_supported {
-            println!(
-                "SKIPPED: arithmetic with {name}: not supported by this CPU (make avx512 runs it in an emulator)"
-            );
-        }
-    }
-}
-
 /// Words at the limits of doubles and products, and random words.
 fn edge_words(random: &mut Random) -> Vec<u64> {
     let mut words = vec![0, 1, MASK, MASK - 1, 0x000a_aaaa_aaaa_aaaa, 0x0005_5555_5555_5555];

@@ -1,20 +1,9 @@
 //! Compares complete verifications of Ed25519 on every backend with AWS-LC.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
 
-#[allow(dead_code)]
-#[path = "../src/testing.rs"]
-mod testing;
-
+use crate::testing::{Random, bytes};
 use aws_lc_rs::signature::{self, Ed25519KeyPair, KeyPair as _};
 use linewarden_arithmetic::Backend;
 use linewarden_arithmetic::edwards::{PrecomputedKey, PublicKey, Request, Signer, hash, verify};
-use testing::{Random, bytes};
 
 /// Two chunks of sixteen groups of eight signatures, and a partial chunk with a partial group.
 const SIGNATURES: usize = 2 * 8 * 16 + 13;

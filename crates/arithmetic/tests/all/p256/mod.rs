@@ -1,23 +1,13 @@
 //! Compares complete verifications of ECDSA on every backend with AWS-LC.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
 
 mod curve;
-#[allow(dead_code)]
-#[path = "../../src/testing.rs"]
-mod testing;
 
+use crate::testing::{self, Random};
 use aws_lc_rs::{digest, signature};
 use curve::{Point, n};
 use linewarden_arithmetic::Backend;
 use linewarden_arithmetic::p256::{PrecomputedPoint, PublicPoint, Request, Signer, verify};
 use num_bigint::BigUint;
-use testing::Random;
 
 /// Two chunks of sixteen groups of eight signatures, and a partial chunk with a partial group.
 const SIGNATURES: usize = 2 * 8 * 16 + 13;

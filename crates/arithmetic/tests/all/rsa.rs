@@ -1,26 +1,12 @@
 //! Compares RSA operations with num-bigint, on every backend and for single numbers.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::needless_range_loop, // One lane number is the index in several lists.
-    missing_docs
-)]
 
-#[allow(dead_code, reason = "other tests use the remaining functions")]
-mod keys;
-#[allow(dead_code)]
-#[path = "../src/testing.rs"]
-mod testing;
-
-use keys::{SIZES, parts, private};
+use crate::keys::{SIZES, parts, private};
+use crate::testing::{Random, bytes};
 use linewarden_arithmetic::rsa::{
     Element, KeyError, RsaError, RsaPublic, Size, Table, check_batch, power_batch, product_batch,
 };
 use linewarden_arithmetic::{Backend, ModulusError};
 use num_bigint::BigUint;
-use testing::{Random, bytes};
 
 fn refs<T: AsRef<[u8]>>(numbers: &[T]) -> [&[u8]; 8] {
     std::array::from_fn(|lane| numbers[lane].as_ref())
