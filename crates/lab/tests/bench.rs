@@ -1,4 +1,6 @@
 //! Small runs of the benchmarks. Each run must complete and report its values; the tests expect no particular speed.
+//!
+//! A program of its own, because benchmarks need all CPUs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,12 +9,18 @@
     missing_docs
 )]
 
+#[macro_use(test)]
+extern crate linewarden_harness;
+
+#[path = "all/common.rs"]
+#[allow(dead_code, reason = "the other program uses all items")]
 mod common;
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::skipped;
+use common::require;
+use linewarden_harness::skip;
 use linewarden_lab::bench::scale::{Part, Size};
 use linewarden_lab::bench::{self, Scale, attest, figures, signatures, switch};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
@@ -26,9 +34,7 @@ fn lock_machine() -> MutexGuard<'static, ()> {
 
 #[test]
 fn the_auth_bench_reports_values_and_draws_charts() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let _machine = lock_machine();
     let report = bench::auth(&Scale::QUICK, &mut |_| {}).unwrap();
     for name in [
@@ -59,9 +65,7 @@ fn is_svg(path: &Path) -> bool {
 
 #[test]
 fn the_scale_bench_measures_a_small_fleet() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let _machine = lock_machine();
     let report = bench::scale::run(&Size::QUICK, &Part::ALL, &mut |_, _| {}).unwrap();
     for name in [
@@ -89,13 +93,10 @@ fn the_scale_bench_measures_a_small_fleet() {
 
 #[test]
 fn the_attest_bench_measures_ciphers_and_rounds() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let _machine = lock_machine();
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        println!("SKIPPED: the sender and the measured program need two CPUs");
-        return;
+        skip!("the sender and the measured program need two CPUs");
     }
     let report = attest::run(&attest::Size::QUICK, &attest::Part::ALL, &mut |_, _| {}).unwrap();
     for name in [
@@ -140,13 +141,10 @@ fn the_attest_bench_measures_ciphers_and_rounds() {
 
 #[test]
 fn the_switch_bench_measures_forwarding_ciphers_and_proofs() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let _machine = lock_machine();
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        println!("SKIPPED: sender and switch need two CPUs");
-        return;
+        skip!("sender and switch need two CPUs");
     }
     let p4 = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4");
     let report = switch::run(&switch::Size::QUICK, &p4, &switch::Part::ALL, &mut |_, _| {}).unwrap();
@@ -257,4 +255,8 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
         // The legend appears once per stage, and there are three stages.
         assert_eq!(picture.matches(legend).count(), 3, "{name}");
     }
+}
+
+fn main() -> std::process::ExitCode {
+    linewarden_harness::main()
 }

@@ -1,4 +1,6 @@
 //! The load generator against its reflector: all counters agree. Needs root.
+//!
+//! A program of its own, because the load generator needs all CPUs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,22 +9,74 @@
     missing_docs
 )]
 
+#[macro_use(test)]
+extern crate linewarden_harness;
+
+#[path = "all/common.rs"]
 mod common;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
-use common::{Datagram, skipped, wait_until};
+use common::{require, wait_until};
 use linewarden_lab::address::DeviceAddress;
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 use linewarden_lab::loadgen::{Generator, Plan, Reflector, ReflectorCounters, Transmit};
 use linewarden_lab::napi::NapiThreads;
 use linewarden_lab::packet_socket::{Options, PacketSocket, TxBatch};
 use linewarden_lab::topology::{Lab, Topology};
-use linewarden_protocol::frame::write;
+use linewarden_protocol::frame::checksum::Sum;
+use linewarden_protocol::frame::write::{self, Endpoint};
+use linewarden_protocol::frame::{self, header};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{LAP_PORT, Message, message_type, parse};
+
+/// A UDP datagram in a received frame, with verified checksums.
+struct Datagram<'a> {
+    from: Endpoint,
+    to: Endpoint,
+    payload: &'a [u8],
+}
+
+impl<'a> Datagram<'a> {
+    fn parse(frame: &'a [u8]) -> Self {
+        let parsed = frame::parse(frame).unwrap();
+        let (ip, udp) = parsed.datagram().expect("a UDP datagram");
+        let octets = |ip| match ip {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
+        if ip.src.is_ipv4() {
+            let sum = Sum::default().bytes(&frame[ip.at..udp.at]);
+            assert_eq!(sum.finish(), 0, "IPv4 header checksum of {frame:02x?}");
+        }
+        let datagram = &frame[udp.at..udp.payload().end];
+        let sum = Sum::default()
+            .pseudo_header(
+                &octets(ip.src),
+                &octets(ip.dst),
+                header::PROTOCOL_UDP,
+                datagram.len() as u16,
+            )
+            .bytes(datagram);
+        assert_eq!(sum.finish(), 0, "UDP checksum of {frame:02x?}");
+        Self {
+            from: Endpoint {
+                mac: parsed.src_mac,
+                ip: ip.src,
+                port: udp.src_port,
+            },
+            to: Endpoint {
+                mac: parsed.dst_mac,
+                ip: ip.dst,
+                port: udp.dst_port,
+            },
+            payload: &frame[udp.payload()],
+        }
+    }
+}
 
 const IDX: RowIndex = RowIndex(3);
 
@@ -64,9 +118,7 @@ fn lab() -> Lab {
 
 #[test]
 fn generator_and_reflector_count_the_same_messages() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let lab = lab();
     let plan = plan(64, Transmit::Tx);
     let reflector = Reflector::attach(&lab, &plan).unwrap();
@@ -140,9 +192,7 @@ impl ManualGateway {
 
 #[test]
 fn sent_messages_are_valid_with_correct_tags_and_checksums() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let lab = lab();
     // In this test, the gateway's end has no XDP program.
     let plan = plan(1, Transmit::Redirect);
@@ -202,4 +252,8 @@ fn sent_messages_are_valid_with_correct_tags_and_checksums() {
     gateway.reply(&retransmitted_frame, |payload| payload[3] = message_type::NAK);
     let counters = generator.finish(Duration::from_secs(20)).unwrap();
     assert_eq!((counters.completed, counters.naks, counters.ended), (3, 1, 1));
+}
+
+fn main() -> std::process::ExitCode {
+    linewarden_harness::main()
 }

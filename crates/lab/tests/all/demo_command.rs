@@ -1,26 +1,10 @@
 //! `linewarden-lab demo` as a user calls it. The full demonstration needs root.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
 
 use std::process::{Command, Output};
 
-use linewarden_lab::capability::{self, FOR_LOAD_GENERATOR};
+use crate::common::require;
+use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 use serde_json::Value;
-
-fn skipped() -> bool {
-    match capability::require(FOR_LOAD_GENERATOR) {
-        Ok(()) => false,
-        Err(missing) => {
-            eprintln!("SKIPPED: {missing}");
-            true
-        }
-    }
-}
 
 struct Demo {
     directory: tempfile::TempDir,
@@ -66,9 +50,7 @@ impl Demo {
 
 #[test]
 fn a_demonstration_prints_a_table_and_writes_json_and_a_chart() {
-    if skipped() {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     for dataplane in ["xdp", "host"] {
         let demo = Demo::run(&[
             "--devices",
@@ -122,9 +104,7 @@ fn a_demonstration_prints_a_table_and_writes_json_and_a_chart() {
 
 #[test]
 fn a_demonstration_on_a_p4_switch_skips_no_check() {
-    if skipped() {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let demo = Demo::run(&["--devices", "32", "--dataplane", "p4", "--verbose"]);
     assert!(demo.output.status.success(), "{}", demo.stderr());
     let json = demo.json();
@@ -154,9 +134,7 @@ fn a_demonstration_on_a_p4_switch_skips_no_check() {
 
 #[test]
 fn a_sabotaged_demonstration_fails_with_the_cause() {
-    if skipped() {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     for (sabotage, field, finding) in [
         (
             "revoke-before-turn",
@@ -189,9 +167,7 @@ fn sizes_outside_the_limits_are_usage_errors() {
 
 #[test]
 fn an_interrupted_demonstration_deletes_its_registry() {
-    if skipped() {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let directory = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_linewarden-lab"))
         .args(["demo", "--devices", "10000"])

@@ -1,5 +1,4 @@
 //! The `xdp` data plane on the gateway's interface to the lab's devices, with a bound gate.
-#![allow(dead_code, reason = "each test program uses only some of these items")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

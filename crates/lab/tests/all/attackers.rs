@@ -1,25 +1,13 @@
 //! Every attack against the `xdp` data plane with a bound gate fails. The published attacks against a verifier with the
 //! published vulnerabilities succeed. Needs root.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod common;
-#[path = "common/oracle.rs"]
-mod oracle;
-#[path = "common/vulnerable.rs"]
-mod vulnerable;
-#[path = "common/xdp_gateway.rs"]
-mod xdp_gateway;
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use common::skipped;
+use crate::common::require;
+use crate::oracle::{GATEWAY_ID, OracleGateway};
+use crate::vulnerable::{self, VulnerableVerifier};
+use crate::xdp_gateway::XdpGateway;
 use linewarden_dataplane::ethtool::{self, Offload};
 use linewarden_lab::address::SERVICE;
 use linewarden_lab::attackers::{
@@ -34,11 +22,8 @@ use linewarden_lab::service::EchoService;
 use linewarden_lab::topology::{Lab, Topology};
 use linewarden_protocol::classic::{CLASSIC_PORT, Message, device, message_type};
 use linewarden_protocol::verdict::Verdict;
-use oracle::{GATEWAY_ID, OracleGateway};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha20Rng;
-use vulnerable::VulnerableVerifier;
-use xdp_gateway::XdpGateway;
 
 const ECHO_PORT: u16 = 7007;
 /// Number of devices that authenticate and are then attacked. The same number of other devices never send a message.
@@ -151,9 +136,7 @@ fn run_all(context: &mut AttackContext<'_>) -> Vec<AttackReport> {
 /// VLAN tags that the interface removes would never reach the gate.
 #[test]
 fn the_data_plane_disables_vlan_tag_removal() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let lab = Lab::build(&Topology::default()).unwrap();
     let name = lab.gateway_devices_end.name.clone();
     let removes_tags = || {
@@ -171,9 +154,7 @@ fn the_data_plane_disables_vlan_tag_removal() {
 
 #[test]
 fn no_attack_on_the_xdp_gateway_succeeds() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let lab = lab();
     let devices = enroll_devices(0, 2 * VICTIMS, 1);
     let controlled_devices = enroll_devices(FIRST_CONTROLLED_DEVICE, CONTROLLED_DEVICES, 1);
@@ -220,9 +201,7 @@ fn no_attack_on_the_xdp_gateway_succeeds() {
 /// Tests the success check of each attack: the check detects a gateway that accepts every RESPONSE and forwards every frame.
 #[test]
 fn attack_checks_detect_a_gateway_that_accepts_everything() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let lab = lab();
     let mut devices = enroll_devices(0, 2 * VICTIMS, 1);
     let controlled_devices = enroll_devices(FIRST_CONTROLLED_DEVICE, 6, 1);
@@ -266,9 +245,7 @@ fn attack_checks_detect_a_gateway_that_accepts_everything() {
 
 #[test]
 fn the_published_attacks_succeed_against_the_published_vulnerabilities() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let lab = lab();
     let devices = enroll_devices(0, 2 * VICTIMS, 1);
     let _gateway = OracleGateway::start(&lab, &devices, |_| {});

@@ -1,22 +1,11 @@
 //! A simulated fleet against the reference gateway of the protocol crate, over a veth link. Needs root.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod common;
-#[path = "common/oracle.rs"]
-mod oracle;
-#[path = "common/xdp_gateway.rs"]
-mod xdp_gateway;
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use common::skipped;
+use crate::common::require;
+use crate::oracle::{OracleGateway, now};
+use crate::xdp_gateway::XdpGateway;
 use linewarden_lab::address::{Family, GATEWAY, SERVICE};
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 use linewarden_lab::fleet::{
@@ -28,8 +17,6 @@ use linewarden_lab::topology::{Lab, Topology};
 use linewarden_protocol::frame::write::Endpoint;
 use linewarden_protocol::ids::Mode;
 use linewarden_protocol::verdict::Verdict;
-use oracle::{OracleGateway, now};
-use xdp_gateway::XdpGateway;
 
 const ECHO_PORT: u16 = 7007;
 
@@ -84,9 +71,7 @@ fn lab() -> Lab {
 
 #[test]
 fn every_device_authenticates_and_reaches_the_service() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     for workers in [1, 3] {
         let lab = lab();
         let devices = enroll_devices(100, 11);
@@ -160,9 +145,7 @@ fn every_device_authenticates_and_reaches_the_service() {
 /// `LINEWARDEN_FLEET_DEVICES` sets the number of devices; with `--nocapture` the test prints latencies and rates.
 #[test]
 fn a_fleet_authenticates_at_the_xdp_gateway_and_passes_its_gate() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let device_count =
         std::env::var("LINEWARDEN_FLEET_DEVICES").map_or(300, |number| number.parse().unwrap());
     let lab = Lab::build(&Topology {
@@ -226,9 +209,7 @@ fn a_fleet_authenticates_at_the_xdp_gateway_and_passes_its_gate() {
 
 #[test]
 fn clones_with_other_chips_never_authenticate() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let lab = lab();
     let legitimate = enroll_devices(10, 11);
     let gateway = OracleGateway::start(&lab, &legitimate, |_| {});
@@ -255,9 +236,7 @@ fn clones_with_other_chips_never_authenticate() {
 /// In a single-attempt run, clones do not block other devices: a clone stops after one handshake, and the next device starts.
 #[test]
 fn in_a_single_attempt_run_failed_devices_make_room_for_others() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let lab = lab();
     let legitimate = enroll_devices(12, 11);
     let gateway = OracleGateway::start(&lab, &legitimate, |_| {});

@@ -1,5 +1,4 @@
 //! The gateway role of the protocol crate behind a packet socket: slow, and the reference for correct behavior.
-#![allow(dead_code, reason = "each test program uses only some of these items")]
 
 use std::collections::HashMap;
 use std::net::UdpSocket;

@@ -1,13 +1,4 @@
 //! The private network forwards packets and is removed completely, even when its process is killed. Needs root.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
-
-mod common;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,9 +8,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{skipped, wait_until};
+use crate::common::{require, wait_until};
 use linewarden_lab::address::{DEVICE_HOST, DeviceAddress, GATEWAY, SERVICE};
-use linewarden_lab::capability::{FOR_NETWORK, require};
+use linewarden_lab::capability::{self, FOR_NETWORK};
 use linewarden_lab::napi::NapiThreads;
 use linewarden_lab::netns::NetNs;
 use linewarden_lab::packet_socket::{Fanout, Options, PacketSocket, TxBatch};
@@ -55,9 +46,7 @@ fn echo_once(lab: &Lab, device: SocketAddr, service: SocketAddr) {
 
 #[test]
 fn devices_reach_the_service_through_the_gateway() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let lab = Lab::build(&Topology::default()).unwrap();
     echo_once(&lab, (DEVICE_HOST.v4, 0).into(), (SERVICE.v4, 0).into());
     echo_once(&lab, (DEVICE_HOST.v6, 0).into(), (SERVICE.v6, 0).into());
@@ -65,9 +54,7 @@ fn devices_reach_the_service_through_the_gateway() {
 
 #[test]
 fn with_a_switch_the_gateway_and_the_service_are_one_station() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let lab = Lab::build(&Topology {
         forwarding: ForwardingMode::Switch,
         ..Topology::default()
@@ -118,9 +105,7 @@ fn with_a_switch_the_gateway_and_the_service_are_one_station() {
 
 #[test]
 fn without_a_device_host_the_devices_interface_sends_no_frame() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let topology = Topology {
         ipv6: true,
         device_host: false,
@@ -142,9 +127,7 @@ fn without_a_device_host_the_devices_interface_sends_no_frame() {
 
 #[test]
 fn permanent_neighbors_reach_every_device_without_resolution() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let topology = Topology {
         permanent_neighbors: 10_000,
         device_host: false,
@@ -178,9 +161,7 @@ fn frame(to: [u8; 6], from: [u8; 6], number: u32) -> Vec<u8> {
 
 #[test]
 fn packet_sockets_deliver_batches_completely_and_in_order() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let lab = Lab::build(&Topology {
         ipv6: false,
         ..Topology::default()
@@ -219,9 +200,7 @@ fn packet_sockets_deliver_batches_completely_and_in_order() {
 
 #[test]
 fn a_capture_contains_frames_of_other_sockets_except_frames_that_bypass_the_qdisc() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let lab = Lab::build(&Topology {
         ipv6: false,
         ..Topology::default()
@@ -252,9 +231,7 @@ fn a_capture_contains_frames_of_other_sockets_except_frames_that_bypass_the_qdis
 
 #[test]
 fn a_fanout_group_distributes_frames_by_destination() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let lab = Lab::build(&Topology {
         ipv6: false,
         ..Topology::default()
@@ -290,9 +267,7 @@ fn a_fanout_group_distributes_frames_by_destination() {
 
 #[test]
 fn napi_threads_are_found_pinned_and_accounted() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let lab = Lab::build(&Topology {
         queues: 2,
         ..Topology::default()
@@ -319,9 +294,7 @@ fn napi_threads_are_found_pinned_and_accounted() {
 
 #[test]
 fn too_many_neighbors_are_refused() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let topology = Topology {
         permanent_neighbors: 70_000,
         ..Topology::default()
@@ -375,11 +348,14 @@ fn namespaces_in_use() -> Vec<u64> {
 
 #[test]
 fn a_killed_process_leaves_no_namespace_interface_or_thread_behind() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_holds_a_lab", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "private_network::child_that_holds_a_lab",
+            "--ignored",
+            "--nocapture",
+        ])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -443,7 +419,7 @@ fn without_privileges_the_error_names_the_capability() {
             error.contains("CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW missing"),
             "{error}"
         );
-        assert!(require(FOR_NETWORK).is_err());
+        assert!(capability::require(FOR_NETWORK).is_err());
     })
     .join()
     .unwrap();

@@ -1,28 +1,12 @@
 //! Small demonstrations on all data planes, with and without injected faults that the checks must detect. Needs root.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs
-)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::common::require;
 use linewarden_lab::attackers::{ATTACKS, FORGED_PROOFS, Requirement};
-use linewarden_lab::capability::{self, Capability, FOR_LOAD_GENERATOR, FOR_NETWORK};
+use linewarden_lab::capability::{FOR_LOAD_GENERATOR, FOR_NETWORK};
 use linewarden_lab::demo::{self, DataPlaneKind, DemoError, Event, InjectedFault, Options, Report, Stage};
-
-fn skipped(needed: &[Capability]) -> bool {
-    match capability::require(needed) {
-        Ok(()) => false,
-        Err(missing) => {
-            eprintln!("SKIPPED: {missing}");
-            true
-        }
-    }
-}
 
 fn options(data_plane: DataPlaneKind, devices: u32) -> Options {
     Options {
@@ -99,9 +83,7 @@ fn assert_attested(report: &Report) {
 
 #[test]
 fn on_xdp_all_devices_authenticate_and_no_attack_succeeds() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let (report, events) = run(&options(DataPlaneKind::Xdp, 64));
     assert_passed(&report, 64);
     for attack in &report.attacks {
@@ -133,9 +115,7 @@ fn on_xdp_all_devices_authenticate_and_no_attack_succeeds() {
 
 #[test]
 fn on_host_all_devices_authenticate_and_no_attack_succeeds() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let (report, _) = run(&options(DataPlaneKind::Host, 64));
     assert_passed(&report, 64);
     // The last report is about forged PROOFs. `zip` skips that report, because ATTACKS does not contain this attack.
@@ -150,9 +130,7 @@ fn on_host_all_devices_authenticate_and_no_attack_succeeds() {
 
 #[test]
 fn on_a_p4_switch_all_devices_authenticate_and_no_attack_succeeds() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let (report, events) = run(&options(DataPlaneKind::P4, 64));
     assert_passed_with_comparison(&report, 64, ["xdp", "p4"]);
     for attack in &report.attacks {
@@ -176,9 +154,7 @@ fn on_a_p4_switch_all_devices_authenticate_and_no_attack_succeeds() {
 
 #[test]
 fn the_checks_detect_injected_faults_on_a_p4_switch() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let with_fault = |fault| Options {
         fault: Some(fault),
         timeout: Duration::from_secs(20),
@@ -199,9 +175,7 @@ fn the_checks_detect_injected_faults_on_a_p4_switch() {
 
 #[test]
 fn a_refused_legitimate_device_fails_the_run() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let (report, _) = run(&Options {
         fault: Some(InjectedFault::RevokeBeforeAuthentication),
         timeout: Duration::from_secs(20),
@@ -214,9 +188,7 @@ fn a_refused_legitimate_device_fails_the_run() {
 
 #[test]
 fn a_disabled_gate_fails_the_run() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let (report, _) = run(&Options {
         fault: Some(InjectedFault::GateDisabled),
         ..options(DataPlaneKind::Xdp, 32)
@@ -235,9 +207,7 @@ fn a_disabled_gate_fails_the_run() {
 
 #[test]
 fn an_unmodified_device_or_a_second_modified_device_fails_the_run() {
-    if skipped(FOR_LOAD_GENERATOR) {
-        return;
-    }
+    require(FOR_LOAD_GENERATOR);
     let (report, _) = run(&Options {
         fault: Some(InjectedFault::FileUnchanged),
         timeout: Duration::from_secs(15),
@@ -317,9 +287,7 @@ fn without_privileges_the_demonstration_runs_on_loopback_and_lists_skipped_check
 
 #[test]
 fn a_run_can_be_stopped() {
-    if skipped(FOR_NETWORK) {
-        return;
-    }
+    require(FOR_NETWORK);
     let stop = AtomicBool::new(false);
     let result = demo::run(&options(DataPlaneKind::Host, 1_000), &stop, &mut |event| {
         if event == Event::Stage(Stage::Enrolling) {

@@ -1,0 +1,24 @@
+//! Helpers of the tests that need root.
+
+use std::time::{Duration, Instant};
+
+use linewarden_lab::capability::{self, Capability};
+
+/// Skips the test if this process does not have the capabilities.
+pub fn require(capabilities: &[Capability]) {
+    if let Err(missing) = capability::require(capabilities) {
+        linewarden_harness::skip!("{missing}");
+    }
+}
+
+/// Polls `condition` until it holds; panics after a minute.
+pub fn wait_until(condition_name: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "timeout after 60 s: {condition_name}"
+        );
+        std::thread::yield_now();
+    }
+}
