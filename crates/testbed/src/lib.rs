@@ -18,7 +18,7 @@
 //!
 //! match Postgres::start(PostgresOptions::default()) {
 //!     Ok(server) => println!("{}", server.new_schema("fleet")?),
-//!     Err(missing @ Unavailable::NotInstalled { .. }) => println!("SKIPPED: {missing}"),
+//!     Err(missing @ Unavailable::NotInstalled { .. }) => linewarden_harness::skip!("{missing}"),
 //!     Err(error) => return Err(error.into()),
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
