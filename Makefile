@@ -33,7 +33,7 @@ test: setup ## run all tests and check that the device role builds without an op
 	@scripts/test $(ARGS)
 
 test-gpu: setup ## run the tests of the CUDA kernels on all GPUs of this machine; skipped without a GPU
-	@scripts/test -p linewarden-signatures --test gpu --test validity -- device $(ARGS)
+	@scripts/test -p linewarden-signatures --test all -- device $(ARGS)
 
 kernel: setup ## run the tests of the data planes on the oldest supported kernel, in an emulator
 	@scripts/test-kernel $(ARGS)
@@ -73,9 +73,9 @@ fuzz: setup ## run the randomized tests longer: with FUZZ_SEEDS seeds, by defaul
 	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} PROPTEST_CASES=$${FUZZ_SEEDS:-20000} \
 		cargo test -p linewarden-protocol -p linewarden-dataplane $(ARGS)
 	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-gateway --test simulation $(ARGS)
-	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} LINEWARDEN_DIFFERENTIAL_CASES=$${FUZZ_SEEDS:-20000} \
-		cargo test -p linewarden-switch --test loading --test differential $(ARGS)
-	PROPTEST_CASES=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-signatures --test tampering $(ARGS)
+	LINEWARDEN_SEEDS=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-switch --test all loading:: $(ARGS)
+	LINEWARDEN_DIFFERENTIAL_CASES=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-switch --test all differential:: $(ARGS)
+	PROPTEST_CASES=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-signatures --test all tampering:: $(ARGS)
 
 deb: setup ## build the Debian package in target/deb
 	@scripts/deb $(ARGS)
