@@ -8,8 +8,7 @@ mod connections;
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -17,6 +16,7 @@ use std::time::Duration;
 
 use linewarden_dataplane::MeasurementSource;
 use linewarden_evidence::statement::{INVENTORY_BYTES_MAX, Nonce};
+use linewarden_files::bind_private;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::attester::{Attester, SignedEvidence};
@@ -90,31 +90,33 @@ fn truncated_response() -> io::Error {
 /// A running server. Dropping the value stops the server.
 #[derive(Debug)]
 pub struct EvidenceServer {
-    path: PathBuf,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl EvidenceServer {
-    /// Starts a server at this path. A socket of an earlier process is replaced.
+    /// Starts a server at this path. The socket of a process that has ended is replaced.
     ///
     /// # Errors
-    /// A system call failed, or another kind of file is at the path.
+    /// A system call failed, a process serves the path, or another kind of file is there.
     pub fn open(
         path: &Path,
         data_plane: DataPlaneHandle,
         attester: Arc<Mutex<Attester>>,
     ) -> io::Result<Self> {
-        let listener = bind(path)?;
-        listener.set_nonblocking(true)?;
+        let (listener, file) = bind_private(path)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let handler = StatementHandler { data_plane, attester };
         let stop_signal = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("lw-evidence".to_owned())
-            .spawn(move || connections::serve(&listener, &stop_signal, |nonce| handler.respond(nonce)))?;
+            .spawn(move || {
+                connections::serve(&listener, &stop_signal, |nonce| handler.respond(nonce));
+                // The file is removed before the listener is closed.
+                drop(file);
+                drop(listener);
+            })?;
         Ok(Self {
-            path: path.to_owned(),
             stop,
             thread: Some(thread),
         })
@@ -127,24 +129,7 @@ impl Drop for EvidenceServer {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = std::fs::remove_file(&self.path);
     }
-}
-
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    use std::os::unix::fs::FileTypeExt as _;
-    if let Ok(metadata) = path.symlink_metadata() {
-        if !metadata.file_type().is_socket() {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "the path exists and is no socket",
-            ));
-        }
-        std::fs::remove_file(path)?;
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 struct StatementHandler {

@@ -50,6 +50,7 @@ pub mod evidence;
 pub mod ids;
 pub mod p4info;
 pub mod proto;
+#[cfg(feature = "server")]
 pub mod server;
 pub mod target;
 pub mod translate;

@@ -10,8 +10,8 @@ use linewarden_client::ClientError;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::EventFilter;
 use linewarden_registry::RegistryError;
-use linewarden_types::GroupName;
 use linewarden_service::convert;
+use linewarden_types::GroupName;
 
 use super::RegistryAccess;
 

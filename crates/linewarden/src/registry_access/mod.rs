@@ -12,8 +12,8 @@ use linewarden_api::{Device, Gateway, NewGateway, NewSigner, Policy, PolicyChang
 use linewarden_client::{Client, ClientError, DeviceAction};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{Action, Actor, NewEvent, Registry, RegistryError, Role};
-use linewarden_types::GroupName;
 use linewarden_service::convert;
+use linewarden_types::GroupName;
 
 pub use self::args::RegistryAccessArgs;
 pub use self::lists::{Page, for_each_item};

@@ -5,9 +5,7 @@
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream as BlockingStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +14,8 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
+use linewarden_files::{SocketFile, bind_private};
 use linewarden_link::{PeerGateway, gateway_of_authority};
-use rustix::fs::{Mode, fchmod};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -28,45 +25,20 @@ use crate::peer::Peer;
 
 /// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 64;
-/// Maximum number of connections that the kernel keeps until the controller accepts them.
-const BACKLOG: i32 = 128;
 
-/// A bound socket. The owner of this value is the owner of the file.
+/// A bound socket. The fields are dropped in this order.
 pub(crate) struct SocketListener {
+    _file: SocketFile,
     listener: UnixListener,
-    path: PathBuf,
 }
 
-impl Drop for SocketListener {
-    /// Removes the file. The socket is still bound, so no other controller has replaced the file.
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// Binds the socket. The socket of a process that has ended is replaced, but not the socket of a running process, nor any
-/// other file.
+/// Binds the socket.
 pub(crate) fn bind(path: &Path) -> io::Result<SocketListener> {
-    if std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
-        match BlockingStream::connect(path) {
-            Ok(_) => {
-                let problem = "another process uses the socket";
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, problem));
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-            Err(error) => return Err(error),
-        }
-    }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The kernel creates the file with the mode of the socket. If the mode were set after the file was created, other
-    // users could connect in between.
-    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    let (listener, file) = bind_private(path)?;
+    let listener = UnixListener::from_std(listener)?;
     Ok(SocketListener {
-        listener: UnixListener::from_std(socket.into())?,
-        path: path.to_owned(),
+        _file: file,
+        listener,
     })
 }
 
