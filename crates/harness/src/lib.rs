@@ -30,6 +30,10 @@
 //! the reasons follows the result. A test of the standard library's attribute, also in the expansion of
 //! `tokio::test`, would not run; write `#[test] async fn`.
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::test_attr_in_doctest,
+    reason = "the examples show the attribute of this crate"
+)]
 
 use std::any::Any;
 use std::cell::RefCell;

@@ -15,7 +15,7 @@ pub const KEY_VARIABLE: &str = "LINEWARDEN_MASTER_KEY";
 /// Options that locate a registry and its key.
 #[derive(Args, Debug)]
 pub struct LocationArgs {
-    /// Configuration file of the controller, whose section [registry] names the registry and its key (path)
+    /// Configuration file of the controller, whose `registry` section names the registry and its key (path)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["registry", "key_file", "server"])]
     pub config: Option<PathBuf>,
     /// Registry (file, or postgres://USER@HOST/DATABASE)

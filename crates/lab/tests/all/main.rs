@@ -1,4 +1,4 @@
-//! Simulated fleets, attacks and demonstrations in private networks. Most tests need root.
+//! Simulated fleets and attacks in private networks. Most tests need root.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -12,8 +12,6 @@ extern crate linewarden_harness;
 
 mod attackers;
 mod common;
-mod demo;
-mod demo_command;
 mod fleet;
 mod oracle;
 mod private_network;
