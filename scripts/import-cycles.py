@@ -55,6 +55,10 @@ class Module:
         return self.parent.root() if self.parent else self
 
 
+# Exit status after findings; Python itself exits with 1 after an exception.
+FINDINGS = 3
+
+
 def blank(text: str) -> str:
     """Returns spaces and line ends in place of a text."""
     return re.sub(r"[^\n]", " ", text)
@@ -301,7 +305,7 @@ def main() -> int:
                 findings.append(f"{path[0]}: cycle of imports among {files} ({'; '.join(steps)}): {ADVICE}")
     findings += [f"{LIST}: {crate} has no such cycle: {files}: delete the entry" for crate, files in sorted(listed - existing)]
     print("\n".join(findings), end="\n" if findings else "")
-    return 1 if findings else 0
+    return FINDINGS if findings else 0
 
 
 sys.exit(main())

@@ -14,6 +14,10 @@ CALL = re.compile(r"\btracing::(?:error|warn|info|debug|trace)!\(")
 FIELD = re.compile(r"(?P<named>[a-z_][a-z0-9_.]*)\s*=(?!=)|[%?]?(?P<short>[a-z_][a-z0-9_]*)$")
 
 
+# Exit status after findings; Python itself exits with 1 after an exception.
+FINDINGS = 3
+
+
 def arguments(text: str, start: int) -> list[str]:
     """Returns the arguments of a macro call. The first argument begins at `start`."""
     depth, begin, position, result = 0, start, start, []
@@ -60,7 +64,7 @@ def main() -> int:
                     findings.append(f"{path}:{line}: log field `{name}` is not in {LIST}: use a listed name, or add the field")
     findings += [f"{LIST}: no log message has the field `{name}`: delete the line" for name in sorted(listed - used)]
     print("\n".join(findings), end="\n" if findings else "")
-    return 1 if findings else 0
+    return FINDINGS if findings else 0
 
 
 sys.exit(main())

@@ -1,4 +1,11 @@
 //! Runs the tests of the module `examples` in another process and checks the report.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    missing_docs
+)]
 
 #[macro_use(test)]
 extern crate linewarden_harness;
