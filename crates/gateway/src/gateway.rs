@@ -347,8 +347,8 @@ impl Gateway {
         report
     }
 
-    /// Waits for the end of the link's thread, for a limited time. Afterwards, the caller is the last user of the
-    /// registry, unless the thread is still creating evidence.
+    /// Waits for the end of the link's thread, for a limited time. Afterwards, no request is in flight, unless
+    /// the thread is still creating evidence.
     fn wait_for_link(&mut self) {
         let link = self.link.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = link.recv_timeout(tasks::GRACE);

@@ -23,7 +23,7 @@
 //! | [`data_plane`] | start of the data plane, and removal of gates |
 //! | `gateway` | [`Gateway`]: threads, clocks, link |
 //! | `node` | [`Node`]: devices, rows, sessions, attestation, eviction |
-//! | `requests`, `dispatcher` | requests to a controller in this process or on another machine |
+//! | `requests`, `dispatcher` | requests to a controller, one queue for each kind |
 //! | `ticket_relay` | [`TicketRelay`], with its rate limits |
 //! | [`evidence_server`], `attester`, `evidence_source`, `packet_stamper` | signed evidence about the data plane |
 //! | [`audit`] | the gateway audit log |
@@ -44,7 +44,7 @@
         unused_imports,
         unused_variables,
         irrefutable_let_patterns,
-        reason = "a controller in the same process needs less"
+        reason = "data planes without a P4 switch need less"
     )
 )]
 #![forbid(unsafe_code)]

@@ -107,7 +107,7 @@ pub struct TicketCounts {
     pub rate_limited: u64,
     /// Relayed tickets without a response from the controller.
     pub rejected: u64,
-    /// Tickets without a response because the controller, the registry or the random source failed.
+    /// Tickets without a response because the controller failed or was unreachable.
     pub failed: u64,
     /// Tickets that the kernel dropped because a receive buffer was full.
     pub kernel_drops: u64,
@@ -126,8 +126,8 @@ impl TicketRelay {
     ) -> Result<Self, TicketRelayError> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
         let stop = Arc::new(stop);
-        // The worker thread runs tasks that return the registry's connections to their pool. These tasks must run even
-        // while the relay waits for the next ticket, because other users of the pool wait for the connections.
+        // The worker thread runs the tasks of the link, or of a controller in this process: its database driver returns
+        // connections in tasks, also while the relay waits for the next ticket.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("lw-tickets-task")

@@ -110,6 +110,10 @@ pub struct EventReceiver {
     packets: mpsc::Receiver<Event>,
     notices: mpsc::Receiver<Event>,
     /// Number of lost events other than packets since the last report.
+    #[cfg_attr(
+        not(feature = "server"),
+        allow(dead_code, reason = "only the server reads the number")
+    )]
     lost: Arc<AtomicU64>,
 }
 
@@ -158,6 +162,7 @@ impl EventReceiver {
     }
 
     /// Returns and resets the number of lost events other than packets.
+    #[cfg(feature = "server")]
     pub(crate) fn take_lost(&self) -> u64 {
         self.lost.swap(0, Ordering::Relaxed)
     }

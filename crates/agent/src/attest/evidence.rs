@@ -215,7 +215,7 @@ impl EvidenceReporter {
     }
 }
 
-/// Whether a quote is due in this period. Period numbers may decrease if a gateway has its own registry.
+/// Whether a quote is due in this period. Period numbers may decrease at a gateway of another registry.
 fn is_due(every: u64, period: u64, last: Option<u64>) -> bool {
     every > 0 && last.is_none_or(|last| period < last || period - last >= every)
 }

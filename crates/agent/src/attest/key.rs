@@ -212,6 +212,7 @@ impl LoadedKey {
         }
     }
 
+    #[cfg_attr(not(feature = "tpm"), allow(unused_variables, reason = "only a TPM has PCRs"))]
     pub(crate) fn pcrs(&mut self, bank: HashAlgorithm, pcrs: PcrSelection) -> Result<PcrValues, KeyError> {
         match self {
             // Without a TPM no PCRs are configured.

@@ -61,7 +61,7 @@ impl Node {
                 let data_plane = self.data_plane.name();
                 tracing::error!(
                     data_plane,
-                    action = "use `dataplane = \"xdp\"`, or \"p4\" with a switch that measures itself; or remove [trust.N] of this gateway from the controller's configuration ([trust] of a gateway with its own registry)",
+                    action = "use `dataplane = \"xdp\"`, or \"p4\" with a switch that measures itself; or remove [trust.N] of this gateway from the controller's configuration",
                     "controller requests evidence, but this data plane cannot be measured; the gateway gets no rows"
                 );
                 None

@@ -305,7 +305,7 @@ impl Node {
                     tracing::error!(
                         request,
                         error,
-                        action = "check the controller or registry that the error names, and the network",
+                        action = "check the controller that the error names, its registry, and the network",
                         "request failed; retrying; the gateway uses its leases and sessions until the offline limit"
                     );
                 }

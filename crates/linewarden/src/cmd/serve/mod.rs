@@ -28,8 +28,8 @@ const LOG_LEVEL: &str = "info";
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Checks the configuration as `linewarden check --machine` does, attaches the data plane, restores the devices that the gateway had before \
-it ended, and prints its state on change. Stops on SIGINT and SIGTERM: pending handshakes may complete, used rows are stored in the \
-registry, and the data plane is detached. Unless gate_on_exit is \"remove\", a gate stays on its interfaces after the gateway has ended, \
+it ended, and prints its state on change. Stops on SIGINT and SIGTERM: pending handshakes may complete, used rows are reported to the \
+controller, and the data plane is detached. Unless gate_on_exit is \"remove\", a gate stays on its interfaces after the gateway has ended, \
 and the next start continues the sessions; on a P4 switch, devices must authenticate again. SIGHUP reloads the configuration: all \
 changeable settings change together, or none after an error. SIGUSR1 prints all counters. Exits with code 1 if the data plane fails, so \
 that a service manager restarts the gateway.
