@@ -17,11 +17,11 @@ OUT ?= out
 SUDO ?=
 export SUDO
 
-.PHONY: help setup demo deb test test-gpu kernel avx512 aarch64 bench lint fmt generate p4 bmv2 doc fuzz readme pictures clean
+.PHONY: help setup demo deb test test-quick test-nightly test-gpu kernel avx512 aarch64 bench lint fmt generate p4 bmv2 doc fuzz readme pictures clean
 
 help: ## list the targets
 	@printf 'Linewarden: make TARGET [ARGS="..."]\n\n'
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## install missing tools and libraries
 	@scripts/setup
@@ -31,6 +31,13 @@ demo: ## run the demonstration: authenticate 10,000 simulated devices in the ker
 
 test: setup ## run all tests and check that the device role builds without an operating system
 	@scripts/test $(ARGS)
+
+test-quick: setup ## run the tests that need neither root nor servers, in at most three minutes after the build
+	@scripts/test --quick $(ARGS)
+
+test-nightly: setup ## run all tests, then the randomized tests with FUZZ_SEEDS seeds (make fuzz); takes hours
+	@scripts/test $(ARGS)
+	@$(MAKE) fuzz ARGS=
 
 test-gpu: setup ## run the tests of the CUDA kernels on all GPUs of this machine; skipped without a GPU
 	@scripts/test -p linewarden-signatures --test all -- device $(ARGS)
@@ -44,10 +51,10 @@ avx512: setup ## run the tests of AVX-512 code in an emulator; see scripts/test-
 aarch64: setup ## build tests for aarch64 and run them in QEMU; see scripts/test-aarch64 --help
 	@scripts/test-aarch64 $(ARGS)
 
-bench: setup ## run the benchmark of authentication (linewarden bench auth); writes out/bench.json
+bench: setup ## run the benchmark of authentication (linewarden-lab bench auth); writes out/bench.json
 	@mkdir -p $(OUT)
-	cargo build --release -p linewarden
-	$(if $(filter 1,$(SUDO)),sudo -E )$(or $(CARGO_TARGET_DIR),target)/release/linewarden bench auth --json $(OUT)/bench.json --figures $(OUT) $(ARGS)
+	cargo build --release -p linewarden-lab
+	$(if $(filter 1,$(SUDO)),sudo -E )$(or $(CARGO_TARGET_DIR),target)/release/linewarden-lab bench auth --json $(OUT)/bench.json --figures $(OUT) $(ARGS)
 
 lint: setup ## check formatting, clippy, documentation, shell scripts, licenses and rules of the source tree
 	@scripts/lint
@@ -77,11 +84,11 @@ fuzz: setup ## run the randomized tests longer: with FUZZ_SEEDS seeds, by defaul
 	LINEWARDEN_DIFFERENTIAL_CASES=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-switch --test all differential:: $(ARGS)
 	PROPTEST_CASES=$${FUZZ_SEEDS:-20000} cargo test -p linewarden-signatures --test all tampering:: $(ARGS)
 
-deb: setup ## build the Debian package in target/deb
+deb: setup ## build the Debian packages in target/deb
 	@scripts/deb $(ARGS)
 
 readme: setup ## run demo and bench and insert their output into README.md and docs/measurements.md
-	cargo build --release -p linewarden
+	cargo build --release -p linewarden-lab
 	@scripts/readme-update
 
 pictures: setup ## take new screenshots of the dashboard with a simulated fleet; takes five minutes

@@ -3,7 +3,7 @@
 argument, which names the chip. In each reading, about one bit in 200 is wrong, because enrollment rejects a PUF without bit
 errors: such a PUF could be a file.
 
-Reads a line `CHALLENGE BITS` from standard input, as described in `linewarden config example agent`. Prints hexadecimal
+Reads a line `CHALLENGE BITS` from standard input, as described in `linewarden-agent config example`. Prints hexadecimal
 digits.
 """
 

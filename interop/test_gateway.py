@@ -1,4 +1,4 @@
-"""The Python device against `linewarden serve` on the loopback interface."""
+"""The Python device against `linewarden-gateway run` on the loopback interface."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import lap1
 import puf
 
 HERE = Path(__file__).parent
-PROGRAM = os.environ.get("LINEWARDEN_PROGRAM", HERE.parent / "target/debug/linewarden")
+PROGRAMS = Path(os.environ.get("LINEWARDEN_PROGRAMS", HERE.parent / "target/debug"))
 GATEWAY_ID = 7
 SESSION_LIFETIME_S = 300
 # An address has at most one live session, so each device has its own address.
@@ -46,8 +46,8 @@ master_key_file = "master.key"
 
 
 def linewarden(directory: Path, *arguments: str) -> dict:
-    """Runs the program; with --json, returns the last line of its output."""
-    result = subprocess.run([PROGRAM, *arguments], cwd=directory, capture_output=True, text=True, timeout=120)
+    """Runs the program for administration; with --json, returns the last line of its output."""
+    result = subprocess.run([PROGRAMS / "linewarden", *arguments], cwd=directory, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1]) if "--json" in arguments else {}
 
@@ -70,22 +70,20 @@ def site(tmp_path_factory):
     controller = start(directory, "controller")
     try:
         wait_for_line(controller, lambda line: line.get("event") == "started")
-        serve = start(directory, "serve")
+        gateway = start(directory, "gateway")
         try:
-            wait_for_line(serve, lambda line: line.get("loaded"))
+            wait_for_line(gateway, lambda line: line.get("loaded"))
             yield directory, port
         finally:
-            stop(serve)
+            stop(gateway)
     finally:
         stop(controller)
 
 
-def start(directory: Path, program: str) -> subprocess.Popen:
+def start(directory: Path, role: str) -> subprocess.Popen:
     """Starts the gateway or the controller."""
-    config = {"serve": "gateway.toml", "controller": "controller.toml"}[program]
-    return subprocess.Popen(
-        [PROGRAM, program, "--config", config, "--json"], cwd=directory, stdout=subprocess.PIPE, text=True
-    )
+    command = [PROGRAMS / f"linewarden-{role}", "run", "--config", f"{role}.toml", "--json"]
+    return subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True)
 
 
 def wait_for_line(process: subprocess.Popen, condition) -> None:

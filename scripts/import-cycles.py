@@ -5,8 +5,9 @@ A file imports another file if its code names an item that the other file define
 Declarations of modules and re-exports (`pub use`) are no imports: a path through a re-export leads to the file that
 defines the item. Code under `#[cfg(test)]` and calls of methods are not considered.
 
-scripts/import-cycles.tsv lists the cycles that exist. A cycle that is not in this list, and an entry without a cycle, is a
-finding. Prints one line per finding, "FILE: problem: what to do". Usage: scripts/import-cycles.py, in the root of the checkout.
+scripts/import-cycles.tsv lists the cycles that exist, with the package: the name of a directory in crates, or programs/NAME.
+A cycle that is not in this list, and an entry without a cycle, is a finding. Prints one line per finding, "FILE: problem: what
+to do". Usage: scripts/import-cycles.py, in the root of the checkout.
 """
 
 import dataclasses
@@ -280,22 +281,23 @@ def shortest(graph: dict[pathlib.Path, dict[pathlib.Path, set[str]]], cycle: lis
 
 
 def known() -> set[tuple[str, str]]:
-    """Returns the listed cycles: crate, and files relative to the crate's directory src."""
+    """Returns the listed cycles: package, and files relative to the package's directory src."""
     lines = LIST.read_text().splitlines() if LIST.is_file() else []
     entries = (line.partition("\t") for line in lines if line and not line.startswith("#"))
-    return {(crate, files) for crate, _, files in entries}
+    return {(package, files) for package, _, files in entries}
 
 
 def main() -> int:
     listed, existing, findings = known(), set(), []
-    for source in sorted(pathlib.Path("crates").glob("*/src")):
-        crate = source.parent.name
+    for source in sorted(source for directory in ("crates", "programs") for source in pathlib.Path(directory).glob("*/src")):
+        # A program may have the name of a library.
+        package = source.parent.name if source.parts[0] == "crates" else str(source.parent)
         for root in (source / "lib.rs", source / "main.rs"):
             graph = imports(read_file(root, None, source)) if root.is_file() else {}
             for cycle in cycles(graph):
                 files = " ".join(str(file.relative_to(source)) for file in cycle)
-                existing.add((crate, files))
-                if (crate, files) in listed:
+                existing.add((package, files))
+                if (package, files) in listed:
                     continue
                 path = shortest(graph, cycle)
                 steps = [
@@ -303,7 +305,7 @@ def main() -> int:
                     for file, target in zip(path, path[1:] + path[:1])
                 ]
                 findings.append(f"{path[0]}: cycle of imports among {files} ({'; '.join(steps)}): {ADVICE}")
-    findings += [f"{LIST}: {crate} has no such cycle: {files}: delete the entry" for crate, files in sorted(listed - existing)]
+    findings += [f"{LIST}: {package} has no such cycle: {files}: delete the entry" for package, files in sorted(listed - existing)]
     print("\n".join(findings), end="\n" if findings else "")
     return FINDINGS if findings else 0
 

@@ -54,7 +54,8 @@ def fields(text: str, start: int) -> list[str]:
 def main() -> int:
     listed = set(re.findall(r"^\| `([a-z0-9_]+)` \|", LIST.read_text(), re.MULTILINE))
     used, findings = set(), []
-    for path in sorted(pathlib.Path("crates").glob("*/src/**/*.rs")):
+    sources = (path for directory in ("crates", "programs") for path in pathlib.Path(directory).glob("*/src/**/*.rs"))
+    for path in sorted(sources):
         text = path.read_text()
         for call in CALL.finditer(text):
             for name in fields(text, call.end()):

@@ -18,7 +18,7 @@ Exit codes:
   3  missing privilege; unknown API user, or operation not permitted for the user
   4  refused for safety: a key file that other users can read, a PUF with less than 128 bits of entropy or a failed health test,
      enrollment of a TPM key for a boot that no reference value accepts
-  5  no session within the given time (agent --timeout)"
+  5  no session within the given time (linewarden-agent run --timeout)"
     };
 }
 

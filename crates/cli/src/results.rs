@@ -1,4 +1,4 @@
-//! Output files of commands. A command checks before a long operation that it can write its files. A command creates
+//! Files of commands: output files, and messages that operator and device exchange. A command checks before a long operation that it can write its files. A command creates
 //! only a directory that the user has named, and not the parents of the directory.
 
 use std::fmt::Display;
@@ -25,6 +25,26 @@ pub fn write_private(path: &Path, content: impl AsRef<[u8]>) -> Result<(), Failu
         _ => linewarden_files::replace_private(path, content),
     };
     result.map_err(|error| Failure::failed(error_text("be written", path, error)))
+}
+
+/// Reads a message of at most `bytes_max` bytes; `expected` names the message in errors.
+///
+/// # Errors
+/// The file cannot be read, is damaged, or is another message.
+pub fn read_message<M, E: Display>(
+    path: &Path,
+    bytes_max: usize,
+    expected: &str,
+    parse: impl FnOnce(&[u8]) -> Result<M, E>,
+) -> Result<M, Failure> {
+    let bytes = linewarden_files::read_bounded(path, bytes_max)
+        .map_err(|error| Failure::input(error_text("be read", path, error)))?;
+    parse(&bytes).map_err(|error| {
+        Failure::input(format!(
+            "{}: expected {expected}: {error}; transfer the right file again",
+            path.display()
+        ))
+    })
 }
 
 /// As [`check()`], but refuses to overwrite an existing file unless `force` is set.

@@ -16,7 +16,7 @@
 //! | [`state`] | the measured state of a running data plane |
 //! | [`statement`], [`keys`] | signed statements on request, and their keys |
 //! | [`inband`] | evidence in packets |
-//! | [`appraisal`] | differences from reference values |
+//! | [`appraisal`], [`CHANGING_OBJECTS`] | differences from reference values; objects that gateways change in a switch |
 //!
 //! The crate uses no I/O, no clock, and no random source except for key generation. **Limits:** the process that measures is
 //! the process that forwards. A key in a TPM and a measured boot prove which process that is.
@@ -36,8 +36,10 @@ mod ids;
 pub mod inband;
 pub mod keys;
 pub mod lthash;
+mod p4_gateway;
 pub mod state;
 pub mod statement;
 
 pub use ids::{BootCount, Sequence, SwitchId};
 pub use lthash::Digest;
+pub use p4_gateway::CHANGING_OBJECTS;

@@ -7,7 +7,7 @@
 //! | [`read_bounded`], [`read_text_bounded`], [`open_regular`] | read regular files of limited size |
 //! | [`open_private`], [`read_private`], [`create_private`] | files with secrets, readable only by their owner |
 //! | [`replace`] and its variants | atomic, durable writes |
-//! | [`bind_private`] | listening Unix sockets that only the owner can open |
+//! | [`bind_private`], [`bind_for_group`] | listening Unix sockets that only the owner, or also one group, can open |
 //! | [`next_count`] | a number that increases at each start |
 //! | [`seal::Sealer`] | encryption of blobs at rest |
 //!
@@ -35,7 +35,7 @@ use std::path::Path;
 pub use counter::{CounterError, next_count};
 pub use private::{PrivateFileError, create_private, open_private, read_private};
 pub use regular::{check_regular, open_regular};
-pub use socket::{SocketFile, bind_private};
+pub use socket::{SocketFile, bind_for_group, bind_private};
 pub use write::{can_replace, replace, replace_owned, replace_private, replace_public, sync_parent};
 
 /// Reads a whole regular file of at most `bytes_max` bytes. The size in the metadata is not used, because files in

@@ -71,7 +71,7 @@ pub fn start(
             {
                 tracing::error!(
                     interface = ifindex,
-                    action = "add the interface to `interfaces`, or run `linewarden serve --config FILE --remove-gate` with a configuration that names the interface",
+                    action = "add the interface to `interfaces`, or run `linewarden-gateway remove-gate --config FILE` with a configuration that names the interface",
                     "gate of an ended gateway is still on an interface that the configuration does not name"
                 );
             }

@@ -162,7 +162,9 @@ impl StatementHandler {
         let measurement = match measurement.map_err(|error| error.to_string())? {
             MeasurementSource::Kernel(measurement) => *measurement,
             MeasurementSource::SelfSigned => {
-                return Err("the switch signs its own evidence; use `linewarden switch evidence`".to_owned());
+                return Err(
+                    "the switch signs its own evidence; use `linewarden-switch evidence export`".to_owned(),
+                );
             }
             MeasurementSource::Unavailable => {
                 return Err(format!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use linewarden_dataplane::Measurement;
 #[cfg(feature = "full")]
-use linewarden_dataplane::p4runtime;
+use linewarden_evidence::CHANGING_OBJECTS;
 use linewarden_evidence::statement::Nonce;
 #[cfg(feature = "full")]
 use linewarden_p4runtime::evidence::{Client, EvidenceClientError, InventoryScope};
@@ -98,7 +98,7 @@ impl SwitchAttester {
         let mut client = Client::connect(self.address, self.tls.as_ref())
             .await?
             .with_inventory_max(INVENTORY_BYTES_MAX);
-        let scope = InventoryScope::AllExcept(p4runtime::changing_objects());
+        let scope = InventoryScope::AllExcept(CHANGING_OBJECTS.map(str::to_owned).to_vec());
         let evidence = client.attest(nonce.0, scope).await?;
         Ok(SignedEvidence {
             statement: evidence.statement,

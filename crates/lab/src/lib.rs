@@ -13,7 +13,7 @@
 //! ([`capability`]).
 //!
 //! Not for production: no gateway, controller or device needs this crate. Only the commands `linewarden-lab demo` and
-//! `linewarden bench` and tests use this crate.
+//! `linewarden-lab bench` and tests use this crate.
 //!
 //! | modules | purpose |
 //! |---|---|

@@ -65,6 +65,10 @@
 //! The operating system, not the caller, supplies nonces and generated keys, because a repeated nonce would reveal sealed data.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+#[macro_use(test)]
+extern crate linewarden_harness;
+
 mod attest;
 mod column;
 mod conversion;
@@ -132,3 +136,9 @@ pub use service::{
 pub use store::{Options, Registry};
 pub use transfer::{DeviceLine, ExportSummary, OnDamage};
 pub use walk::ActiveDevice;
+
+/// Runs the unit tests.
+#[cfg(test)]
+fn main() -> std::process::ExitCode {
+    linewarden_harness::main()
+}

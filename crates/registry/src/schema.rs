@@ -216,15 +216,12 @@ mod tests {
     use super::*;
 
     /// `LINEWARDEN_REWRITE=1` writes the file again.
-    #[tokio::test]
+    #[test]
     async fn the_model_matches_the_migrations() {
         use linewarden_testbed::{Postgres, PostgresOptions};
         let server = match Postgres::start(PostgresOptions::default()) {
             Ok(server) => server,
-            Err(missing) => {
-                println!("SKIPPED: needs PostgreSQL: {missing}");
-                return;
-            }
+            Err(missing) => linewarden_harness::skip!("needs PostgreSQL: {missing}"),
         };
         let location: Location = server.new_schema("model").unwrap().parse().unwrap();
         let Location::Postgres(address) = &location else {

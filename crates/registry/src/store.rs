@@ -583,7 +583,7 @@ mod tests {
     }
 
     /// SQLite's page limit simulates a full disk: it fails at the same point with the same code.
-    #[tokio::test]
+    #[test]
     async fn a_full_disk_keeps_whole_chunks_and_the_registry_usable() {
         let directory = tempfile::tempdir().unwrap();
         let key = MasterKey::from_bytes([1; 32]);
@@ -615,7 +615,7 @@ mod tests {
     }
 
     /// SQLite rolls back itself when a commit fails because of a full disk or a failed sync.
-    #[tokio::test]
+    #[test]
     async fn transactions_work_after_sqlite_has_rolled_one_back() {
         let directory = tempfile::tempdir().unwrap();
         let key = MasterKey::from_bytes([1; 32]);
@@ -631,7 +631,7 @@ mod tests {
         assert_eq!(registry.count(&DeviceFilter::default()).await.unwrap(), 3);
     }
 
-    #[tokio::test]
+    #[test]
     async fn a_new_file_has_the_settings_for_durability() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("registry");

@@ -56,6 +56,7 @@ mod telemetry;
 mod trust;
 
 pub use api::{convert, openapi};
+pub use listener::socket::SocketOptions;
 pub use nats::{NatsError, NatsOptions, NatsTls};
 pub use peer::{user_from_certificate, user_uri, validity_s};
 pub use service::{ApiOptions, Service, ServiceError, ServiceOptions};

@@ -17,7 +17,8 @@ use crate::api;
 use crate::fleet::Fleet;
 use crate::gateways;
 use crate::limits::Limits;
-use crate::listener::{self, Tls, socket};
+use crate::listener::socket::{self, SocketOptions};
+use crate::listener::{self, Tls};
 use crate::nats::{NatsError, NatsOptions, Publisher};
 use crate::state::App;
 use crate::stream::EventStream;
@@ -37,7 +38,7 @@ pub struct ServiceOptions {
     /// API, dashboard and gateways on other machines; `None`: only gateways on this machine.
     pub api: Option<ApiOptions>,
     /// Socket for gateways on this machine; `None`: only gateways on other machines.
-    pub socket: Option<PathBuf>,
+    pub socket: Option<SocketOptions>,
     /// Address for metrics and health, without TLS; `None`: no metrics listener.
     pub metrics: Option<SocketAddr>,
     /// The registry.
@@ -111,8 +112,8 @@ impl Service {
             None => None,
         };
         let socket_listener = match &options.socket {
-            Some(path) => Some(socket::bind(path).map_err(|source| {
-                let path = path.clone();
+            Some(socket_options) => Some(socket::bind(socket_options).map_err(|source| {
+                let path = socket_options.path.clone();
                 ServiceError::Socket { path, source }
             })?),
             None => None,

@@ -57,6 +57,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(test)]
+#[macro_use(test)]
+extern crate linewarden_harness;
+
 pub mod bsm;
 pub mod calibration;
 mod flood;
@@ -79,3 +83,9 @@ pub mod simulator;
 mod source;
 pub mod store;
 pub mod udp;
+
+/// Runs the unit tests.
+#[cfg(test)]
+fn main() -> std::process::ExitCode {
+    linewarden_harness::main()
+}

@@ -7,6 +7,10 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+#[cfg(test)]
+#[macro_use(test)]
+extern crate linewarden_harness;
+
 mod mapping;
 pub mod packet;
 
@@ -46,6 +50,12 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     } else {
         Ok(result)
     }
+}
+
+/// Runs the unit tests.
+#[cfg(test)]
+fn main() -> std::process::ExitCode {
+    linewarden_harness::main()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Attesting P4 switch: runs programs that p4c compiles for BMv2 (v1model), with the semantics of simple_switch.
 //!
 //! The crate provides the packet engine, the P4Runtime control plane and the evidence of a switch as a library;
-//! `linewarden switch` is the command. The crate is not a P4 compiler and supports no other architecture than
+//! `linewarden-switch` is the command. The crate is not a P4 compiler and supports no other architecture than
 //! v1model. BMv2's Thrift API is not provided.
 //!
 //! ```text

@@ -28,7 +28,7 @@ pub enum EnrollError {
         source: KeyFileError,
     },
     /// There is no attestation key yet.
-    #[error("{}: no attestation key; begin with `linewarden attest identity`", .0.display())]
+    #[error("{}: no attestation key; begin with `linewarden-agent identity`", .0.display())]
     NotBegun(PathBuf),
     /// The event log is unreadable, malformed, or contradicts the PCRs: the operator would refuse it.
     #[error(transparent)]

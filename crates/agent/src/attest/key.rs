@@ -35,7 +35,7 @@ pub enum KeyFileError {
     Blobs(enroll::MessageError),
     /// The enrollment is incomplete.
     #[cfg(feature = "tpm")]
-    #[error("the TPM has no key of this device yet; complete the enrollment with `linewarden attest answer`")]
+    #[error("the TPM has no key of this device yet; complete the enrollment with `linewarden-agent answer`")]
     NotEnrolled,
 }
 

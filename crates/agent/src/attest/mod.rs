@@ -380,7 +380,7 @@ impl Attestation {
             tracing::error!(
                 error,
                 action =
-                    "remove the cause; `linewarden attest measure`, run as the service's user, shows it too",
+                    "remove the cause; `linewarden-agent measure`, run as the service's user, shows it too",
                 "measurement failed; this device proves nothing until a measurement succeeds"
             );
             self.failure = Some(error);

@@ -232,7 +232,7 @@ impl AttestSection {
                 (true, Some(_)) => attest_error(
                     "key",
                     format!(
-                        "{}: file not found; create it with `linewarden attest identity`, which begins the enrollment",
+                        "{}: file not found; create it with `linewarden-agent identity`, which begins the enrollment",
                         key.display()
                     ),
                 ),

@@ -37,7 +37,7 @@ use std::sync::Mutex;
 
 pub use self::error::SwitchError;
 pub use self::options::{BridgeEntry, CAPABILITIES, P4Options, SwitchPort};
-pub use self::program::{DEVICES, PROVERS, changing_objects};
+pub use self::program::{DEVICES, PROVERS};
 
 use self::clock::ClockReading;
 use self::device_table::DeviceTable;

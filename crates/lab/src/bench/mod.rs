@@ -1,10 +1,10 @@
 //! The benchmarks. `docs/experiments.md` names the papers that the benchmarks cite: the *IoT paper*, the *UAV paper*, the *P4DRA
 //! paper*, the *HAA thesis*, and the paper on the *attesting BMv2*.
 //!
-//! `linewarden bench auth` measures the cost of authentication in one run on one machine and compares it with the figures
-//! of the IoT and UAV papers. The other benchmarks: `linewarden bench scale` ([`scale`]), `linewarden bench attest`
-//! ([`attest`]), `linewarden bench switch` ([`switch`]), `linewarden bench signatures` ([`signatures`]),
-//! `linewarden bench service` ([`service`]).
+//! `linewarden-lab bench auth` measures the cost of authentication in one run on one machine and compares it with the figures
+//! of the IoT and UAV papers. The other benchmarks: `linewarden-lab bench scale` ([`scale`]), `linewarden-lab bench attest`
+//! ([`attest`]), `linewarden-lab bench switch` ([`switch`]), `linewarden-lab bench signatures` ([`signatures`]),
+//! `linewarden-lab bench service` ([`service`]).
 //!
 //! | part | measurement |
 //! |---|---|
@@ -82,6 +82,14 @@ pub enum BenchError {
         operation: &'static str,
         /// The error of the system.
         source: std::io::Error,
+    },
+    /// A program is not installed in the directory of `linewarden-lab`.
+    #[error("program {name} not found in {}; install the package {name}", .directory.display())]
+    MissingProgram {
+        /// The program.
+        name: String,
+        /// The directory.
+        directory: std::path::PathBuf,
     },
     /// A port of the switch failed.
     #[error(transparent)]
@@ -338,7 +346,7 @@ impl Report {
     }
 }
 
-/// Runs all parts of `linewarden bench auth`. `progress` receives the name of each part at its start.
+/// Runs all parts of `linewarden-lab bench auth`. `progress` receives the name of each part at its start.
 ///
 /// # Errors
 /// The error of the first part that fails.

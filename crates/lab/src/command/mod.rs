@@ -1,3 +1,7 @@
 //! The commands.
 
+#[cfg(feature = "bench")]
+pub mod bench;
 pub mod demo;
+#[cfg(feature = "bench")]
+pub mod stf;

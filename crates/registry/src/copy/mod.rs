@@ -295,7 +295,7 @@ mod tests {
     use crate::MasterKey;
 
     /// Every column of every table is copied except those listed here, so that a new column cannot be forgotten.
-    #[tokio::test]
+    #[test]
     async fn every_column_of_a_registry_is_copied() {
         // A copy is marked as a copy. Gateways report their status again within seconds.
         const NOT_COPIED: [&str; 7] = [

@@ -343,8 +343,7 @@ mod tests {
     fn root_does_not_change_the_owner_of_a_file_to_which_a_link_in_place_of_the_record_points() {
         const WRITES: u64 = 30;
         if !geteuid().is_root() {
-            println!("SKIPPED: needs root");
-            return;
+            linewarden_harness::skip!("needs root");
         }
         let (directory, storage) = storage();
         std::os::unix::fs::chown(&storage.database, Some(65_534), Some(65_534)).unwrap();

@@ -1,11 +1,12 @@
 //! Connections of gateways on this machine, over a Unix socket without TLS.
 //!
-//! The file's mode, 0600, controls access: the socket accepts the controller's own user and root. Each request names its
-//! gateway as host of the URI ([`linewarden_link::socket_authority`]).
+//! The file's mode and group control access: with mode 0600, the socket accepts the controller's own user and root; with mode
+//! 0660, it also accepts the members of a group. The credentials of a peer are not checked otherwise. Each request names its
+//! gateway as host of the URI ([`linewarden_link::socket_authority`]): each accepted peer can act as each gateway.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use linewarden_files::{SocketFile, bind_private};
+use linewarden_files::{SocketFile, bind_for_group, bind_private};
 use linewarden_link::{PeerGateway, gateway_of_authority};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -26,6 +27,15 @@ use crate::peer::Peer;
 /// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 64;
 
+/// The socket for gateways on this machine.
+#[derive(Clone, Debug)]
+pub struct SocketOptions {
+    /// The path.
+    pub path: PathBuf,
+    /// Group whose members can connect, in addition to this user and root. Each member can act as each gateway.
+    pub group_id: Option<u32>,
+}
+
 /// A bound socket. The fields are dropped in this order.
 pub(crate) struct SocketListener {
     _file: SocketFile,
@@ -33,8 +43,11 @@ pub(crate) struct SocketListener {
 }
 
 /// Binds the socket.
-pub(crate) fn bind(path: &Path) -> io::Result<SocketListener> {
-    let (listener, file) = bind_private(path)?;
+pub(crate) fn bind(options: &SocketOptions) -> io::Result<SocketListener> {
+    let (listener, file) = match options.group_id {
+        Some(group_id) => bind_for_group(&options.path, group_id)?,
+        None => bind_private(&options.path)?,
+    };
     let listener = UnixListener::from_std(listener)?;
     Ok(SocketListener {
         _file: file,

@@ -1,4 +1,4 @@
-//! The rows for GPUs in the output of `linewarden bench signatures`.
+//! The rows for GPUs in the output of `linewarden-lab bench signatures`.
 
 use super::bench::{BenchEnvironment, BenchKey, Measurement, Multiplier, Plan, measure};
 use super::constants::RsaSecret;

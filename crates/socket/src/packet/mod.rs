@@ -258,8 +258,7 @@ mod tests {
     #[test]
     fn frames_of_the_transmit_ring_arrive_in_the_receive_ring() {
         let Ok(receiver) = socket() else {
-            println!("SKIPPED: packet sockets need CAP_NET_RAW");
-            return;
+            linewarden_harness::skip!("packet sockets need CAP_NET_RAW");
         };
         let mut received = RxRing::map(&receiver, 0, 1_500, true).unwrap();
         bind(&receiver, LOOPBACK, ETHER_TYPE).unwrap();

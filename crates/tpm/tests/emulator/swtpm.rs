@@ -40,14 +40,6 @@ pub fn missing_tool() -> Option<String> {
     None
 }
 
-/// Whether the emulator and its tools are installed; prints the reason if not.
-#[allow(dead_code, reason = "for test programs without the harness")]
-pub fn installed() -> bool {
-    missing_tool()
-        .inspect(|reason| println!("SKIPPED: {reason}"))
-        .is_none()
-}
-
 /// A TPM manufacturer: a root and an issuing CA, made by swtpm_localca.
 #[derive(Debug)]
 pub struct TpmManufacturer(TempDir);

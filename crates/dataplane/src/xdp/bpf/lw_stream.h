@@ -26,7 +26,7 @@ struct lw_matrix {
 	__u32 word[16];
 };
 
-/* The fastest width: see `linewarden bench attest --only cipher`. */
+/* The fastest width: see `linewarden-lab bench attest --only cipher`. */
 #define LW_FORRO_WIDTH 4
 #define LW_WIDTH_MAX 4
 

@@ -1,5 +1,5 @@
 //! Selects the device to evict when every slot is taken. A gateway uses S3-FIFO; the lab compares four policies
-//! (feature `lab`; ADR 14, `linewarden bench scale`).
+//! (feature `lab`; ADR 14, `linewarden-lab bench scale`).
 //!
 //! The data plane authenticates devices without user space, so a policy gets no notification. It reads a device's line
 //! during a scan: the line contains the count of authentications and the expiry of the last session, and neither

@@ -1,4 +1,4 @@
-//! `linewarden bench attest`: the cost of attestation.
+//! `linewarden-lab bench attest`: the cost of attestation.
 //!
 //! | part | measurement |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! `linewarden bench scale`: the cost of a million devices in one gateway.
+//! `linewarden-lab bench scale`: the cost of a million devices in one gateway.
 //!
 //! | part | measurement |
 //! |---|---|

@@ -45,7 +45,7 @@ pub(super) fn rows(
 
 /// Median time of a synchronous write of one page on the registry's disk, ms.
 fn fsync_ms(controller: &TestController) -> Result<f64, BenchError> {
-    let path = controller.program.directory.join("floor");
+    let path = controller.programs.directory.join("floor");
     let write_pages = || {
         let mut file = File::create(&path)?;
         let mut times_ms = Vec::new();
@@ -94,7 +94,7 @@ fn responses_per_s(controller: &TestController, length: Duration) -> Result<f64,
 fn registry(controller: &TestController, count: u32) -> Result<(f64, f64, f64), BenchError> {
     let key = MasterKey::from_bytes([0x42; 32]);
     let fleet = Fleet::new(count);
-    let path = controller.program.directory.join("floor.registry");
+    let path = controller.programs.directory.join("floor.registry");
     runtime()?.block_on(async {
         let memory = enroll(&Registry::in_memory(&key).await?, &fleet).await?;
         let registry = Registry::create(&path, &key).await?;

@@ -86,7 +86,7 @@ pub(super) fn rows(
         ),
     ]);
     progress("starting PostgreSQL", None);
-    match TestController::start_if_available(controller.program.path.clone(), Database::Postgres)? {
+    match TestController::start_if_available(&controller.programs.executables, Database::Postgres)? {
         Ok(postgres_controller) => {
             let postgres = per_s(fleet, self::fleet(&postgres_controller, fleet, progress)?);
             report.rows.extend([

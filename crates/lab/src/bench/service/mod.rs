@@ -1,4 +1,4 @@
-//! `linewarden bench service`: the performance of a controller with 10^6 devices, and its effect on the data plane.
+//! `linewarden-lab bench service`: the performance of a controller with 10^6 devices, and its effect on the data plane.
 //!
 //! | part | measurement |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `revoke` | time from a revocation until three gateways send the device no reply |
 //! | `auth-rate` | the data plane on its own CPU while a controller is saturated on another CPU |
 //!
-//! Controllers and gateways are processes of `linewarden`, with TLS on loopback and files in a temporary directory. The
+//! Controllers and gateways are processes of `linewarden-controller` and `linewarden-gateway`, with TLS on loopback and files in a temporary directory. The
 //! clients run on the same machine and use the same CPUs, so rates include the clients' CPU time.
 
 mod auth_rate;
@@ -23,7 +23,7 @@ mod reads;
 mod revoke;
 mod test_controller;
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use super::scale::Progress;
 use super::{BenchError, Better, Pending, Report};
@@ -115,12 +115,13 @@ impl Part {
     }
 }
 
-/// Runs these parts with `program`, the `linewarden` executable. The fleet is always imported, because the other parts read it.
+/// Runs these parts with the programs `linewarden`, `linewarden-controller` and `linewarden-gateway` in the directory
+/// `executables`. The fleet is always imported, because the other parts read it.
 ///
 /// # Errors
 /// The error of the first part that fails.
 pub fn run(
-    program: PathBuf,
+    executables: &Path,
     size: &Size,
     parts: &[Part],
     progress: Progress<'_>,
@@ -129,7 +130,7 @@ pub fn run(
     let is_selected = |part: Part| parts.contains(&part);
     progress("creating devices", None);
     let fleet = Fleet::new(size.devices);
-    let controller = TestController::start(program, Database::Sqlite)?;
+    let controller = TestController::start(executables, Database::Sqlite)?;
     if is_selected(Part::Floor) {
         progress("lower bounds", None);
         floor::rows(&controller, &fleet, size, &mut report.rows)?;

@@ -1,4 +1,4 @@
-//! Processes of `linewarden`: commands, and services that print their state as JSON lines.
+//! Processes of the programs: commands, and services that print their state as JSON lines.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -16,43 +16,56 @@ use crate::bench::{BenchError, io};
 /// Timeout for an expected line of a service.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The program and its working directory.
-pub(super) struct Program {
-    pub(super) path: PathBuf,
+/// The programs and their working directory. A command line begins with the name of a program; words are separated by spaces.
+pub(super) struct Programs {
+    /// The directory with the executables.
+    pub(super) executables: PathBuf,
     pub(super) directory: PathBuf,
 }
 
-impl Program {
-    fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(&self.path);
+impl Programs {
+    fn command(&self, command_line: &str) -> Result<Command, BenchError> {
+        let mut words = command_line.split_whitespace();
+        let name = words.next().unwrap_or_default();
+        let path = self.executables.join(name);
+        if !path.is_file() {
+            return Err(BenchError::MissingProgram {
+                name: name.to_owned(),
+                directory: self.executables.clone(),
+            });
+        }
+        let mut command = Command::new(path);
         command
-            .args(arguments.split_whitespace())
+            .args(words)
             .current_dir(&self.directory)
             .stdin(Stdio::null());
-        command
+        Ok(command)
     }
 
     /// Runs a command to its end and returns its output.
-    pub(super) fn run(&self, arguments: &str) -> Result<String, BenchError> {
-        let output = self.command(arguments).output().map_err(io("start linewarden"))?;
+    pub(super) fn run(&self, command_line: &str) -> Result<String, BenchError> {
+        let output = self
+            .command(command_line)?
+            .output()
+            .map_err(io("start a program"))?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => Err(invalid_measurement(format_args!(
-                "command `linewarden {arguments}` failed: {}",
+                "command `{command_line}` failed: {}",
                 String::from_utf8_lossy(&output.stderr).trim_end()
             ))),
         }
     }
 
     /// Starts a service; `name` is the name of its log file.
-    pub(super) fn start(&self, name: &str, arguments: &str) -> Result<Process, BenchError> {
+    pub(super) fn start(&self, name: &str, command_line: &str) -> Result<Process, BenchError> {
         let log = self.directory.join(format!("{name}.log"));
         let mut child = self
-            .command(arguments)
+            .command(command_line)?
             .stdout(Stdio::piped())
             .stderr(File::create(&log).map_err(io("create a log file"))?)
             .spawn()
-            .map_err(io("start linewarden"))?;
+            .map_err(io("start a program"))?;
         let output = child.stdout.take();
         let (sender, lines) = channel();
         // Reads to the end, even without a receiver, because a full pipe would block the service.

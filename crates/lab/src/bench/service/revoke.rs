@@ -48,8 +48,8 @@ struct Gateway {
 
 impl Gateway {
     fn start(controller: &TestController, id: u16, slots: u32) -> Result<Self, BenchError> {
-        controller.program.run(&format!(
-            "certificate gateway --ca pki --id {id} --out gateway-{id}"
+        controller.programs.run(&format!(
+            "linewarden certificate gateway --ca pki --id {id} --out gateway-{id}"
         ))?;
         let mut retries = 0;
         loop {
@@ -64,7 +64,7 @@ impl Gateway {
     }
 
     fn start_at_free_port(controller: &TestController, id: u16, slots: u32) -> Result<Self, BenchError> {
-        let program = &controller.program;
+        let programs = &controller.programs;
         let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
         let address = free.map_err(io("find a free UDP port"))?;
         let configuration = format!(
@@ -77,11 +77,11 @@ impl Gateway {
             name = super::client::SERVER_NAME,
         );
         let file = format!("gateway-{id}.toml");
-        std::fs::write(program.directory.join(&file), configuration)
+        std::fs::write(programs.directory.join(&file), configuration)
             .map_err(io("write a configuration file"))?;
-        let process = program.start(
+        let process = programs.start(
             &format!("gateway-{id}"),
-            &format!("serve --config {file} --json --status-interval 1"),
+            &format!("linewarden-gateway run --config {file} --json --status-interval 1"),
         )?;
         process.wait_for("gateway", |line| {
             line["event"] == "status" && line["loaded"] == true

@@ -1,6 +1,7 @@
 //! A controller process with its CA, certificates, registry and users.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use linewarden_testbed::{Postgres, PostgresOptions, Unavailable};
@@ -9,7 +10,7 @@ use tempfile::TempDir;
 use super::Client;
 use super::client::{Connector, SERVER_NAME};
 use super::invalid_measurement;
-use super::process::{Process, Program};
+use super::process::{Process, Programs};
 use crate::bench::{BenchError, io};
 
 /// The database of the registry.
@@ -26,7 +27,7 @@ const USERS: usize = 4;
 pub(super) struct TestController {
     pub(super) process: Process,
     pub(super) address: SocketAddr,
-    pub(super) program: Program,
+    pub(super) programs: Programs,
     connector: Connector,
     tokens: Vec<Arc<str>>,
     _database: Option<Postgres>,
@@ -34,19 +35,19 @@ pub(super) struct TestController {
 }
 
 impl TestController {
-    /// Creates all files and starts a controller.
-    pub(super) fn start(program: std::path::PathBuf, database: Database) -> Result<Self, BenchError> {
-        Self::start_if_available(program, database)?.map_err(invalid_measurement)
+    /// Creates all files and starts a controller. `executables` is the directory with the programs.
+    pub(super) fn start(executables: &Path, database: Database) -> Result<Self, BenchError> {
+        Self::start_if_available(executables, database)?.map_err(invalid_measurement)
     }
 
-    /// Starts a controller; the inner error names the program that the machine lacks.
+    /// Starts a controller; the inner error names the database server that the machine lacks.
     pub(super) fn start_if_available(
-        program: std::path::PathBuf,
+        executables: &Path,
         database: Database,
     ) -> Result<Result<Self, Unavailable>, BenchError> {
         let directory = tempfile::tempdir().map_err(io("create a directory"))?;
-        let program = Program {
-            path: program,
+        let programs = Programs {
+            executables: executables.to_owned(),
             directory: directory.path().to_owned(),
         };
         let (server, registry) = match database {
@@ -66,30 +67,34 @@ impl TestController {
                 (Some(server), address)
             }
         };
-        program.run("certificate ca --out pki")?;
-        program.run(&format!(
-            "certificate controller --ca pki --name {SERVER_NAME} --out ctl"
+        programs.run("linewarden certificate ca --out pki")?;
+        programs.run(&format!(
+            "linewarden certificate controller --ca pki --name {SERVER_NAME} --out ctl"
         ))?;
-        program.run(&format!(
-            "registry create --registry {registry} --key-file master.key"
+        programs.run(&format!(
+            "linewarden registry create --registry {registry} --key-file master.key"
         ))?;
         let configuration = format!(
             "[service]\nname = \"bench\"\nlisten = \"127.0.0.1:0\"\n\
              [tls]\ncert = \"ctl.pem\"\nkey = \"ctl.key\"\nca = \"pki/ca.pem\"\n\
              [registry]\npath = \"{registry}\"\nmaster_key_file = \"master.key\"\n"
         );
-        let file = program.directory.join("controller.toml");
+        let file = programs.directory.join("controller.toml");
         std::fs::write(file, configuration).map_err(io("write a configuration file"))?;
         let tokens = (0..USERS).map(|user| {
-            let arguments = format!("user create user-{user} --role operator --config controller.toml");
-            let output = program.run(&arguments)?;
+            let arguments =
+                format!("linewarden user create user-{user} --role operator --config controller.toml");
+            let output = programs.run(&arguments)?;
             let token = output.split_whitespace().find(|word| word.starts_with("lw_"));
             token
                 .map(Arc::from)
                 .ok_or_else(|| invalid_measurement(format_args!("no token in the output {output:?}")))
         });
         let tokens = tokens.collect::<Result<_, BenchError>>()?;
-        let controller = program.start("controller", "controller --config controller.toml --json")?;
+        let controller = programs.start(
+            "controller",
+            "linewarden-controller run --config controller.toml --json",
+        )?;
         let started = controller.wait_for("controller", |line| line["event"] == "started")?;
         let address = started
             .get("address")
@@ -97,12 +102,12 @@ impl TestController {
             .unwrap_or_default();
         let address = address.parse().map_err(invalid_measurement)?;
         let ca =
-            std::fs::read(program.directory.join("pki/ca.pem")).map_err(io("read the CA certificate"))?;
+            std::fs::read(programs.directory.join("pki/ca.pem")).map_err(io("read the CA certificate"))?;
         Ok(Ok(Self {
             process: controller,
             address,
             connector: Connector::new(address, &ca)?,
-            program,
+            programs,
             tokens,
             _database: server,
             _directory: directory,

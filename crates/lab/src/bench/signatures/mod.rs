@@ -1,4 +1,4 @@
-//! `linewarden bench signatures`: the cost of signed messages on CPU and GPU, and the performance of the scheduler.
+//! `linewarden-lab bench signatures`: the cost of signed messages on CPU and GPU, and the performance of the scheduler.
 //!
 //! | part | measurement |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! `linewarden bench switch`: the cost of the P4 switch.
+//! `linewarden-lab bench switch`: the cost of the P4 switch.
 //!
 //! | part | measurement |
 //! |---|---|

@@ -82,13 +82,11 @@ impl TestFile {
     }
 }
 
-/// Whether the file system of temporary files lacks user attributes.
-fn without_attributes() -> bool {
-    let without = !TestFile::new().create().detects_rollback();
-    if without {
-        println!("SKIPPED: the file system of temporary files supports no user attributes");
+/// Skips the test if the file system of temporary files lacks user attributes.
+fn require_attributes() {
+    if !TestFile::new().create().detects_rollback() {
+        linewarden_harness::skip!("the file system of temporary files supports no user attributes");
     }
-    without
 }
 
 fn masks(block: u8) -> Vec<Mask> {
@@ -144,9 +142,7 @@ fn blocks_reserved_before_a_crash_are_not_reused() {
 /// An invalid slot comes from a torn reservation or from later damage. In both cases the block is lost.
 #[test]
 fn a_torn_reservation_costs_a_block() {
-    if without_attributes() {
-        return;
-    }
+    require_attributes();
     let test_file = TestFile::with_blocks(2);
     let before = test_file.read();
     let mut file = test_file.open().unwrap();
@@ -299,9 +295,7 @@ fn one_process_at_a_time_and_owner_only() {
 /// affect the masks.
 #[test]
 fn no_changed_byte_makes_an_invalid_mask() {
-    if without_attributes() {
-        return;
-    }
+    require_attributes();
     let test_file = TestFile::with_blocks(1);
     let original = test_file.read();
     // Writes into the original inode and resets the counter of the inode to 0. Otherwise the only block would be
@@ -352,9 +346,7 @@ fn blocks_are_complete_and_of_one_modulus() {
 
 #[test]
 fn restored_content_is_refused() {
-    if without_attributes() {
-        return;
-    }
+    require_attributes();
     for options in [["--no-preserve=all"].as_slice(), &["--archive"]] {
         let test_file = TestFile::with_blocks(4);
         let backup = test_file.directory.path().join("backup");
@@ -393,9 +385,7 @@ fn restored_content_is_refused() {
 /// An attacker with write access gets used masks again only by setting back both the content and the attribute.
 #[test]
 fn a_removed_or_replaced_attribute_is_refused_and_a_reset_attribute_has_no_effect() {
-    if without_attributes() {
-        return;
-    }
+    require_attributes();
     let test_file = TestFile::with_blocks(3);
     let earlier = test_file.read();
     test_file.open().unwrap().take_block().unwrap().unwrap();
@@ -448,9 +438,7 @@ fn a_removed_or_replaced_attribute_is_refused_and_a_reset_attribute_has_no_effec
 /// One sync covers both counters, so that after a crash each may be old or new.
 #[test]
 fn a_crash_between_the_counters_costs_at_most_a_block() {
-    if without_attributes() {
-        return;
-    }
+    require_attributes();
     for (attribute_updated, slot_updated) in [(false, false), (true, false), (false, true), (true, true)] {
         let test_file = TestFile::with_blocks(5);
         let mut taken = 0;

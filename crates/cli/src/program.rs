@@ -1,0 +1,103 @@
+//! The parts that all programs share: global options, the commands `completions` and `manual`, and the start.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Args, Command, CommandFactory, FromArgMatches, Subcommand};
+use clap_complete::Shell;
+
+use crate::color::ColorWhen;
+use crate::failure::Failure;
+use crate::manual::{self, ConfigPage, ManualArgs};
+use crate::output::Output;
+
+/// Options of every program.
+#[derive(Args, Debug)]
+pub struct GlobalArgs {
+    /// Log level (error, warn, info, debug, trace or off) or filter, such as linewarden_gateway=debug [env: LINEWARDEN_LOG]
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// When to color the output
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorWhen,
+}
+
+/// Commands of every program.
+#[derive(Subcommand, Debug)]
+pub enum CommonCommand {
+    /// Print a shell completion script
+    Completions(CompletionsArgs),
+    /// Write the manual pages
+    Manual(ManualArgs),
+}
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// Shell to print the script for
+    pub shell: Shell,
+}
+
+impl CommonCommand {
+    /// Runs the command for a program, whose configuration file is described by `file`.
+    ///
+    /// # Errors
+    /// The output cannot be written.
+    pub fn run<C: CommandFactory>(&self, file: Option<&ConfigPage>) -> Result<(), Failure> {
+        let output = Output::new(false);
+        match self {
+            Self::Completions(args) => {
+                let (mut command, mut script) = (command::<C>(), Vec::new());
+                let name = command.get_name().to_owned();
+                clap_complete::generate(args.shell, &mut command, name, &mut script);
+                output.raw(&script)
+            }
+            Self::Manual(args) => manual::write(command::<C>(), file, args, output),
+        }
+    }
+}
+
+/// The grammar of a program, with examples for the common commands.
+fn command<C: CommandFactory>() -> Command {
+    let command = C::command();
+    let name = command.get_name().to_owned();
+    let completions = format!(
+        "Examples:\n  {name} completions bash > /etc/bash_completion.d/{name}\n  {name} completions zsh > ~/.zfunc/_{name}\n  \
+         {name} completions fish > ~/.config/fish/completions/{name}.fish"
+    );
+    let manual = format!(
+        "Writes a page for each command, and a page for the configuration file, if the program has one. Existing files of these names \
+         are overwritten.\n\nExamples:\n  {name} manual --out /usr/local/share/man"
+    );
+    let mut command = command
+        .mut_subcommand("completions", |command| command.after_help(completions))
+        .mut_subcommand("manual", |command| command.after_help(manual));
+    if command.find_subcommand("config").is_some() {
+        let role = name.trim_start_matches("linewarden-");
+        let example = format!("Examples:\n  {name} config example > {role}.toml");
+        command = command.mut_subcommand("config", |command| {
+            command.mut_subcommand("example", |command| command.after_help(example))
+        });
+    }
+    command
+}
+
+/// Parses a command line and runs the program; returns its exit code. `run` returns whether the command prints JSON, for the
+/// format of the error, and the result.
+pub fn main<C: CommandFactory + FromArgMatches>(
+    arguments: impl IntoIterator<Item = OsString>,
+    global: impl FnOnce(&C) -> (&GlobalArgs, bool),
+    run: impl FnOnce(C) -> Result<(), Failure>,
+) -> ExitCode {
+    let mut command = command::<C>();
+    let matches = command
+        .try_get_matches_from_mut(arguments)
+        .unwrap_or_else(|error| error.exit());
+    let cli = C::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
+    let (options, json) = global(&cli);
+    options.color.apply();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.print(json),
+    }
+}

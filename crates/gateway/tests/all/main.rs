@@ -1,0 +1,23 @@
+//! Gateways on the `host` data plane on loopback, with a real registry or step by step, and malformed input files.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs
+)]
+
+#[macro_use(test)]
+extern crate linewarden_harness;
+
+mod attestation;
+mod fuzz;
+mod loopback;
+mod p4dra;
+mod rounds;
+mod site;
+mod ticket_relay;
+
+fn main() -> std::process::ExitCode {
+    linewarden_harness::main()
+}

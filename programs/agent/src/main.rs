@@ -1,0 +1,148 @@
+//! The program `linewarden-agent`: authenticates this device to a gateway, and measures and attests its software.
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | `run` | the agent, until a signal |
+//! | `config` | reading and checking the configuration |
+//! | `measure` | the command `measure` |
+//! | `tpm` | the commands `identity` and `answer`: the device's part in the enrollment of its TPM |
+#![forbid(unsafe_code)]
+
+mod config;
+mod measure;
+mod run;
+#[cfg(feature = "tpm")]
+mod tpm;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use linewarden_cli::failure::Failure;
+use linewarden_cli::manual::ConfigPage;
+use linewarden_cli::output::Output;
+use linewarden_cli::program::{self, CommonCommand, GlobalArgs};
+use linewarden_cli::{exit_codes, log};
+use linewarden_config::Program;
+use linewarden_config::command::{CheckArgs, ConfigCommand};
+
+/// Commented example of the configuration, with all fields.
+const EXAMPLE: &str = include_str!("../config/agent.toml");
+
+macro_rules! examples {
+    () => {
+        "\
+Examples:
+  linewarden-agent check --machine 00000000000000d1.toml
+  linewarden-agent run --config 00000000000000d1.toml --gateway 192.0.2.1
+  linewarden-agent measure --config 00000000000000d1.toml"
+    };
+}
+
+/// Authenticate this device to a gateway, and attest its software
+#[derive(Parser, Debug)]
+#[command(name = "linewarden-agent", version, after_help = examples!(), after_long_help = concat!(examples!(), "\n\n", exit_codes!()), propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: GlobalArgs,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Authenticate to a gateway and keep the session open
+    Run(run::RunArgs),
+    /// Validate a configuration file
+    #[command(after_help = "\
+Reports every mistake of the file with line, column and field; peer.2 is the second [[peer]]. With --machine also checks helper data, \
+the PUF source, the interface, and for [attest] the key file, the TCG event log, access to the TPM device, and the measured files; run \
+the command as the user of the service; paths that the service's sandbox hides cause a warning. `measure` tests the TPM and replays \
+the TCG event log to the PCRs. Exit code: 0 without errors (warnings do not count); otherwise the exit code with which `run` would \
+refuse the first error.
+
+Examples:
+  linewarden-agent check 00000000000000d1.toml
+  linewarden-agent check --machine --json 00000000000000d1.toml")]
+    Check(CheckArgs),
+    /// Show the configuration's format
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden-agent config example > agent.toml"
+    )]
+    Config(ConfigCommand),
+    /// Measure the configuration of this device, as the agent does
+    Measure(measure::MeasureArgs),
+    /// Begin the enrollment of this device's TPM
+    #[cfg(feature = "tpm")]
+    Identity(tpm::IdentityArgs),
+    /// Import the offered key into this device's TPM
+    #[cfg(feature = "tpm")]
+    Answer(tpm::AnswerArgs),
+    #[command(flatten)]
+    Common(CommonCommand),
+}
+
+impl Command {
+    fn prints_json(&self) -> bool {
+        match self {
+            Self::Run(args) => args.json,
+            Self::Check(args) => args.json,
+            Self::Measure(args) => args.json,
+            #[cfg(feature = "tpm")]
+            Self::Identity(args) => args.json,
+            #[cfg(feature = "tpm")]
+            Self::Answer(args) => args.json,
+            Self::Config(_) | Self::Common(_) => false,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    program::main(
+        std::env::args_os(),
+        |cli: &Cli| (&cli.global, cli.command.prints_json()),
+        run_command,
+    )
+}
+
+fn run_command(cli: Cli) -> Result<(), Failure> {
+    let flag = cli.global.log.as_deref();
+    let output = Output::new(cli.command.prints_json());
+    if let Command::Run(args) = &cli.command {
+        // The configuration file may set the level.
+        return run::run(args, flag);
+    }
+    // Commands report errors of the TPM library themselves.
+    log::start(flag, None, "warn,tss_esapi=off")?;
+    match &cli.command {
+        Command::Run(_) => Ok(()),
+        Command::Check(args) => config::check(args, output),
+        Command::Config(command) => command.run(EXAMPLE),
+        Command::Measure(args) => measure::run(args, output),
+        #[cfg(feature = "tpm")]
+        Command::Identity(args) => tpm::identity(args, output),
+        #[cfg(feature = "tpm")]
+        Command::Answer(args) => tpm::accept_offer(args, output),
+        Command::Common(command) => command.run::<Cli>(Some(&ConfigPage {
+            program: Program::Agent.name(),
+            example: EXAMPLE,
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linewarden_agent::AgentConfig;
+    use linewarden_config::command::with_all_fields;
+
+    use super::EXAMPLE;
+
+    #[test]
+    fn the_example_is_a_configuration_as_it_is_and_with_every_field() {
+        for text in [EXAMPLE.to_owned(), with_all_fields(EXAMPLE)] {
+            toml::from_str::<AgentConfig>(&text).unwrap();
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `linewarden-agent run`.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use linewarden_agent::config::parse_gateway;
+use linewarden_agent::{
+    Agent, AgentConfig, AgentEvent, AgentOptions, Keyring, LOSS_COUNTERS, RunOutcome, interface_mac,
+};
+use linewarden_cli::failure::Failure;
+use linewarden_cli::metrics_file::{MetricsFile, Page};
+use linewarden_cli::output::{Output, printable};
+use linewarden_cli::signals::Signals;
+use linewarden_cli::{log, random_u64, service_manager};
+use linewarden_config::ConfigFile;
+use linewarden_protocol::device::DeviceConfig;
+use linewarden_protocol::ids::Suite;
+use linewarden_puf::Puf;
+use linewarden_puf::health::HealthTest;
+
+use crate::config::{field_problem, field_problems, read};
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Prints one line per event: authenticated, renewed, refused, address changed, peer connected or disconnected. With --json each \
+line is an object whose `event` names the event. Exits with code 0 on SIGINT and SIGTERM. With --once and --renew the command exits \
+with code 1 if a session was opened but no credential was renewed.
+
+Examples:
+  linewarden-agent run --config 00000000000000d1.toml
+  linewarden-agent run --config 00000000000000d1.toml --gateway 192.0.2.1 --interface eth0
+  linewarden-agent run --config 00000000000000d1.toml --once --timeout 10
+  linewarden-agent run --config 00000000000000d1.toml --once --renew --timeout 60
+
+`linewarden-agent config example` prints a commented configuration.")]
+pub struct RunArgs {
+    /// Configuration file of the agent (path)
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Address of the gateway; overrides the configuration (HOST or HOST:PORT)
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_gateway)]
+    gateway: Option<SocketAddr>,
+    /// Bind the session to the MAC address of this interface; overrides the configuration (name)
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// Renew the credential: new rows in pool mode, a new key in key mode (flag)
+    #[arg(long)]
+    renew: bool,
+    /// Exit when a session is open and, with --renew, the renewal has ended (flag)
+    #[arg(long)]
+    once: bool,
+    /// Exit with code 5 if no session is open after this time (integer, seconds, default: wait forever)
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// File for counters of lost datagrams in Prometheus text format, rewritten on change (path)
+    #[arg(long, value_name = "FILE")]
+    metrics_file: Option<PathBuf>,
+    /// Print JSON instead of text (flag)
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the agent until a signal stops it.
+pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
+    let mut file = read(&args.config)?;
+    // The agent itself reports errors of the TPM library.
+    log::start(log_flag, file.value.log.level.as_deref(), "info,tss_esapi=off")?;
+    let gateway = &mut file.value.gateway;
+    if args.interface.is_some() {
+        gateway.interface.clone_from(&args.interface);
+    }
+    if let Some(address) = args.gateway {
+        gateway.address = Some(address.to_string());
+    }
+    let problems = file.value.problems();
+    if !problems.is_empty() {
+        return Err(linewarden_config::failure(&field_problems(&file, &problems)));
+    }
+    let (options, puf) = build_options(&file, args)?;
+    let stop = Signals::for_stop()?;
+    let output = Output::new(args.json);
+    let mut print_result = Ok(());
+    let metrics = args.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
+    let submit_metrics = |losses: &BTreeMap<&'static str, u64>| {
+        if let Some(metrics) = &metrics {
+            metrics.submit(metrics_page(losses));
+        }
+    };
+    submit_metrics(&LOSS_COUNTERS.map(|name| (name, 0)).into());
+    service_manager::notify(service_manager::READY);
+    let outcome = Agent::new(options, puf).run(std::os::fd::AsFd::as_fd(&stop), &mut |event| {
+        if let Some(status) = attestation_status(event) {
+            service_manager::notify(&status);
+        }
+        if let AgentEvent::DatagramsLost { datagrams } = event {
+            submit_metrics(datagrams);
+        }
+        if print_result.is_ok() {
+            print_result = output.object(event).and_then(|()| output.line(event));
+        }
+    })?;
+    service_manager::notify(service_manager::STOPPING);
+    match outcome {
+        RunOutcome::Stopped | RunOutcome::Authenticated => print_result,
+        RunOutcome::RenewalFailed => Err(Failure::failed(
+            "session opened, but the renewal that --renew requests failed; the previous line has the reason",
+        )),
+        RunOutcome::TimedOut => Err(Failure::not_authenticated(format!(
+            "no session within {} s",
+            args.timeout.unwrap_or_default()
+        ))),
+    }
+}
+
+fn metrics_page(losses: &BTreeMap<&'static str, u64>) -> Page {
+    let mut page = Page::default();
+    page.counter(
+        "linewarden_agent_datagrams_lost_total",
+        "Datagrams lost since the agent started, by direction and reason.",
+        Some("reason"),
+        losses.iter().map(|(name, count)| (*name, *count)),
+    );
+    page
+}
+
+/// Status text for `systemctl status`: the reason while attestation fails.
+fn attestation_status(event: &AgentEvent) -> Option<String> {
+    match event {
+        AgentEvent::AttestationFailed { .. } | AgentEvent::Attested { .. } => Some(format!(
+            "STATUS={}",
+            printable(&event.to_string()).replace('\n', " ")
+        )),
+        _ => None,
+    }
+}
+
+fn build_options(
+    file: &ConfigFile<AgentConfig>,
+    args: &RunArgs,
+) -> Result<(AgentOptions, Box<dyn Puf>), Failure> {
+    let config = &file.value;
+    let field =
+        |error: linewarden_agent::FieldError| linewarden_config::failure(&[field_problem(file, &error)]);
+    let device = config.device_id().map_err(field)?;
+    let keyring = Keyring::read_from(&config.device.helper)
+        .map_err(|error| file.field_failure(&["device", "helper"], &error.to_string()))?;
+    let gateway = config.gateway_address().map_err(field)?;
+    let bound_mac = match &config.gateway.interface {
+        Some(name) => Some(
+            interface_mac(name)
+                .map_err(|error| file.field_failure(&["gateway", "interface"], &error.to_string()))?,
+        ),
+        None => None,
+    };
+    let puf = config.open_puf(device, random_u64()?).map_err(field)?;
+    let tunnels = config.tunnels(gateway).map_err(field)?;
+    let options = AgentOptions {
+        tunnels,
+        device: DeviceConfig {
+            device,
+            suite: Suite::SipHash128,
+            mode: keyring.current().mode(),
+            gateways: config.gateway_policy().map_err(field)?,
+            bound_mac,
+        },
+        keyring,
+        renewal: config.renewal(args.renew).map_err(field)?,
+        ticket_port: config.ticket_port(gateway).map_err(field)?,
+        peers: config.peers(gateway).map_err(field)?,
+        peer_port: config.peer_port(gateway).map_err(field)?,
+        attest: config.attest().map_err(field)?,
+        health: HealthTest::default(),
+        gateway,
+        once: args.once,
+        session_timeout: args.timeout.map(Duration::from_secs),
+    };
+    Ok((options, puf))
+}

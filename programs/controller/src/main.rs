@@ -1,0 +1,116 @@
+//! The program `linewarden-controller`: serves API, dashboard and gateways.
+#![forbid(unsafe_code)]
+
+mod check;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use linewarden_cli::failure::Failure;
+use linewarden_cli::manual::ConfigPage;
+use linewarden_cli::output::Output;
+use linewarden_cli::program::{self, CommonCommand, GlobalArgs};
+use linewarden_cli::{exit_codes, log};
+use linewarden_config::Program;
+use linewarden_config::command::{CheckArgs, ConfigCommand};
+
+/// Commented example of the configuration, with all fields.
+const EXAMPLE: &str = include_str!("../config/controller.toml");
+
+macro_rules! examples {
+    () => {
+        "\
+Examples:
+  linewarden-controller config example > controller.toml
+  linewarden-controller check --machine controller.toml
+  linewarden-controller run --config controller.toml"
+    };
+}
+
+/// Serve the API, the dashboard and the gateways of a fleet
+#[derive(Parser, Debug)]
+#[command(name = "linewarden-controller", version, after_help = examples!(), after_long_help = concat!(examples!(), "\n\n", exit_codes!()), propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: GlobalArgs,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run a controller: API, dashboard and connections of gateways
+    Run(run::RunArgs),
+    /// Validate a configuration file
+    #[command(after_help = "\
+Reports every mistake of the file with line, column and field. With --machine also checks certificate, keys and CAs, NATS, telemetry \
+and the registry, which is not changed. Exit code: 0 without errors (warnings do not count); otherwise the exit code with which `run` \
+would refuse the first error.
+
+Examples:
+  linewarden-controller check controller.toml
+  linewarden-controller check --machine controller.toml")]
+    Check(CheckArgs),
+    /// Show the configuration's format
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden-controller config example > controller.toml"
+    )]
+    Config(ConfigCommand),
+    #[command(flatten)]
+    Common(CommonCommand),
+}
+
+impl Command {
+    fn prints_json(&self) -> bool {
+        match self {
+            Self::Run(args) => args.json,
+            Self::Check(args) => args.json,
+            Self::Config(_) | Self::Common(_) => false,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    program::main(
+        std::env::args_os(),
+        |cli: &Cli| (&cli.global, cli.command.prints_json()),
+        run_command,
+    )
+}
+
+fn run_command(cli: Cli) -> Result<(), Failure> {
+    let flag = cli.global.log.as_deref();
+    if let Command::Run(args) = &cli.command {
+        // The configuration file may set the level.
+        return run::run(args, flag);
+    }
+    log::start(flag, None, "warn")?;
+    match &cli.command {
+        Command::Run(_) => Ok(()),
+        Command::Check(args) => check::run(args, Output::new(args.json)),
+        Command::Config(command) => command.run(EXAMPLE),
+        Command::Common(command) => command.run::<Cli>(Some(&ConfigPage {
+            program: Program::Controller.name(),
+            example: EXAMPLE,
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linewarden_config::command::with_all_fields;
+    use linewarden_config::controller::ControllerConfig;
+
+    use super::EXAMPLE;
+
+    #[test]
+    fn the_example_is_a_configuration_as_it_is_and_with_every_field() {
+        for text in [EXAMPLE.to_owned(), with_all_fields(EXAMPLE)] {
+            toml::from_str::<ControllerConfig>(&text).unwrap();
+        }
+    }
+}

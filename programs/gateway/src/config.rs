@@ -1,0 +1,492 @@
+//! Reads a gateway's configuration. Finds all mistakes in the file, and all prerequisites that this machine does not meet, for
+//! the commands `check` and `run`.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use linewarden_cli::failure::Failure;
+use linewarden_cli::output::Output;
+use linewarden_cli::tls::TlsFiles;
+use linewarden_cli::{evidence, log};
+use linewarden_config::command::{CheckArgs, report};
+use linewarden_config::{ConfigFile, Problem, Program, failure, read_text};
+use linewarden_dataplane::capability::{self, Capability};
+use linewarden_dataplane::{ethtool, xdp};
+use linewarden_evidence::inband::MasterKey as PacketKey;
+use linewarden_evidence::keys::Signer as EvidenceSigner;
+use linewarden_files::check_regular;
+use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, ResolvedConfig};
+use linewarden_link::{Client, ClientOptions, Controllers};
+use linewarden_protocol::ids::GatewayId;
+
+use crate::tls::{GatewayCertificate, gateway_in_certificate};
+
+/// Oldest kernel that supports the eBPF program: major and minor version.
+const KERNEL_MIN: (u32, u32) = (6, 1);
+
+/// Checks a configuration file, and with `--machine` the prerequisites on this machine.
+///
+/// # Errors
+/// The file cannot be read, belongs to another program, or has mistakes.
+pub fn check(args: &CheckArgs, output: Output) -> Result<(), Failure> {
+    let text = read_text(&args.file)?;
+    Program::Gateway.check_owner(&args.file, &text)?;
+    let (file, mut problems) = parse(&args.file, text);
+    if let (Some(file), true, true) = (file, args.machine, problems.is_empty()) {
+        problems = check_machine(&file);
+        problems.extend(interfaces_without_subnet(&file));
+        problems.sort_by_key(Problem::position);
+    }
+    report(&args.file, &problems, output)
+}
+
+/// Reads a gateway's configuration; the paths in the configuration become absolute.
+///
+/// # Errors
+/// All mistakes in the file.
+pub fn read(path: &Path) -> Result<ConfigFile<GatewayConfig>, Failure> {
+    let text = read_text(path)?;
+    Program::Gateway.check_owner(path, &text)?;
+    match parse(path, text) {
+        (Some(file), problems) if problems.is_empty() => Ok(file),
+        (_, problems) => Err(failure(&problems)),
+    }
+}
+
+/// Reads the fields that the removal of gates needs: ID, interfaces, pin directory. Other fields may be wrong: a wrong
+/// field gets a placeholder, and the mistakes are returned.
+///
+/// # Errors
+/// A required field is missing or wrong.
+pub fn read_for_gate_removal(path: &Path) -> Result<(ConfigFile<GatewayConfig>, Vec<Problem>), Failure> {
+    let text = read_text(path)?;
+    Program::Gateway.check_owner(path, &text)?;
+    let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
+    let required = ["id", "interfaces", "pin_directory"];
+    let is_complete = !required
+        .iter()
+        .any(|field| parsed.is_missing(&["gateway", field]));
+    match parsed.file.take() {
+        Some(mut file) if is_complete => {
+            let directory = file.directory();
+            file.value.resolve_paths(&directory);
+            Ok((file, parsed.problems))
+        }
+        _ => Err(failure(&parsed.problems)),
+    }
+}
+
+/// Parses the text of a gateway's configuration. Returns the content, if it can be parsed, and all mistakes.
+pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, Vec<Problem>) {
+    let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
+    let mut problems = std::mem::take(&mut parsed.problems);
+    let Some(mut file) = parsed.file.take() else {
+        return (None, problems);
+    };
+    let directory = file.directory();
+    file.value.resolve_paths(&directory);
+    let errors = file.value.check().err().unwrap_or_default();
+    // A missing or skipped field has a placeholder. Errors of a placeholder are not reported.
+    let errors = errors.iter().filter(|error| !parsed.is_missing(&error.path));
+    problems.extend(errors.map(|error| field_problem(&file, error)));
+    if let Some(level) = &file.value.log.level
+        && let Err(problem) = log::filter(level)
+    {
+        problems.push(file.problem(&["log", "level"], &problem));
+    }
+    problems.sort_by_key(Problem::position);
+    (Some(file), problems)
+}
+
+/// Converts field errors to problems with positions.
+pub fn field_problems(file: &ConfigFile<GatewayConfig>, errors: &[FieldError]) -> Vec<Problem> {
+    errors.iter().map(|error| field_problem(file, error)).collect()
+}
+
+fn field_problem(file: &ConfigFile<GatewayConfig>, error: &FieldError) -> Problem {
+    let problem = file.problem(&error.path, &error.problem);
+    match error.is_unsafe {
+        true => problem.with_code(4),
+        false => problem,
+    }
+}
+
+/// Returns a problem for each interface without a subnet, if `device_prefixes` is not set. Only `check` reports these
+/// problems: a start continues, because an interface may get an address later.
+pub fn interfaces_without_subnet(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let resolved = file.value.resolve([0; 2], 0);
+    resolved.map_or_else(
+        |_| Vec::new(),
+        |resolved| field_problems(file, &resolved.without_subnet),
+    )
+}
+
+/// Checks whether this machine meets the prerequisites; changes nothing. Warnings have exit code 0.
+pub fn check_machine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    match file.value.resolve([0; 2], 0) {
+        Ok(resolved) => {
+            problems.extend(check_gates(file, &resolved));
+            let upper_subnets = resolved.upper_subnets.iter();
+            problems.extend(upper_subnets.map(|warning| field_problem(file, warning).with_code(0)));
+        }
+        Err(errors) => problems.extend(field_problems(file, &errors)),
+    }
+    problems.extend(check_veths(file));
+    problems.extend(check_privileges(file));
+    problems.extend(check_kernel(file));
+    problems.extend(check_pin_directory(file));
+    problems.extend(check_audit(file));
+    problems.extend(check_evidence(file));
+    problems.extend(controller_client(file).err());
+    problems
+}
+
+fn check_privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    if file.value.gateway.dataplane == Backend::P4 {
+        return Vec::new();
+    }
+    if file.value.gateway.dataplane != Backend::Xdp {
+        let is_raw = file.value.p4dra_classic.is_some();
+        if !is_raw || capability::missing(&[Capability::NetRaw]).is_empty() {
+            return Vec::new();
+        }
+        let problem = format!(
+            "missing privilege {0}: run as root, or grant {0}; without [p4dra_classic], the host data plane needs no privilege",
+            Capability::NetRaw.name()
+        );
+        return vec![file.problem(&["p4dra_classic"], &problem).with_code(3)];
+    }
+    let mut needed = vec![
+        Capability::Bpf,
+        Capability::Perfmon,
+        Capability::NetAdmin,
+        Capability::NetRaw,
+    ];
+    if file.value.evidence.is_some() {
+        // The kernel lists loaded programs only to privileged processes.
+        needed.push(Capability::SysAdmin);
+    }
+    let missing: Vec<&str> = capability::missing(&needed)
+        .iter()
+        .map(|missing| missing.name())
+        .collect();
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let host_needs = match &file.value.p4dra_classic {
+        Some(_) => format!("only {}, for [p4dra_classic]", Capability::NetRaw.name()),
+        None => "none".to_owned(),
+    };
+    let problem = format!(
+        "missing privileges for the xdp data plane: {0}; run as root, or grant {0}; the host data plane (`dataplane = \"host\"`) has no gate, \
+         and needs these privileges: {host_needs}",
+        missing.join(", ")
+    );
+    vec![file.problem(&["gateway", "dataplane"], &problem).with_code(3)]
+}
+
+fn check_kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    if file.value.gateway.dataplane != Backend::Xdp {
+        return Vec::new();
+    }
+    let mut warnings = Vec::new();
+    let mut warn =
+        |problem: String| warnings.push(file.problem(&["gateway", "dataplane"], &problem).with_code(0));
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release
+        .split(|character: char| !character.is_ascii_digit())
+        .map(str::parse::<u32>);
+    if let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next())
+        && (major, minor) < KERNEL_MIN
+    {
+        warn(format!(
+            "Linux {major}.{minor} is not supported, and the kernel may reject the eBPF program; use Linux 6.1 or later"
+        ));
+    }
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        warn(
+            "the kernel provides no BTF (CONFIG_DEBUG_INFO_BTF), and the eBPF program is loaded without BTF; no action is needed if the gateway starts"
+                .to_owned(),
+        );
+    }
+    warnings
+}
+
+/// Checks for gates that ended gateways left on the interfaces. A gate that this gateway would not replace is an error. A gate of
+/// another gateway that this gateway would replace is a warning.
+fn check_gates(file: &ConfigFile<GatewayConfig>, resolved: &ResolvedConfig) -> Vec<Problem> {
+    let section = &file.value.gateway;
+    let problem = |name: &String, gate: xdp::OrphanedGate| {
+        let owner = match gate.gateway_id {
+            Some(id) => format!("the gate that gateway {id} left"),
+            None => "the gate that an ended gateway left".to_owned(),
+        };
+        let finding = format!(
+            "{owner} is still on {name} (pinned in {})",
+            gate.pin_path.display()
+        );
+        if section.pin_directory_if_kept().is_none() {
+            let field = match (section.dataplane, section.gate) {
+                (Backend::Host | Backend::P4, _) => "dataplane",
+                (Backend::Xdp, Gate::Off) => "gate",
+                (Backend::Xdp, _) => "gate_on_exit",
+            };
+            let path = file.path().display();
+            let remedy = match section.interfaces.contains(name) {
+                true => format!("remove the gate with `linewarden-gateway remove-gate --config {path}`"),
+                false => {
+                    "remove the gate with `linewarden-gateway remove-gate --config FILE`, where FILE names the interface in `interfaces`"
+                        .to_owned()
+                }
+            };
+            let problem = format!("{finding}, and would stay active beside this gateway: {remedy}");
+            return Some(file.problem(&["gateway", field], &problem).with_code(1));
+        }
+        let previous_id = gate.gateway_id.filter(|id| *id != section.id)?;
+        let problem = format!(
+            "{finding}: gateway {} replaces the gate, and sessions of gateway {previous_id} end; the memory of gateway {previous_id} stays pinned until \
+             `linewarden-gateway remove-gate --config FILE` runs with the configuration of gateway {previous_id}",
+            section.id
+        );
+        Some(file.problem(&["gateway", "interfaces"], &problem).with_code(0))
+    };
+    let interfaces = section
+        .interfaces
+        .iter()
+        .cloned()
+        .zip(resolved.interfaces.iter().copied());
+    // Gates can also be on interfaces that are not in the configuration. A start that replaces gates reports these gates itself.
+    let orphans = match section.pin_directory_if_kept() {
+        Some(_) => Vec::new(),
+        None => xdp::orphaned_interfaces(&section.pin_directory, &resolved.interfaces),
+    };
+    let orphans = orphans
+        .into_iter()
+        .map(|index| (format!("interface {index}"), index));
+    let gates = interfaces
+        .chain(orphans)
+        .filter_map(|(name, index)| problem(&name, xdp::orphaned_gate(&section.pin_directory, index)?));
+    gates.collect()
+}
+
+/// Warns about veth interfaces. Frames that an XDP program sends into a veth are lost if the other end is not prepared. This
+/// process cannot check the other end, which may be in another network namespace.
+pub fn check_veths(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let section = &file.value.gateway;
+    if section.dataplane != Backend::Xdp {
+        return Vec::new();
+    }
+    let warn = |field: &str, names: &[String], requirement: &str| {
+        let is_veth = |name: &&String| ethtool::driver(name).is_ok_and(|driver| driver == "veth");
+        let warning = |name: &String| {
+            let problem = format!(
+                "{name} is a veth: {requirement}; otherwise frames that the gateway sends by XDP are lost without a log message; on the other end run \
+                 `ip link set OTHER-END xdpdrv obj pass.o sec xdp`, see \"On a veth\" in docs/operations/interfaces.md"
+            );
+            file.problem(&["gateway", field], &problem).with_code(0)
+        };
+        names.iter().filter(is_veth).map(warning).collect::<Vec<_>>()
+    };
+    let mut problems = warn(
+        "interfaces",
+        &section.interfaces,
+        "the other end needs an XDP program; GRO is not sufficient",
+    );
+    problems.extend(warn(
+        "forward_to",
+        &section.forward_to,
+        "the other end needs an XDP program or GRO",
+    ));
+    problems
+}
+
+/// Checks that the pin directory is secure and on a BPF filesystem. Gates that stay on the interfaces after the gateway has
+/// ended are pinned there.
+fn check_pin_directory(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let Some(directory) = file.value.gateway.pin_directory_if_kept() else {
+        return Vec::new();
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    // The innermost mount that contains the directory. The escapes for spaces in mount points do not matter for a BPF filesystem.
+    let innermost = mounts
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            Some((PathBuf::from(fields.next()?), fields.next()?))
+        })
+        .filter(|(mount_point, _)| directory.starts_with(mount_point))
+        .max_by_key(|(mount_point, _)| mount_point.components().count());
+    match innermost {
+        Some((_, "bpf")) => {
+            let insecure = xdp::pin_directory_problem(directory);
+            let problem = |insecure: xdp::InsecureDirectory| {
+                file.problem(&["gateway", "pin_directory"], &insecure.to_string()).with_code(4)
+            };
+            insecure.into_iter().map(problem).collect()
+        }
+        _ => vec![file.problem(
+            &["gateway", "pin_directory"],
+            "not on a BPF filesystem: run `mount -t bpf -o mode=0700 bpf /sys/fs/bpf`; or set gate_on_exit = \"remove\", which removes the gate when \
+             the gateway ends, so that all traffic passes and sessions end",
+        )],
+    }
+}
+
+/// Permission bits of users outside owner and group; a group may collect logs.
+const OTHER_PERMISSIONS: u32 = 0o006;
+
+/// Checks the audit log file: its type, its permissions, and the directory if the file does not exist.
+fn check_audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let Some(audit) = &file.value.audit else {
+        return Vec::new();
+    };
+    let problem = match audit.path.metadata() {
+        Ok(metadata) if metadata.is_file() => {
+            let public_bits = OTHER_PERMISSIONS & metadata.mode();
+            let problem = format!(
+                "other users can read or write the file (mode {:04o}): run `chmod o= {}`",
+                metadata.mode() & 0o7777,
+                audit.path.display()
+            );
+            let warning = (public_bits != 0).then(|| file.problem(&["audit", "path"], &problem).with_code(0));
+            return warning.into_iter().collect();
+        }
+        Ok(_) => match check_regular(&audit.path) {
+            Ok(()) => return Vec::new(),
+            Err(error) => format!("{}: {error}", audit.path.display()),
+        },
+        Err(error) if error.kind() != ErrorKind::NotFound => format!("{}: {error}", audit.path.display()),
+        Err(_) => match audit.path.parent().map(Path::metadata) {
+            Some(Ok(directory)) if directory.is_dir() => return Vec::new(),
+            Some(Err(error)) => format!(
+                "reading the directory of the file failed: {error}; create the directory, or correct the path {}",
+                audit.path.display()
+            ),
+            _ => format!(
+                "the parent of the file is not a directory; correct the path {}",
+                audit.path.display()
+            ),
+        },
+    };
+    vec![file.problem(&["audit", "path"], &problem)]
+}
+
+/// Checks the prerequisites for signed evidence.
+fn check_evidence(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
+    let Some(section) = &file.value.evidence else {
+        return Vec::new();
+    };
+    let mut problems = Vec::new();
+    problems.extend(read_evidence_signer(file).err());
+    problems.extend(read_packet_key(file).err());
+    let paths = [
+        ("boot_count", Some(&section.boot_count)),
+        ("socket", section.socket.as_ref()),
+    ];
+    for (field, path) in paths {
+        let directory = path.and_then(|path| path.parent());
+        if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
+            let problem = format!(
+                "directory {} does not exist; create the directory",
+                directory.display()
+            );
+            problems.push(file.problem(&["evidence", field], &problem));
+        }
+    }
+    problems
+}
+
+/// Reads the key that signs evidence, if evidence is configured.
+///
+/// # Errors
+/// The key cannot be read, is not a key, belongs to another TPM, or other users can read it.
+pub fn read_evidence_signer(
+    file: &ConfigFile<GatewayConfig>,
+) -> Result<Option<Box<dyn EvidenceSigner + Send>>, Problem> {
+    let Some(section) = &file.value.evidence else {
+        return Ok(None);
+    };
+    match evidence::read_signer(&section.key, section.tpm.as_deref()) {
+        Ok(signer) => Ok(Some(signer)),
+        Err(failure) => Err(file
+            .problem(&["evidence", "key"], &failure.to_string())
+            .with_code(failure.code())),
+    }
+}
+
+/// Reads the secret for the tags of in-packet evidence. Returns a key of zeros if no secret is configured, as in the classic
+/// profile.
+///
+/// # Errors
+/// The secret cannot be read, is malformed, or other users can read it.
+pub fn read_packet_key(file: &ConfigFile<GatewayConfig>) -> Result<PacketKey, Problem> {
+    let path = file
+        .value
+        .evidence
+        .as_ref()
+        .and_then(|section| section.packet_key_file.as_ref());
+    let Some(path) = path else {
+        return Ok(PacketKey::new([0; 16]));
+    };
+    evidence::packet_key(path).map_err(|failure| {
+        file.problem(&["evidence", "packet_key_file"], &failure.to_string())
+            .with_code(failure.code())
+    })
+}
+
+/// The client of the gateway's controllers.
+///
+/// # Errors
+/// A certificate or key cannot be read, or the certificate is not of this gateway.
+pub fn controller_client(file: &ConfigFile<GatewayConfig>) -> Result<Client, Problem> {
+    Ok(Client::new(ClientOptions {
+        controllers: controllers(file)?,
+        connect_timeout: Duration::from_secs(2),
+        response_timeout: Duration::from_secs(5),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }))
+}
+
+fn controllers(file: &ConfigFile<GatewayConfig>) -> Result<Controllers, Problem> {
+    let section = &file.value.controller;
+    if let Some(path) = &section.socket {
+        return Ok(Controllers::Socket {
+            path: path.clone(),
+            gateway: GatewayId(file.value.gateway.id),
+        });
+    }
+    let (Some(ca), Some(cert), Some(key)) = (&section.ca, &section.cert, &section.key) else {
+        // The check of the configuration excludes this case.
+        return Err(file.problem(&["controller"], "has neither socket nor ca, cert and key"));
+    };
+    let identities = TlsFiles {
+        ca: ca.clone(),
+        cert: cert.clone(),
+        key: key.clone(),
+        domain: section.server_name.clone(),
+    };
+    let problem = |failure: Failure| {
+        file.problem(&["controller"], &failure.to_string())
+            .with_code(failure.code())
+    };
+    identities.read().map_err(problem)?;
+    let certificate_id = gateway_in_certificate(cert).map_err(problem)?;
+    if certificate_id != Some(file.value.gateway.id) {
+        let text = match certificate_id {
+            Some(other_id) => format!(
+                "the certificate is of gateway {other_id}, but `id` is {}; install the certificate of this gateway, or correct `id`",
+                file.value.gateway.id
+            ),
+            None => "not a gateway certificate (no urn:linewarden:gateway:N): create one with `linewarden certificate gateway`".to_owned(),
+        };
+        return Err(file.problem(&["controller", "cert"], &format!("{}: {text}", cert.display())));
+    }
+    Ok(Controllers::Remote {
+        addresses: section.addresses.clone(),
+        identities: Arc::new(GatewayCertificate(identities)),
+    })
+}

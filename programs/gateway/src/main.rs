@@ -1,0 +1,188 @@
+//! The program `linewarden-gateway`: authenticates devices in the packet path.
+//!
+//! ```text
+//!   arguments ─► run ─► config ─► run::start ─► data plane, gateway, evidence ─► run::watch, until a signal
+//!                check ─► config
+//! ```
+//!
+//! The program contains no protocol and no data plane: the other crates of this repository implement them.
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | `run` | start, reload and stop of a gateway |
+//! | `config` | all mistakes of a configuration, and prerequisites of this machine |
+//! | `evidence` | the commands `evidence export` and `evidence key` |
+//! | `privileges` | capabilities |
+//! | `tls` | certificates of the connection to the controller |
+#![forbid(unsafe_code)]
+
+mod config;
+mod evidence;
+mod export;
+mod privileges;
+mod run;
+mod tls;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use linewarden_cli::failure::Failure;
+use linewarden_cli::manual::ConfigPage;
+use linewarden_cli::output::Output;
+use linewarden_cli::program::{self, CommonCommand, GlobalArgs};
+use linewarden_cli::{exit_codes, log};
+use linewarden_config::Program;
+use linewarden_config::command::{CheckArgs, ConfigCommand};
+
+/// Commented example of the configuration, with all fields.
+const EXAMPLE: &str = include_str!("../config/gateway.toml");
+
+macro_rules! examples {
+    () => {
+        "\
+Examples:
+  linewarden-gateway config example > gateway.toml
+  linewarden-gateway check --machine gateway.toml
+  linewarden-gateway run --config gateway.toml"
+    };
+}
+
+/// Authenticate and attest devices in the network data plane
+#[derive(Parser, Debug)]
+#[command(name = "linewarden-gateway", version, after_help = examples!(), after_long_help = concat!(examples!(), "\n\n", exit_codes!()), propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: GlobalArgs,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run a gateway
+    Run(run::RunArgs),
+    /// Remove the gates that an ended gateway left; all traffic passes again
+    RemoveGate(run::RemoveGateArgs),
+    /// Validate a configuration file
+    #[command(after_help = "\
+Reports every mistake of the file with line, column and field. With --machine also checks interfaces, privileges, certificates and \
+key files. Exit code: 0 without errors (warnings do not count); otherwise the exit code with which `run` would refuse the first error.
+
+Examples:
+  linewarden-gateway check gateway.toml
+  linewarden-gateway check --machine gateway.toml")]
+    Check(CheckArgs),
+    /// Show the configuration's format
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden-gateway config example > gateway.toml"
+    )]
+    Config(ConfigCommand),
+    /// Manage signed evidence of the data plane
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden-gateway evidence key --out gateway.evidence-key > gateway.pub
+  linewarden-gateway evidence export --socket evidence.sock --out s.cose --inventory s.inventory"
+    )]
+    Evidence(evidence::EvidenceCommand),
+    #[command(flatten)]
+    Common(CommonCommand),
+}
+
+impl Command {
+    fn prints_json(&self) -> bool {
+        match self {
+            Self::Run(args) => args.json,
+            Self::RemoveGate(args) => args.json,
+            Self::Check(args) => args.json,
+            Self::Evidence(command) => command.prints_json(),
+            Self::Config(_) | Self::Common(_) => false,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    program::main(
+        std::env::args_os(),
+        |cli: &Cli| (&cli.global, cli.command.prints_json()),
+        run_command,
+    )
+}
+
+fn run_command(cli: Cli) -> Result<(), Failure> {
+    let flag = cli.global.log.as_deref();
+    if let Command::Run(args) = &cli.command {
+        // The configuration file may set the level.
+        return run::run(args, flag);
+    }
+    // Errors of the TPM library are reported by the command itself.
+    log::start(flag, None, "warn,tss_esapi=off")?;
+    match &cli.command {
+        Command::Run(_) => Ok(()),
+        Command::RemoveGate(args) => run::remove_gates(args),
+        Command::Check(args) => config::check(args, Output::new(args.json)),
+        Command::Config(command) => command.run(EXAMPLE),
+        Command::Evidence(command) => evidence::run(command),
+        Command::Common(command) => command.run::<Cli>(Some(&ConfigPage {
+            program: Program::Gateway.name(),
+            example: EXAMPLE,
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linewarden_config::command::with_all_fields;
+    use linewarden_gateway::config::GatewayConfig;
+
+    use super::EXAMPLE;
+
+    #[test]
+    fn the_example_is_a_configuration_as_it_is_and_with_every_field() {
+        for text in [EXAMPLE.to_owned(), with_all_fields(EXAMPLE)] {
+            toml::from_str::<GatewayConfig>(&text).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_example_shows_the_defaults() {
+        let example: GatewayConfig = toml::from_str(&with_all_fields(EXAMPLE)).unwrap();
+        let smallest = "[gateway]\nid = 1\n[controller]\nsocket = \"s\"\n";
+        let default: GatewayConfig = toml::from_str(smallest).unwrap();
+        let (example, default) = (example.gateway, default.gateway);
+        assert_eq!(
+            (
+                example.port,
+                example.session_lifetime_s,
+                example.slots(),
+                example.ring
+            ),
+            (
+                default.port,
+                default.session_lifetime_s,
+                default.slots(),
+                default.ring
+            )
+        );
+        assert_eq!(
+            (
+                example.low_rows,
+                example.mark_block,
+                example.nak_per_s,
+                example.alarm_per_s,
+                example.feed_poll_ms
+            ),
+            (
+                default.low_rows,
+                default.mark_block,
+                default.nak_per_s,
+                default.alarm_per_s,
+                default.feed_poll_ms
+            )
+        );
+    }
+}
