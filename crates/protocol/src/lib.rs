@@ -19,6 +19,7 @@
 //! | [`ticket`], [`pair`] | sealed messages to the controller and between two devices |
 //! | [`classic`] | published protocols, for measurement only |
 //! | [`verdict`] | the shared list of verdicts |
+//! | [`backoff`] | delays between attempts |
 //! | [`ids`], [`time`], [`nonce`], `sources` | identifiers, clocks, row statement, source addresses (`alloc`) |
 //!
 //! The specification is `docs/protocols.md`; comments cite its clauses as "LAP/1 1.4.3".
@@ -42,6 +43,7 @@
 extern crate alloc;
 
 pub mod attest;
+pub mod backoff;
 pub mod classic;
 pub mod commit;
 pub mod data;

@@ -47,10 +47,12 @@ mod handshake;
 mod types;
 
 use core::mem;
+use core::time::Duration;
 
 use zerocopy::IntoBytes as _;
 use zerocopy::byteorder::big_endian::U32;
 
+use crate::backoff::Backoff;
 use crate::ids::{GatewayId, Mode, RowIndex, SessionId};
 use crate::keys::{RowKey, SessionKey};
 use crate::nonce::RowStatement;
@@ -99,7 +101,7 @@ pub struct Device {
     last_nonce: [u8; 16],
     last_nak: Option<ReceivedNak>,
     rejected_challenges: u32,
-    failures: u8,
+    retry: Backoff,
 }
 
 impl Device {
@@ -120,7 +122,10 @@ impl Device {
             last_nonce: [0; 16],
             last_nak: None,
             rejected_challenges: 0,
-            failures: 0,
+            retry: Backoff::new(
+                Duration::from_millis(RETRY_FIRST_MS),
+                Duration::from_millis(RETRY_MAX_MS),
+            ),
         }
     }
 
@@ -623,7 +628,7 @@ impl Device {
         let renew_at_ms = pending
             .first_sent_ms
             .saturating_add(renewal_after_ms(lifetime_ms, &pending.nonce));
-        self.failures = 0;
+        self.retry.reset();
         self.budget.plan_renewal(renew_at_ms);
         self.step = Step::Idle {
             wake_at_ms: Some(renew_at_ms),
@@ -657,11 +662,11 @@ impl Device {
     /// other failure the device waits first. In both cases the limit of unplanned re-authentications can delay the
     /// retry.
     fn fail(&mut self, failure: Failure, nonce: &[u8; 16], now_ms: u64) -> Output {
+        let delay_max = self.retry.next_max();
         let delay_ms = match failure {
             Failure::NoAck => 0,
-            _ => retry_delay_ms(self.failures, nonce),
+            _ => retry_delay_ms(delay_max, nonce),
         };
-        self.failures = self.failures.saturating_add(1);
         let earliest_ms = now_ms.saturating_add(delay_ms);
         let retry_at_ms = self.budget.earliest_start_ms(self.config.mode, earliest_ms);
         self.step = Step::Idle {
@@ -684,8 +689,8 @@ fn renewal_after_ms(lifetime_ms: u64, nonce: &[u8; 16]) -> u64 {
     lifetime_ms * 11 / 16 + (lifetime_ms / 8) * spread / u64::from(u16::MAX)
 }
 
-/// Returns 5, 10, 20, 40, 60 s by the number of failures, less up to a quarter, selected by the nonce.
-fn retry_delay_ms(failures: u8, nonce: &[u8; 16]) -> u64 {
-    let full = (RETRY_FIRST_MS << failures.min(4)).min(RETRY_MAX_MS);
+/// Returns the longest delay (5, 10, 20, 40, 60 s), less up to a quarter, selected by the nonce (LAP/1 1.5).
+fn retry_delay_ms(delay_max: Duration, nonce: &[u8; 16]) -> u64 {
+    let full = u64::try_from(delay_max.as_millis()).unwrap_or(u64::MAX);
     full - full / 4 * u64::from(nonce[14]) / 255
 }
