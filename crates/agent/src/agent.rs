@@ -26,6 +26,7 @@ use crate::keyring::Keyring;
 use crate::link::{Link, route_source, wire_address};
 use crate::peer::{Peer, Peers};
 use crate::renewal::{CredentialReader, NextAction, Renewal, RenewalOptions, TicketRequest};
+use crate::retry::{self, RetryTimer};
 use crate::ticket::{TicketClient, TicketResult};
 use crate::time::boot_ms;
 use crate::tunnel::{Tunnel, Tunnels};
@@ -88,8 +89,7 @@ pub struct Agent {
     peers: Peers,
     attestation: Option<Attestation>,
     renewal: Option<Renewal>,
-    relink_at_ms: u64,
-    relink_delay_ms: u64,
+    relink: RetryTimer,
     route_check_at_ms: u64,
     handshake_started_ms: u64,
     nak_reported: bool,
@@ -120,9 +120,8 @@ impl Agent {
             renewal: options.renewal.map(Renewal::new),
             options,
             link: None,
-            tunnels: Tunnels::default(),
-            relink_at_ms: 0,
-            relink_delay_ms: RELINK_MS.0,
+            tunnels: Tunnels::empty(),
+            relink: RetryTimer::new(RELINK_MS),
             route_check_at_ms: 0,
             handshake_started_ms: 0,
             nak_reported: false,
@@ -360,7 +359,7 @@ impl Agent {
             self.device.abandon();
             self.options.keyring.forget_handshake();
         }
-        if now_ms < self.relink_at_ms {
+        if !self.relink.is_due(now_ms) {
             return Ok(());
         }
         match Link::open(self.options.gateway) {
@@ -370,17 +369,15 @@ impl Agent {
                     address: link.local,
                 });
                 self.link = Some(link);
-                self.relink_delay_ms = RELINK_MS.0;
+                self.relink.succeed();
                 self.route_check_at_ms = now_ms.saturating_add(ROUTE_CHECK_MS);
                 self.start_handshake(sink)
             }
             Err(error) => {
                 sink(&AgentEvent::Unreachable {
                     error: error.to_string(),
-                    retry_in_ms: self.relink_delay_ms,
+                    retry_in_ms: self.relink.fail(now_ms, retry::random()),
                 });
-                self.relink_at_ms = now_ms.saturating_add(self.relink_delay_ms);
-                self.relink_delay_ms = (2 * self.relink_delay_ms).min(RELINK_MS.1);
                 Ok(())
             }
         }
@@ -474,7 +471,7 @@ impl Agent {
                 tracing::debug!(%error, "sending a LAP message failed");
                 sink(&AgentEvent::Unreachable {
                     error: error.to_string(),
-                    retry_in_ms: self.relink_delay_ms,
+                    retry_in_ms: self.relink.delay_ms_max(),
                 });
                 // The socket's address may be gone: check the route at once.
                 self.route_check_at_ms = 0;
@@ -540,7 +537,7 @@ impl Agent {
     fn wait(&self, stop: BorrowedFd<'_>, session_deadline_ms: Option<u64>) -> Result<bool, AgentError> {
         let route_or_link_ms = match self.link {
             Some(_) => self.route_check_at_ms,
-            None => self.relink_at_ms,
+            None => self.relink.due_ms(),
         };
         let device_ms = self.device.next_deadline().filter(|_| self.link.is_some());
         let ticket_ms = self.tickets.deadline();

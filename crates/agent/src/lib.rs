@@ -51,6 +51,7 @@ mod keyring;
 mod link;
 mod peer;
 mod renewal;
+mod retry;
 mod session_endpoints;
 pub mod source;
 mod spent;

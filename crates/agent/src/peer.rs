@@ -9,7 +9,9 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Duration;
 
+use linewarden_protocol::backoff::Backoff;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::pair::{self, Association, OVERHEAD_BYTES, Path};
 use linewarden_protocol::ticket::PairResponse;
@@ -20,13 +22,14 @@ use zeroize::Zeroizing;
 use crate::device_socket::{DeviceSocket, SealContext};
 use crate::error::AgentError;
 use crate::event::{AgentEvent, PeerCounts};
+use crate::retry::{self, RetryTimer, milliseconds};
 
 /// Interval between requests for a connected pair, ms: a deleted pair stays usable for at most this time if the
 /// controller is reachable.
 const PAIR_REQUEST_INTERVAL_MS: u64 = 10_000;
-/// First and longest interval between requests for a pair that is not connected, ms; doubled each time.
-const PAIR_RETRY_MS: (u64, u64) = (1_000, 5_000);
-/// Interval between attempts to open the socket for peers, ms.
+/// First and longest interval between requests for a pair that is not connected (LAP/1 1.7.5): without jitter.
+const PAIR_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+/// Longest interval between attempts to open the socket for peers, ms.
 const BIND_RETRY_MS: u64 = 1_000;
 /// Maximum number of datagrams of one socket before other sockets are served.
 const BATCH: usize = 64;
@@ -57,8 +60,8 @@ struct PeerState {
     program: Option<SocketAddr>,
     /// Time of the next request for the key of the pair.
     request_at_ms: u64,
-    /// Interval to the next request while not connected.
-    retry_interval_ms: u64,
+    /// Intervals between requests while not connected.
+    backoff: Backoff,
     association: Association,
     /// The last reported state: whether the peer is connected.
     reported_open: bool,
@@ -71,8 +74,8 @@ pub(crate) struct Peers {
     states: Vec<PeerState>,
     socket: DeviceSocket,
     port: u16,
-    /// Time of the next attempt to open the socket.
-    bind_at_ms: Option<u64>,
+    /// Attempts to open the socket.
+    bind_retry: RetryTimer,
     /// Datagrams without the id of a known pair, including DATA that did not verify.
     dropped_unopened: u64,
 }
@@ -84,7 +87,7 @@ impl Peers {
             states: Vec::new(),
             socket: DeviceSocket::new(0),
             port: 0,
-            bind_at_ms: None,
+            bind_retry: RetryTimer::every(BIND_RETRY_MS),
             dropped_unopened: 0,
         }
     }
@@ -123,7 +126,7 @@ impl Peers {
                 listener,
                 program: None,
                 request_at_ms: 0,
-                retry_interval_ms: PAIR_RETRY_MS.0,
+                backoff: Backoff::new(PAIR_RETRY.0, PAIR_RETRY.1),
                 association: Association::new(device, peer.device),
                 reported_open: false,
                 counts: PeerCounts::default(),
@@ -149,7 +152,7 @@ impl Peers {
             .iter()
             .filter_map(|state| state.association.deadline())
             .min()?;
-        Some(due_ms.max(self.bind_at_ms.unwrap_or_default()))
+        Some(due_ms.max(self.bind_retry.due_ms()))
     }
 
     /// When [`Peers::next_request`] returns a request.
@@ -167,14 +170,10 @@ impl Peers {
         let state = waiting.min_by_key(|state| state.request_at_ms)?;
         let pause_ms = match state.association.is_open() {
             true => {
-                state.retry_interval_ms = PAIR_RETRY_MS.0;
+                state.backoff.reset();
                 PAIR_REQUEST_INTERVAL_MS
             }
-            false => {
-                let pause_ms = state.retry_interval_ms;
-                state.retry_interval_ms = (2 * pause_ms).min(PAIR_RETRY_MS.1);
-                pause_ms
-            }
+            false => milliseconds(state.backoff.next_max()),
         };
         state.request_at_ms = now_ms.saturating_add(pause_ms);
         Some(state.peer.device)
@@ -222,10 +221,10 @@ impl Peers {
             return;
         }
         match self.socket.bind(seal.device_address) {
-            Ok(_) => self.bind_at_ms = None,
+            Ok(_) => self.bind_retry.succeed(),
             Err(error) => {
                 tracing::debug!(%error, port = self.port, "opening the socket for peers failed; retrying later");
-                self.bind_at_ms = Some(now_ms.saturating_add(BIND_RETRY_MS));
+                self.bind_retry.fail(now_ms, retry::random());
             }
         }
         self.receive(seal, now_ms);

@@ -6,7 +6,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
+use linewarden_protocol::backoff::Backoff;
 use linewarden_protocol::device::Device;
 use linewarden_protocol::ids::SessionId;
 use linewarden_protocol::ticket::{
@@ -16,12 +18,13 @@ use linewarden_protocol::ticket::{
 use linewarden_protocol::wire::DATA_HEADER_BYTES;
 
 use crate::device_socket::{DeviceSocket, SealContext};
+use crate::retry::{self, milliseconds};
 use crate::tunnel::Tunnels;
 
-/// First and longest interval between two copies, ms.
-const REPEAT_MS: (u64, u64) = (100, 2_000);
-/// Copies before the request fails.
-const COPIES_MAX: u32 = 12;
+/// First and longest interval between two copies, less the jitter.
+const REPEAT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Copies before the request fails: 10.6 s on average, and 7.1 s at least.
+const COPIES_MAX: u32 = 14;
 /// Maximum number of datagrams before other sockets are served.
 const BATCH: usize = 64;
 
@@ -49,7 +52,9 @@ struct PendingTicket {
     copies: u32,
     /// Time of the next copy.
     due_ms: u64,
-    /// Interval to the copy after the next copy.
+    /// Intervals between the copies.
+    backoff: Backoff,
+    /// Interval between the last two copies.
     interval_ms: u64,
 }
 
@@ -146,7 +151,8 @@ impl TicketClient {
             message: out,
             copies: 0,
             due_ms: now_ms,
-            interval_ms: REPEAT_MS.0,
+            backoff: Backoff::new(REPEAT.0, REPEAT.1),
+            interval_ms: 0,
         });
         Ok(())
     }
@@ -188,12 +194,12 @@ impl TicketClient {
             self.pending = None;
             return Some(TicketResult::NoResponse(kind));
         }
-        pending.copies += 1;
-        pending.due_ms = now_ms.saturating_add(pending.interval_ms);
         // One copy in each form before the interval grows.
         if pending.copies.is_multiple_of(2) {
-            pending.interval_ms = (2 * pending.interval_ms).min(REPEAT_MS.1);
+            pending.interval_ms = milliseconds(pending.backoff.next(retry::random()));
         }
+        pending.copies += 1;
+        pending.due_ms = now_ms.saturating_add(pending.interval_ms);
         if !self.is_route_known {
             self.sealed = !sealed;
         }

@@ -22,6 +22,7 @@ use rustix::net::sockopt::{
 
 use crate::error::AgentError;
 use crate::event::TunnelCounts;
+use crate::retry::{self, RetryTimer};
 use crate::session_endpoints::SessionEndpoints;
 
 /// Maximum number of flows of all tunnels; a further flow replaces the flow that was idle longest.
@@ -29,7 +30,7 @@ const FLOWS_MAX: usize = 256;
 /// Idle time after which a flow is closed, ms. For comparison: RFC 4787 requires that a NAT keeps a mapping for at
 /// least two minutes.
 const FLOW_IDLE_MS: u64 = 180_000;
-/// Interval between attempts to renew a session whose sequence numbers run out, ms.
+/// Longest interval between attempts to renew a session whose sequence numbers run out, ms.
 const RENEW_PAUSE_MS: u64 = 60_000;
 /// Maximum number of datagrams of one socket before other sockets and the session are served.
 const BATCH: usize = 64;
@@ -65,7 +66,7 @@ impl Flow {
 }
 
 /// All tunnels of an agent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tunnels {
     listeners: Vec<(Tunnel, UdpSocket)>,
     flows: Vec<Flow>,
@@ -73,8 +74,8 @@ pub(crate) struct Tunnels {
     endpoints: SessionEndpoints,
     /// The device's address, to which the sockets of flows are bound.
     device_address: Option<IpAddr>,
-    /// Earliest time of the next renewal of a session whose sequence numbers run out.
-    renew_at_ms: u64,
+    /// Renewals of a session whose sequence numbers run out.
+    renew_retry: RetryTimer,
     counts: TunnelCounts,
     /// Kernel drops of closed flows.
     closed_socket_drops: u64,
@@ -83,6 +84,21 @@ pub(crate) struct Tunnels {
 }
 
 impl Tunnels {
+    /// No tunnels.
+    pub(crate) fn empty() -> Self {
+        Self {
+            listeners: Vec::new(),
+            flows: Vec::new(),
+            lap_port: 0,
+            endpoints: SessionEndpoints::default(),
+            device_address: None,
+            renew_retry: RetryTimer::every(RENEW_PAUSE_MS),
+            counts: TunnelCounts::default(),
+            closed_socket_drops: 0,
+            buffers: Default::default(),
+        }
+    }
+
     /// Opens the listeners. `lap_port` is the gateway's port for DATA.
     pub(crate) fn open(tunnels: &[Tunnel], lap_port: u16) -> Result<Self, AgentError> {
         let listen = |tunnel: &Tunnel| {
@@ -102,7 +118,7 @@ impl Tunnels {
             listeners: tunnels.iter().map(listen).collect::<Result<_, _>>()?,
             lap_port,
             buffers: [vec![0; DATAGRAM_BYTES_MAX], vec![0; DATAGRAM_BYTES_MAX]],
-            ..Self::default()
+            ..Self::empty()
         })
     }
 
@@ -179,9 +195,9 @@ impl Tunnels {
             self.send_from_programs(tunnel_index, device, [&mut *buffer, &mut *message], now_ms);
         }
         self.buffers = buffers;
-        let is_renewal_due = self.endpoints.is_nearly_exhausted() && now_ms >= self.renew_at_ms;
+        let is_renewal_due = self.endpoints.is_nearly_exhausted() && self.renew_retry.is_due(now_ms);
         if is_renewal_due {
-            self.renew_at_ms = now_ms.saturating_add(RENEW_PAUSE_MS);
+            self.renew_retry.fail(now_ms, retry::random());
         }
         is_renewal_due
     }

@@ -7,12 +7,12 @@ use linewarden_protocol::ticket::{
     ReportId,
 };
 
-use super::responder::Backoff;
+use crate::retry::RetryTimer;
 
 /// Interval between two pieces, ms. A gateway relays at most ten tickets of a device per second, and the device needs some of
 /// them for other requests.
 const PIECE_INTERVAL_MS: u64 = 125;
-/// First and longest backoff after a stall, ms. A controller that accepts no evidence does not respond.
+/// First and longest delay after a stall, ms. A controller that accepts no evidence does not respond.
 const RETRY_MS: (u64, u64) = (10_000, 600_000);
 /// Responses without progress before a stall.
 const STALLS_MAX: u32 = 4;
@@ -51,11 +51,20 @@ struct Transfer {
 }
 
 /// Delivers at most one document at a time: a newer document replaces an undelivered one.
-#[derive(Default)]
 pub(crate) struct Delivery {
     transfer: Option<Transfer>,
     next_piece_ms: u64,
-    backoff: Backoff,
+    retry: RetryTimer,
+}
+
+impl Default for Delivery {
+    fn default() -> Self {
+        Self {
+            transfer: None,
+            next_piece_ms: 0,
+            retry: RetryTimer::new(RETRY_MS),
+        }
+    }
 }
 
 impl Delivery {
@@ -87,7 +96,7 @@ impl Delivery {
     pub(crate) fn deadline(&self) -> Option<u64> {
         self.transfer
             .as_ref()
-            .map(|_| self.next_piece_ms.max(self.backoff.until_ms))
+            .map(|_| self.next_piece_ms.max(self.retry.due_ms()))
     }
 
     /// The body of the next ticket, if a piece is due.
@@ -108,20 +117,25 @@ impl Delivery {
         Some(body)
     }
 
-    /// Handles a response, or a timeout (`None`).
-    pub(crate) fn handle_response(&mut self, ack: Option<ChunkAck>, now_ms: u64) -> DeliveryState {
+    /// Handles a response, or a timeout (`None`). `random` selects the delay after a stall.
+    pub(crate) fn handle_response(
+        &mut self,
+        ack: Option<ChunkAck>,
+        now_ms: u64,
+        random: u64,
+    ) -> DeliveryState {
         let Some(mut transfer) = self.transfer.take() else {
             return DeliveryState::InProgress;
         };
         let Some(ChunkAck { outcome, received }) = ack else {
             self.transfer = Some(transfer);
-            return DeliveryState::Stalled(self.backoff.increase(now_ms, RETRY_MS));
+            return DeliveryState::Stalled(self.retry.fail(now_ms, random));
         };
         if outcome == Outcome::Refused {
             return DeliveryState::Rejected(transfer.document);
         }
         if outcome == Outcome::Done && received == transfer.total {
-            self.backoff = Backoff::default();
+            self.retry.succeed();
             return DeliveryState::Accepted(transfer.document);
         }
         // A controller may lose its partial document once. Repeated losses count as a stall.
@@ -134,7 +148,7 @@ impl Delivery {
         }
         self.transfer = Some(transfer);
         match is_stuck {
-            true => DeliveryState::Stalled(self.backoff.increase(now_ms, RETRY_MS)),
+            true => DeliveryState::Stalled(self.retry.fail(now_ms, random)),
             false => DeliveryState::InProgress,
         }
     }
@@ -188,7 +202,7 @@ mod tests {
             if piece == 5 {
                 stored.clear();
             }
-            match delivery.handle_response(Some(acknowledge(&mut stored, &body)), now_ms) {
+            match delivery.handle_response(Some(acknowledge(&mut stored, &body)), now_ms, 0) {
                 DeliveryState::InProgress => {}
                 DeliveryState::Accepted(document) => {
                     assert_eq!(document, sent);
@@ -204,12 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_and_stalls_increase_the_backoff() {
+    fn timeouts_and_stalls_increase_the_delay() {
         let mut delivery = Delivery::default();
         delivery.enqueue(document(10)).unwrap();
-        for expected in [10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 600_000, 600_000] {
+        // Half of the longest delay, because the random number is 0.
+        for expected in [5_000, 10_000, 20_000, 40_000, 80_000, 160_000, 300_000, 300_000] {
             assert_eq!(
-                delivery.handle_response(None, 7),
+                delivery.handle_response(None, 7, 0),
                 DeliveryState::Stalled(expected)
             );
             assert!(delivery.next_piece(6 + expected).is_none());
@@ -218,9 +233,11 @@ mod tests {
             outcome: Outcome::OutOfSequence,
             received: 0,
         };
-        let states: Vec<DeliveryState> = (0..4).map(|_| delivery.handle_response(Some(lost), 7)).collect();
+        let states: Vec<DeliveryState> = (0..4)
+            .map(|_| delivery.handle_response(Some(lost), 7, 1 << 63))
+            .collect();
         assert_eq!(states[..3], [const { DeliveryState::InProgress }; 3]);
-        assert_eq!(states[3], DeliveryState::Stalled(600_000));
+        assert_eq!(states[3], DeliveryState::Stalled(450_000));
     }
 
     #[test]
@@ -232,7 +249,7 @@ mod tests {
             received: 0,
         };
         assert_eq!(
-            delivery.handle_response(Some(refused), 0),
+            delivery.handle_response(Some(refused), 0, 0),
             DeliveryState::Rejected(document(10))
         );
         assert_eq!(delivery.deadline(), None);

@@ -10,9 +10,10 @@ use linewarden_tpm::evidence::{Evidence, EvidenceQuote};
 use super::delivery::{Delivery, DeliveryState, Document};
 use super::measurement::{MeasureError, Measurement};
 use super::options::AttestOptions;
-use super::responder::{BACKOFF_MS, Backoff};
+use super::responder::BACKOFF_MS;
 use super::state::State;
 use crate::event::AgentEvent;
+use crate::retry::RetryTimer;
 
 /// A document that waits for its quote.
 #[derive(Clone)]
@@ -23,7 +24,7 @@ struct Draft {
     evidence: Evidence,
     /// The configuration changed, so the document is sent even without a quote.
     is_changed: bool,
-    backoff: Backoff,
+    retry: RetryTimer,
 }
 
 /// Creates and delivers evidence documents.
@@ -59,7 +60,6 @@ impl EvidenceReporter {
         h: ConfigurationHash,
         measurement: &Measurement,
         state: &State,
-        now_ms: u64,
     ) -> Option<AgentEvent> {
         let is_known =
             state.accepted.as_deref() == Some(&h.to_string()) || self.rejected_configuration == Some(h);
@@ -83,13 +83,10 @@ impl EvidenceReporter {
                 protection: self.protection,
             },
             is_changed,
-            backoff: Backoff::default(),
+            retry: RetryTimer::new(BACKOFF_MS),
         };
         if needs_quote {
-            self.draft = Some(Draft {
-                backoff: Backoff::until(now_ms),
-                ..draft
-            });
+            self.draft = Some(draft);
             return None;
         }
         self.draft = None;
@@ -98,15 +95,12 @@ impl EvidenceReporter {
 
     /// When a quote is due.
     pub(crate) fn quote_deadline(&self) -> Option<u64> {
-        self.draft.as_ref().map(|draft| draft.backoff.until_ms)
+        self.draft.as_ref().map(|draft| draft.retry.due_ms())
     }
 
     /// The values to quote, if a quote is due.
     pub(crate) fn quote_due(&self, now_ms: u64) -> Option<(PeriodStart, PcrValues)> {
-        let draft = self
-            .draft
-            .as_ref()
-            .filter(|draft| draft.backoff.has_elapsed(now_ms))?;
+        let draft = self.draft.as_ref().filter(|draft| draft.retry.is_due(now_ms))?;
         Some((draft.start, draft.values.clone()))
     }
 
@@ -117,6 +111,7 @@ impl EvidenceReporter {
         start: PeriodStart,
         quote: Result<EvidenceQuote, MeasureError>,
         now_ms: u64,
+        random: u64,
     ) -> Option<AgentEvent> {
         let mut draft = self.draft.take_if(|draft| draft.start == start)?;
         let error = match quote {
@@ -126,7 +121,7 @@ impl EvidenceReporter {
             }
             Err(error) => error,
         };
-        let retry_in_ms = draft.backoff.increase(now_ms, BACKOFF_MS);
+        let retry_in_ms = draft.retry.fail(now_ms, random);
         let send_failure = match std::mem::take(&mut draft.is_changed) {
             true => self.send(draft.clone()),
             false => None,
@@ -185,8 +180,9 @@ impl EvidenceReporter {
         ack: Option<ChunkAck>,
         state: &mut State,
         now_ms: u64,
+        random: u64,
     ) -> Option<AgentEvent> {
-        match self.delivery.handle_response(ack, now_ms) {
+        match self.delivery.handle_response(ack, now_ms, random) {
             DeliveryState::InProgress => None,
             DeliveryState::Accepted(document) => {
                 state.accepted = Some(document.h.to_string());

@@ -2,16 +2,23 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "tpm")]
+use std::time::Duration;
 
 use linewarden_files::{PrivateFileError, read_private};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::pcr::{PcrSelection, PcrValues};
+#[cfg(feature = "tpm")]
+use linewarden_protocol::backoff::Backoff;
 #[cfg(feature = "tpm")]
 use linewarden_tpm::device::{KeyBlobs, Retries, Tpm, TpmError, TpmKey};
 use linewarden_tpm::{AttestationKey as _, AttestationSecret, KeyError, Protection, SoftwareKey};
 #[cfg(feature = "tpm")]
 use linewarden_tpm::{Retry, enroll};
 use zeroize::Zeroizing;
+
+#[cfg(feature = "tpm")]
+use crate::retry;
 
 /// Maximum size of a software key file: 64 hexadecimal digits, and some white space that editors add.
 const SOFTWARE_KEY_BYTES_MAX: usize = 80;
@@ -191,7 +198,9 @@ pub(crate) fn read_blobs(path: &Path) -> Result<KeyBlobs, KeyFileError> {
 /// Opens a TPM; errors that may be temporary are retried a few times within a second.
 #[cfg(feature = "tpm")]
 pub(crate) fn open(tcti: &str) -> Result<Tpm, TpmError> {
-    let wait = |attempt| std::thread::sleep(std::time::Duration::from_millis(50u64 << attempt));
+    // Several processes use one TPM.
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(400));
+    let wait = move |_| std::thread::sleep(backoff.next(retry::random()));
     Tpm::open(tcti, Retries::new(3, wait))
 }
 

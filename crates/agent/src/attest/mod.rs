@@ -37,6 +37,7 @@ use linewarden_tpm::{AttestationKey as _, SoftwareKey};
 
 use crate::device_socket::DeviceSocket;
 use crate::event::{AgentEvent, EventSink};
+use crate::retry::{self, RetryTimer};
 use evidence::EvidenceReporter;
 use request_keys::RequestKeys;
 use responder::{KeyJob, ProofReply, Rejections, Responder};
@@ -52,11 +53,11 @@ pub use section::AttestSection;
 
 /// Maximum number of datagrams before other sockets are served.
 const BATCH: usize = 64;
-/// Interval between attempts to open the socket, ms.
+/// Longest interval between attempts to open the socket, ms.
 const LISTEN_RETRY_MS: u64 = 5_000;
-/// Interval between attempts to read a replaced key, ms.
+/// Longest interval between attempts to read a replaced key, ms.
 const READ_KEY_RETRY_MS: u64 = 1_000;
-/// Interval between attempts to write the state, ms.
+/// Longest interval between attempts to write the state, ms.
 const SAVE_RETRY_MS: u64 = 600_000;
 /// Interval between reports of rejected requests, ms.
 const REPORT_INTERVAL_MS: u64 = 60_000;
@@ -71,8 +72,8 @@ pub(crate) struct Attestation {
     /// The attestation key k, if k is in this process.
     software: Option<SoftwareKey>,
     options: AttestOptions,
-    /// Earliest time to read a replaced key file; an unreadable file is read again later.
-    read_key_at_ms: u64,
+    /// When a replaced key file is read; an unreadable file is read again later.
+    read_key_retry: RetryTimer,
     /// A new key that the worker has not received yet.
     new_key: Option<KeySource>,
     /// Whether the worker's present job uses the previous key, so that its result is ignored.
@@ -83,11 +84,11 @@ pub(crate) struct Attestation {
     last_measurement: Option<Measurement>,
     /// The last logged measurement error; `None` after a successful measurement.
     failure: Option<String>,
-    listen_at_ms: u64,
+    listen_retry: RetryTimer,
     reported_rejections: Rejections,
     report_at_ms: u64,
     protection: linewarden_tpm::Protection,
-    save_at_ms: u64,
+    save_retry: RetryTimer,
 }
 
 impl Attestation {
@@ -116,7 +117,7 @@ impl Attestation {
             worker,
             software,
             options: options.clone(),
-            read_key_at_ms: 0,
+            read_key_retry: RetryTimer::every(READ_KEY_RETRY_MS),
             new_key: None,
             is_job_superseded: false,
             job_started_ms: 0,
@@ -124,11 +125,11 @@ impl Attestation {
             state_file,
             last_measurement: None,
             failure: None,
-            listen_at_ms: 0,
+            listen_retry: RetryTimer::every(LISTEN_RETRY_MS),
             reported_rejections: Rejections::new(),
             report_at_ms: 0,
             protection,
-            save_at_ms: 0,
+            save_retry: RetryTimer::every(SAVE_RETRY_MS),
         })
     }
 
@@ -146,7 +147,7 @@ impl Attestation {
     /// When [`Attestation::poll`] must be called although no datagram has arrived.
     pub(crate) fn deadline(&self, is_linked: bool) -> Option<u64> {
         let is_waiting = is_linked && self.socket.descriptor().is_none();
-        let listen = is_waiting.then_some(self.listen_at_ms);
+        let listen = is_waiting.then(|| self.listen_retry.due_ms());
         let report_at_ms =
             (self.reported_rejections != *self.responder.rejections()).then_some(self.report_at_ms);
         let is_worker_idle = self.worker.is_idle();
@@ -207,17 +208,17 @@ impl Attestation {
     }
 
     fn listen(&mut self, device_address: IpAddr, now_ms: u64, sink: EventSink<'_>) {
-        if self.listen_at_ms > now_ms {
+        if !self.listen_retry.is_due(now_ms) {
             return;
         }
         if let Err(error) = self.socket.bind(device_address) {
-            self.listen_at_ms = now_ms.saturating_add(LISTEN_RETRY_MS);
+            let retry_in_ms = Some(self.listen_retry.fail(now_ms, retry::random()));
             sink(&AgentEvent::AttestationFailed {
                 reason: format!(
                     "cannot listen on {}: {error}",
                     SocketAddr::new(device_address, self.port)
                 ),
-                retry_in_ms: Some(LISTEN_RETRY_MS),
+                retry_in_ms,
             });
         }
     }
@@ -246,7 +247,7 @@ impl Attestation {
     /// Reads the key again if its file was replaced.
     fn reload_replaced_key(&mut self, now_ms: u64, sink: EventSink<'_>) {
         let file = self.options.key_file.as_mut();
-        let Some(file) = file.filter(|file| self.read_key_at_ms <= now_ms && file.is_replaced()) else {
+        let Some(file) = file.filter(|file| self.read_key_retry.is_due(now_ms) && file.is_replaced()) else {
             return;
         };
         match file.read() {
@@ -256,11 +257,11 @@ impl Attestation {
             }
             // The enrollment is incomplete, the file is being written, or the error is temporary.
             Err(error) => {
-                self.read_key_at_ms = now_ms.saturating_add(READ_KEY_RETRY_MS);
+                let retry_in_ms = self.read_key_retry.fail(now_ms, retry::random());
                 tracing::warn!(
                     %error,
                     path = %file.path().display(),
-                    retry_in_ms = READ_KEY_RETRY_MS,
+                    retry_in_ms,
                     "reading the new attestation key failed; the previous key stays in use"
                 );
             }
@@ -346,7 +347,7 @@ impl Attestation {
                 self.send(replies, sink);
             }
             JobResult::RequestKey(_, Err(error)) => {
-                let retry_in_ms = Some(self.responder.request_key_failed(now_ms));
+                let retry_in_ms = Some(self.responder.request_key_failed(now_ms, retry::random()));
                 let reason = error.to_string();
                 sink(&AgentEvent::AttestationFailed { reason, retry_in_ms });
             }
@@ -356,12 +357,15 @@ impl Attestation {
             }
             JobResult::Period(start, Err(error)) => {
                 self.log_failure(&error);
-                let retry_in_ms = self.responder.period_key_failed(start, error.is_final(), now_ms);
+                let random = retry::random();
+                let retry_in_ms = self
+                    .responder
+                    .period_key_failed(start, error.is_final(), now_ms, random);
                 let reason = error.to_string();
                 sink(&AgentEvent::AttestationFailed { reason, retry_in_ms });
             }
             JobResult::Quote(start, quote) => {
-                let event = self.evidence.on_quote(start, quote, now_ms);
+                let event = self.evidence.on_quote(start, quote, now_ms, retry::random());
                 self.report(event, sink);
             }
             JobResult::WorkerExited => sink(&AgentEvent::AttestationFailed {
@@ -423,7 +427,7 @@ impl Attestation {
         self.send(replies, sink);
         let event = self
             .evidence
-            .on_measurement(start, h, &measurement, &self.state_file.state, now_ms);
+            .on_measurement(start, h, &measurement, &self.state_file.state);
         self.report(event, sink);
         self.last_measurement = Some(measurement);
     }
@@ -447,7 +451,7 @@ impl Attestation {
     ) {
         let event = self
             .evidence
-            .handle_response(ack, &mut self.state_file.state, now_ms);
+            .handle_response(ack, &mut self.state_file.state, now_ms, retry::random());
         self.report(event, sink);
         self.save(now_ms, sink);
     }
@@ -460,11 +464,11 @@ impl Attestation {
 
     /// Writes the state; a failure has no effect before the next start.
     fn save(&mut self, now_ms: u64, sink: EventSink<'_>) {
-        if self.save_at_ms > now_ms {
+        if !self.save_retry.is_due(now_ms) {
             return;
         }
         if let Err(error) = self.state_file.save() {
-            self.save_at_ms = now_ms.saturating_add(SAVE_RETRY_MS);
+            self.save_retry.fail(now_ms, retry::random());
             sink(&AgentEvent::AttestationStateNotSaved {
                 error: format!("{}: {error}", self.state_file.path().display()),
             });

@@ -18,6 +18,7 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RoundNumber};
 use linewarden_protocol::wire::{self, MESSAGE_BYTES, Message};
 
 use super::request_keys::RequestKeys;
+use crate::retry::RetryTimer;
 
 /// Maximum number of requests that wait for the key of their tag; if there are more, most are an attacker's.
 const UNVERIFIED_MAX: usize = 16;
@@ -27,7 +28,7 @@ const WAITING_MAX: usize = 8;
 const PERIODS_MAX: usize = 4;
 /// Time after which a waiting request is obsolete, ms.
 const WAIT_MS_MAX: u64 = 60_000;
-/// First and longest backoff after a failure, ms.
+/// First and longest delay after a failure, ms.
 pub(crate) const BACKOFF_MS: (u64, u64) = (1_000, 60_000);
 /// Minimum pause between two measurements, ms; the pause is as long as the last measurement, so that no gateway keeps
 /// the device busy for more than half of its time.
@@ -107,8 +108,8 @@ pub(crate) struct Responder {
     waiting: Vec<QueuedRequest>,
     periods: VecDeque<PreparedPeriod>,
     failed_periods: VecDeque<PeriodStart>,
-    key_backoff: Backoff,
-    period_backoff: Backoff,
+    key_retry: RetryTimer,
+    period_retry: RetryTimer,
     rejections: Rejections,
     /// The newest round of each gateway that has sent a request with a valid tag.
     newest_rounds: BTreeMap<GatewayId, RoundNumber>,
@@ -127,8 +128,8 @@ impl Responder {
             waiting: Vec::new(),
             periods: VecDeque::new(),
             failed_periods: VecDeque::new(),
-            key_backoff: Backoff::default(),
-            period_backoff: Backoff::default(),
+            key_retry: RetryTimer::new(BACKOFF_MS),
+            period_retry: RetryTimer::new(BACKOFF_MS),
             rejections: Rejections::new(),
             newest_rounds: BTreeMap::new(),
             sessionless_gateway: None,
@@ -176,7 +177,7 @@ impl Responder {
         self.keys.verified_gateways()
     }
 
-    /// The next request key to make, also during a backoff.
+    /// The next request key to make, also before its retry is due.
     pub(crate) fn next_request_key(&self) -> Option<(GatewayId, Period)> {
         self.keys.next_pending()
     }
@@ -334,7 +335,7 @@ impl Responder {
     /// The next key to make, if one is due.
     pub(crate) fn next_job(&mut self, now_ms: u64) -> Option<KeyJob> {
         self.expire_requests(now_ms);
-        if self.key_backoff.has_elapsed(now_ms)
+        if self.key_retry.is_due(now_ms)
             && let Some((gateway, period)) = self.keys.next_pending()
         {
             return Some(KeyJob::RequestKey(gateway, period));
@@ -342,14 +343,14 @@ impl Responder {
         let waiting = self
             .waiting
             .first()
-            .filter(|_| self.period_backoff.has_elapsed(now_ms))?;
+            .filter(|_| self.period_retry.is_due(now_ms))?;
         Some(KeyJob::Period(waiting.start))
     }
 
     /// The earliest time at which [`Responder::next_job`] returns a job without a further datagram, ms.
     pub(crate) fn deadline(&self) -> Option<u64> {
-        let key = self.keys.next_pending().map(|_| self.key_backoff.until_ms);
-        let period = self.waiting.first().map(|_| self.period_backoff.until_ms);
+        let key = self.keys.next_pending().map(|_| self.key_retry.due_ms());
+        let period = self.waiting.first().map(|_| self.period_retry.due_ms());
         key.into_iter().chain(period).min()
     }
 
@@ -369,7 +370,7 @@ impl Responder {
         key_id: (GatewayId, Period),
         key: RequestKey,
     ) -> Vec<ProofReply> {
-        self.key_backoff = Backoff::default();
+        self.key_retry.succeed();
         self.keys.insert(key_id, key);
         let unverified = std::mem::take(&mut self.unverified);
         let (ready, remaining): (VecDeque<_>, _) = unverified
@@ -383,8 +384,8 @@ impl Responder {
     }
 
     /// Records that a request key could not be made; returns the time to the next attempt, ms.
-    pub(crate) fn request_key_failed(&mut self, now_ms: u64) -> u64 {
-        self.key_backoff.increase(now_ms, BACKOFF_MS)
+    pub(crate) fn request_key_failed(&mut self, now_ms: u64, random: u64) -> u64 {
+        self.key_retry.fail(now_ms, random)
     }
 
     /// Handles the requests that waited for a period key. `measurement_ms`: duration of the measurement.
@@ -396,8 +397,8 @@ impl Responder {
         measurement_ms: u64,
         now_ms: u64,
     ) -> Vec<ProofReply> {
-        self.period_backoff =
-            Backoff::until(now_ms.saturating_add(measurement_ms.max(MEASUREMENT_PAUSE_MS_MIN)));
+        let pause_ms = measurement_ms.max(MEASUREMENT_PAUSE_MS_MIN);
+        self.period_retry.succeed_until(now_ms.saturating_add(pause_ms));
         let reported_gateways = Vec::new();
         push_bounded(
             &mut self.periods,
@@ -431,9 +432,10 @@ impl Responder {
         start: PeriodStart,
         is_final: bool,
         now_ms: u64,
+        random: u64,
     ) -> Option<u64> {
         if !is_final {
-            return Some(self.period_backoff.increase(now_ms, BACKOFF_MS));
+            return Some(self.period_retry.fail(now_ms, random));
         }
         push_bounded(&mut self.failed_periods, start);
         let waiting_before = self.waiting.len();
@@ -450,33 +452,6 @@ fn push_bounded<T>(list: &mut VecDeque<T>, value: T) {
         list.pop_front();
     }
     list.push_back(value);
-}
-
-/// A backoff after failures.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Backoff {
-    pub(crate) until_ms: u64,
-    delay_ms: u64,
-}
-
-impl Backoff {
-    pub(crate) fn until(until_ms: u64) -> Self {
-        Self {
-            until_ms,
-            delay_ms: 0,
-        }
-    }
-
-    pub(crate) fn has_elapsed(&self, now_ms: u64) -> bool {
-        self.until_ms <= now_ms
-    }
-
-    /// Doubles the delay within these bounds; returns the new delay, ms.
-    pub(crate) fn increase(&mut self, now_ms: u64, (first_ms, longest_ms): (u64, u64)) -> u64 {
-        self.delay_ms = (2 * self.delay_ms).clamp(first_ms, longest_ms);
-        self.until_ms = now_ms.saturating_add(self.delay_ms);
-        self.delay_ms
-    }
 }
 
 #[cfg(test)]

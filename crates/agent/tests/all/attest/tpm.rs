@@ -313,11 +313,13 @@ fn a_missing_tpm_is_reported_and_nothing_is_proven_until_it_returns() {
     let failures: Vec<_> = agent.events.iter().filter_map(attestation_failure).collect();
     let (command, object) = failures[0].0.split_once(" (").unwrap();
     assert!(command.starts_with("TPM2_"), "{command} ({object}");
-    assert_eq!(
-        (failures[0].1, failures[1].1),
-        (Some(1_000), Some(2_000)),
-        "{failures:?}"
-    );
+    for (failure, retry_ms_max) in failures.iter().zip([1_000, 2_000]) {
+        let retry_in_ms = failure.1.unwrap();
+        assert!(
+            (retry_ms_max / 2..=retry_ms_max).contains(&retry_in_ms),
+            "{failures:?}"
+        );
+    }
     machine.restart();
     // The agent proves the pending request without a repetition of the request.
     site.serve(&mut agent, |site, _| site.proofs.len() > proofs);
