@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use linewarden_measurement::pcr::PcrValues;
@@ -148,7 +148,7 @@ pub(crate) fn configuration_hash(measurement: &Measurement) -> ConfigurationHash
 
 /// The thread, with at most one job.
 pub(crate) struct Worker {
-    jobs: Option<Sender<Job>>,
+    jobs: Option<SyncSender<Job>>,
     results: Receiver<JobResult>,
     ready: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -162,8 +162,9 @@ impl Worker {
     /// The thread or the event descriptor cannot be created.
     pub(crate) fn start(mut runner: JobRunner) -> io::Result<Self> {
         let ready = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (jobs, job_receiver) = channel::<Job>();
-        let (result_sender, result_receiver) = channel();
+        // The next job is submitted after the result of the previous job was taken, so no sender waits.
+        let (jobs, job_receiver) = sync_channel::<Job>(1);
+        let (result_sender, result_receiver) = sync_channel(1);
         let signal = CompletionSignal(Arc::clone(&ready));
         let thread = Builder::new().name("attest".to_owned()).spawn(move || {
             // Dropped after `result_sender`, so that the woken thread finds the channel closed.
