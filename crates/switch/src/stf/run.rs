@@ -1,30 +1,34 @@
 //! Runner of packet tests in this process with a simulated clock.
 
+mod entries;
+mod error;
+mod externs;
+mod profiles;
+
 use std::collections::{BTreeMap, HashMap};
 
 use num_bigint::BigUint;
 
-use super::names::{NameError, resolve_key, resolve_name};
+use self::entries::{field_match, profile_of};
+use self::error::{CommandError, CommandResult, fail, number};
+use super::names::{resolve_key, resolve_name};
 use super::{
-    ActionCall, AddEntry, Command, CountedUnit, CounterCell, CounterCheck, Expectations, KeyValue, Mismatch,
-    Number, NumberError, Statement, Target, Test,
+    ActionCall, AddEntry, Command, Expectations, KeyValue, Mismatch, Number, Statement, Target, Test,
 };
 use crate::engine::Sink;
 use crate::exec::{Fault, RandomSource};
-use crate::forwarding::{CloneSession, ForwardingChange, ForwardingError, ForwardingOp, Replica};
-use crate::meter::{MeterError, Rate};
+use crate::forwarding::{CloneSession, ForwardingChange, ForwardingOp, Replica};
 use crate::program::Program;
 use crate::program::action::Action;
-use crate::program::ids::{ActionId, CounterId, MeterId, RegisterId, ValueSetId};
-use crate::program::pipeline::{ActionEntry, KeyField, MatchKind, Table, TableKind};
+use crate::program::ids::{ActionId, ValueSetId};
+use crate::program::pipeline::ActionEntry;
 use crate::serve::DigestMessage;
 use crate::settings::Settings;
 use crate::setup::action_call;
 use crate::switch::{ProgramError, Switch, Worker};
 use crate::tables::{
-    EntryHandle, FieldMatch, GroupHandle, HashSeed, KeyError, MemberHandle, NewEntry, Priority,
-    ProfileChange, ProfileOp, TableChange, TableId, TableOp, TableSetChange, TableSetOp,
-    Target as TableTarget,
+    EntryHandle, GroupHandle, HashSeed, MemberHandle, NewEntry, Priority, TableChange, TableId, TableOp,
+    TableSetChange, TableSetOp, Target as TableTarget,
 };
 
 /// Failure of a test.
@@ -99,29 +103,6 @@ impl Sink for Output {
     fn extra_pass(&mut self) {
         self.extra_passes += 1;
     }
-}
-
-/// Error of a command.
-#[derive(Debug, thiserror::Error)]
-enum CommandError {
-    #[error(transparent)]
-    Name(#[from] NameError),
-    #[error(transparent)]
-    Number(#[from] NumberError),
-    #[error(transparent)]
-    Key(#[from] KeyError),
-    #[error(transparent)]
-    Forwarding(#[from] ForwardingError),
-    #[error(transparent)]
-    Meter(#[from] MeterError),
-    #[error("{0}")]
-    Other(String),
-}
-
-type CommandResult<T> = Result<T, CommandError>;
-
-fn fail<T>(problem: impl Into<String>) -> CommandResult<T> {
-    Err(CommandError::Other(problem.into()))
 }
 
 pub(super) struct Runner {
@@ -483,101 +464,6 @@ impl Runner {
         Ok(())
     }
 
-    fn counter(&self, test_name: &str) -> CommandResult<CounterId> {
-        let counters = &self.program().counters;
-        let name = resolve_name(test_name, counters.iter().map(|counter| counter.name.as_str()))?;
-        number(counters.iter().position(|counter| counter.name == name)).map(CounterId)
-    }
-
-    fn register(&self, test_name: &str) -> CommandResult<RegisterId> {
-        let registers = &self.program().registers;
-        let name = resolve_name(test_name, registers.iter().map(|register| register.name.as_str()))?;
-        number(registers.iter().position(|register| register.name == name)).map(RegisterId)
-    }
-
-    fn meter(&self, test_name: &str) -> CommandResult<MeterId> {
-        let meters = &self.program().meters;
-        let name = resolve_name(test_name, meters.iter().map(|meter| meter.name.as_str()))?;
-        number(meters.iter().position(|meter| meter.name == name)).map(MeterId)
-    }
-
-    fn check_counter(
-        &mut self,
-        counter: &str,
-        cell: &CounterCell,
-        check: Option<&CounterCheck>,
-    ) -> CommandResult<()> {
-        let (packets, bytes) = match cell {
-            CounterCell::Index(index) => {
-                let id = self.counter(counter)?;
-                let counts = self
-                    .switch
-                    .externs()
-                    .counter(id, *index)
-                    .map(crate::externs::Counter::get);
-                counts.ok_or_else(|| CommandError::Other(format!("counter {counter} has no cell {index}")))?
-            }
-            CounterCell::Entry(name) => {
-                let state = self.entry_state(name, |state| state.counts())?;
-                state.ok_or_else(|| CommandError::Other(format!("entry {name} has no direct counter")))?
-            }
-        };
-        let Some(check) = check else { return Ok(()) };
-        let counted = match check.unit {
-            CountedUnit::Packets => packets,
-            CountedUnit::Bytes => bytes,
-        };
-        match check.comparison.holds(counted, check.expected) {
-            true => Ok(()),
-            false => fail(format!(
-                "counter {counter} has an unexpected value: {packets} packets, {bytes} bytes"
-            )),
-        }
-    }
-
-    fn entry_state<T>(
-        &self,
-        name: &str,
-        read: impl Fn(&crate::tables::EntryState) -> T,
-    ) -> CommandResult<Option<T>> {
-        let Some((id, handle)) = self.entries.get(name).copied() else {
-            return fail(format!("unknown entry {name}"));
-        };
-        let forwarding = self.switch.forwarding();
-        let table = forwarding.tables().table(id);
-        let entry = table.and_then(|table| table.get(handle).ok());
-        let Some(entry) = entry else {
-            return fail(format!("entry {name} was deleted"));
-        };
-        Ok(entry.state().map(read))
-    }
-
-    fn register_write(&mut self, register: &str, index: u64, value: &Number) -> CommandResult<()> {
-        let id = self.register(register)?;
-        let Some(mut array) = self.switch.externs().registers(id) else {
-            return fail(format!("unknown register {register}"));
-        };
-        let value = BigUint::from_bytes_be(&value.to_bytes(array.bits())?);
-        match array.set(index, &value) {
-            true => Ok(()),
-            false => fail(format!("register {register} has no cell {index}")),
-        }
-    }
-
-    fn set_rates(&mut self, meter: &str, index: u64, rates: &[Rate]) -> CommandResult<()> {
-        let id = self.meter(meter)?;
-        let count = self
-            .program()
-            .meters
-            .get(id.index())
-            .map_or(0, |array| array.rates as usize);
-        let Some(mut cell) = self.switch.externs().meter(id, index) else {
-            return fail(format!("meter {meter} has no cell {index}"));
-        };
-        cell.set_rates(count, rates)?;
-        Ok(())
-    }
-
     fn expect_digest(&mut self, digest: &str, values: &[Number]) -> CommandResult<()> {
         let program = self.program();
         let name = resolve_name(digest, program.digests.iter().map(|digest| digest.name.as_str()))?;
@@ -622,157 +508,4 @@ impl Runner {
         members.insert(member);
         self.apply(ForwardingOp::ValueSet(id, members.into()))
     }
-
-    fn profile(&self, test_name: &str) -> CommandResult<u32> {
-        let profiles = &self.program().profiles;
-        let name = resolve_name(test_name, profiles.iter().map(|profile| profile.name.as_str()))?;
-        number(profiles.iter().position(|profile| profile.name == name))
-    }
-
-    fn apply_profile_op(&mut self, profile: u32, op: ProfileOp) -> CommandResult<ProfileChange> {
-        let op = ForwardingOp::Tables(TableSetOp::Profile(crate::tables::ProfileId(profile), op));
-        match self.switch.change(op)? {
-            ForwardingChange::Tables(TableSetChange::Profile(_, change)) => Ok(change),
-            _ => fail("internal error: the operation did not change an action profile"),
-        }
-    }
-
-    fn member_add(&mut self, profile: &str, member: u32, action: &ActionCall) -> CommandResult<()> {
-        let id = self.profile(profile)?;
-        // All tables of a profile have the same actions with the same names.
-        let tables = &self.program().tables;
-        let table = tables
-            .iter()
-            .find(|table| profile_of(table).is_ok_and(|profile| profile == id));
-        let actions = table.map(|table| table.actions.clone()).unwrap_or_default();
-        let entry = self.action_entry(&actions, action)?;
-        let call = action_call(self.program(), &entry);
-        match self.apply_profile_op(id, ProfileOp::AddMember(call))? {
-            ProfileChange::Member { member: handle, .. } => {
-                self.members.insert((id, member), handle);
-                Ok(())
-            }
-            ProfileChange::Group { .. } => fail("internal error: the operation did not change a member"),
-        }
-    }
-
-    fn group_add(&mut self, profile: &str, group: u32) -> CommandResult<()> {
-        let id = self.profile(profile)?;
-        match self.apply_profile_op(id, ProfileOp::AddGroup(Vec::new()))? {
-            ProfileChange::Group { group: handle, .. } => {
-                self.groups.insert((id, group), handle);
-                Ok(())
-            }
-            ProfileChange::Member { .. } => fail("internal error: the operation did not change a group"),
-        }
-    }
-
-    fn group_add_member(&mut self, profile: &str, group: u32, member: u32) -> CommandResult<()> {
-        let id = self.profile(profile)?;
-        let group = self.handle_of(&self.groups, id, group)?;
-        let member = self.handle_of(&self.members, id, member)?;
-        self.apply_profile_op(id, ProfileOp::AddToGroup(group, member))?;
-        Ok(())
-    }
-
-    fn idle_timeout(&mut self, entry: &str, timeout_us: u64) -> CommandResult<()> {
-        let now_ms = self.now_us / 1000;
-        let result = self.entry_state(entry, |state| state.set_timeout(now_ms, timeout_us / 1000))?;
-        result.ok_or_else(|| CommandError::Other(format!("table of entry {entry} has no idle timeouts")))
-    }
-
-    fn expect_idle(&mut self, entry: &str, expected: bool) -> CommandResult<()> {
-        let now_ms = self.now_us / 1000;
-        match self.entry_state(entry, |state| state.is_idle(now_ms))? {
-            Some(idle) if idle == expected => Ok(()),
-            Some(true) => fail(format!("entry {entry} is idle, expected used")),
-            Some(false) => fail(format!("entry {entry} is used, expected idle")),
-            None => fail(format!("table of entry {entry} has no idle timeouts")),
-        }
-    }
-
-    fn entry_rates(&mut self, entry: &str, rates: &[Rate]) -> CommandResult<()> {
-        let Some((table, _)) = self.entries.get(entry) else {
-            return fail(format!("unknown entry {entry}"));
-        };
-        let table = self.program().tables.get(table.0 as usize);
-        let meter = table.and_then(|table| table.direct_meter);
-        let meter = meter.and_then(|(meter, _)| self.program().meters.get(meter.index()));
-        let Some(count) = meter.map(|meter| meter.rates as usize) else {
-            return fail(format!("table of entry {entry} has no direct meter"));
-        };
-        let result = self.entry_state(entry, |state| state.meter(|meter| meter.set_rates(count, rates)))?;
-        match result {
-            Some(result) => Ok(result?),
-            None => fail(format!("entry {entry} has no direct meter")),
-        }
-    }
-
-    fn expect_register(&mut self, register: &str, index: u64, value: &Number) -> CommandResult<()> {
-        let id = self.register(register)?;
-        let actual = self
-            .switch
-            .externs()
-            .registers(id)
-            .map(|array| (array.bits(), array.get(index)));
-        let Some((bits, Some(actual))) = actual else {
-            return fail(format!("register {register} has no cell {index}"));
-        };
-        match actual == BigUint::from_bytes_be(&value.to_bytes(bits)?) {
-            true => Ok(()),
-            false => fail(format!("register {register} holds {actual:#x}")),
-        }
-    }
-}
-
-fn number(index: Option<usize>) -> CommandResult<u32> {
-    let number = index.and_then(|index| u32::try_from(index).ok());
-    number.ok_or_else(|| CommandError::Other("unknown element".to_owned()))
-}
-
-fn profile_of(table: &Table) -> CommandResult<u32> {
-    match table.kind {
-        TableKind::Indirect(profile) | TableKind::Selector(profile) => Ok(profile.0),
-        TableKind::Simple => fail("table has no action profile"),
-    }
-}
-
-/// Creates the match of a field. If the test omits the field, an exact field matches only 0, a validity field matches
-/// only an invalid header, and any other field matches every value.
-fn field_match(field: &KeyField, key_value: Option<&KeyValue>) -> CommandResult<FieldMatch> {
-    let bytes = field.bits.div_ceil(8) as usize;
-    let zero = || vec![0u8; bytes];
-    Ok(match (field.kind, key_value) {
-        (MatchKind::Exact, Some(value)) => FieldMatch::Exact(value.exact(field.bits)?),
-        (MatchKind::Exact, None) => FieldMatch::Exact(zero()),
-        (MatchKind::Valid, Some(value)) => FieldMatch::Valid(value.exact(1)?.iter().any(|byte| *byte != 0)),
-        (MatchKind::Valid, None) => FieldMatch::Valid(false),
-        (MatchKind::Lpm, Some(value)) => {
-            let (value, prefix_bits) = value.lpm(field.bits)?;
-            FieldMatch::Lpm { value, prefix_bits }
-        }
-        (MatchKind::Lpm, None) => FieldMatch::Lpm {
-            value: zero(),
-            prefix_bits: 0,
-        },
-        (MatchKind::Ternary, Some(value)) => {
-            let (value, mask) = value.ternary(field.bits)?;
-            FieldMatch::Ternary { value, mask }
-        }
-        (MatchKind::Ternary, None) => FieldMatch::Ternary {
-            value: zero(),
-            mask: zero(),
-        },
-        (MatchKind::Range, Some(value)) => {
-            let (low, high) = value.range(field.bits)?;
-            FieldMatch::Range { low, high }
-        }
-        (MatchKind::Range, None) => {
-            let mut high = vec![0xff; bytes];
-            if let Some(first) = high.first_mut() {
-                *first = 0xff >> (bytes as u32 * 8 - field.bits);
-            }
-            FieldMatch::Range { low: zero(), high }
-        }
-    })
 }
