@@ -5,6 +5,7 @@ mod alu;
 mod bits;
 mod context;
 mod deparse;
+mod environment;
 mod field_access;
 mod lookup;
 mod machine;
@@ -13,5 +14,6 @@ mod tree;
 
 pub use self::bits::{read as read_bits, write as write_bits};
 pub use self::context::{Context, Fault, Requests, Scratch};
+pub use self::environment::{CoreErrors, Environment, RandomSource};
 pub use self::field_access::{get, set, set_optional};
-pub use self::machine::{CoreErrors, Environment, FUEL, Machine, RandomSource};
+pub use self::machine::{FUEL, Machine};
