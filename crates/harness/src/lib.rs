@@ -26,6 +26,26 @@
 //! # fn is_root() -> bool { true }
 //! ```
 //!
+//! A test that runs only on request has the attribute `ignore` with a reason:
+//!
+//! ```
+//! use linewarden_harness::test;
+//!
+//! #[test]
+//! #[ignore = "takes an hour"]
+//! fn all_pairs() {}
+//! ```
+//!
+//! Without a reason, the test does not compile:
+//!
+//! ```compile_fail
+//! use linewarden_harness::test;
+//!
+//! #[test]
+//! #[ignore]
+//! fn all_pairs() {}
+//! ```
+//!
 //! Differences from the standard harness: the output of tests is not captured, and a list of the ignored tests with
 //! the reasons follows the result. A test of the standard library's attribute, also in the expansion of
 //! `tokio::test`, would not run; write `#[test] async fn`.

@@ -5,25 +5,30 @@ use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
 /// Registers the function as a test, like the attribute `test` of the standard library.
 ///
-/// The attributes `ignore` and `should_panic` have the same effect as with the standard library. An `async` function runs
+/// The attributes `ignore` and `should_panic` have the same effect as with the standard library, but `ignore` requires a
+/// reason, which the test's result shows. An `async` function runs
 /// in a Tokio runtime of one thread; the attribute's arguments are those of `tokio::main`, for example
 /// `#[test(flavor = "multi_thread")]`.
 #[proc_macro_attribute]
 pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    register(arguments, item).unwrap_or_else(|| {
-        source(r#"compile_error!("the attribute `test` requires a function with a body");"#)
-    })
+    register(arguments, item).unwrap_or_else(|error| source(&format!("compile_error!({error:?});")))
 }
 
-/// The function with the registration as the first item of the body. `None`: the item is no function with a body.
-fn register(arguments: TokenStream, item: TokenStream) -> Option<TokenStream> {
+const NO_FUNCTION: &str = "the attribute `test` requires a function with a body";
+const NO_REASON: &str = "the attribute `ignore` has no reason; write `#[ignore = \"REASON\"]`";
+
+/// The function with the registration as the first item of the body.
+///
+/// # Errors
+/// The item is no function with a body, or its attribute `ignore` has no reason.
+fn register(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, &'static str> {
     let mut tokens: Vec<TokenTree> = item.into_iter().collect();
     let Some(TokenTree::Group(body)) = tokens.pop() else {
-        return None;
+        return Err(NO_FUNCTION);
     };
-    let function = tokens.iter().position(|token| is_word(token, "fn"))?;
-    let TokenTree::Ident(name) = tokens.get(function + 1)?.clone() else {
-        return None;
+    let function = tokens.iter().position(|token| is_word(token, "fn"));
+    let Some(TokenTree::Ident(name)) = function.and_then(|at| tokens.get(at + 1)).cloned() else {
+        return Err(NO_FUNCTION);
     };
 
     let (mut ignored, mut panics) = (source("None"), source("None"));
@@ -41,22 +46,18 @@ fn register(arguments: TokenStream, item: TokenStream) -> Option<TokenStream> {
         if let (TokenTree::Punct(mark), Some(TokenTree::Group(attribute))) = (&token, tokens.peek())
             && mark.as_char() == '#'
         {
-            let text = || {
-                attribute
-                    .stream()
-                    .into_iter()
-                    .find_map(literal)
-                    .unwrap_or_else(|| source("\"\""))
-            };
-            let target = match attribute.stream().into_iter().next() {
-                Some(word) if is_word(&word, "ignore") => &mut ignored,
-                Some(word) if is_word(&word, "should_panic") => &mut panics,
+            let text = attribute.stream().into_iter().find_map(literal);
+            let (target, text) = match attribute.stream().into_iter().next() {
+                Some(word) if is_word(&word, "ignore") => (&mut ignored, text.ok_or(NO_REASON)?),
+                Some(word) if is_word(&word, "should_panic") => {
+                    (&mut panics, text.unwrap_or_else(|| source("\"\"")))
+                }
                 _ => {
                     output.extend([token]);
                     continue;
                 }
             };
-            *target = [source("Some"), parentheses(text())].into_iter().collect();
+            *target = [source("Some"), parentheses(text)].into_iter().collect();
             tokens.next();
             continue;
         }
@@ -78,7 +79,7 @@ fn register(arguments: TokenStream, item: TokenStream) -> Option<TokenStream> {
     .into_iter()
     .collect();
     output.extend([TokenTree::Group(Group::new(Delimiter::Brace, body))]);
-    Some(output)
+    Ok(output)
 }
 
 /// The first literal in the token, also in its groups.

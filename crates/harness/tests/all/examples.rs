@@ -87,10 +87,6 @@ fn without_its_requirement_before_a_panic() {
 fn on_request() {}
 
 #[test]
-#[ignore] // Without a reason.
-fn on_request_without_a_reason() {}
-
-#[test]
 async fn in_a_runtime() {
     tokio::task::yield_now().await;
 }
