@@ -17,6 +17,7 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, LastRawMessageErrorKind};
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use linewarden_protocol::backoff::Backoff;
 use linewarden_registry::{EventLogEntry, EventLogReader, Registry};
 use tokio::sync::watch;
 use zeroize::Zeroizing;
@@ -28,12 +29,16 @@ use crate::stream::{entry_to_json, is_public};
 const BATCH_ENTRIES: u32 = 200;
 /// Maximum time until a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay after a failed attempt to publish, and maximum time between checks of the connection.
+/// Longest delay after a failed attempt to publish, and maximum time between checks of the connection.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay after another controller published first, and between checks of a broken connection.
-const CONFLICT_DELAY: Duration = Duration::from_millis(50);
-/// Maximum delay before the next attempt to connect.
-const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
+/// Interval of checks of a broken connection.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Delays after another controller published first.
+const CONFLICT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+/// Delays after a failed attempt to publish.
+const PUBLISH_BACKOFF: Backoff = Backoff::new(RETRY_INTERVAL, RETRY_INTERVAL);
+/// Delays before the next attempt to connect.
+const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 /// Maximum size of a stream that a controller creates, bytes. A full stream removes its oldest messages.
 const STREAM_BYTES_MAX: i64 = 256 << 20;
 /// Value of [`NatsCounts::position`] before the position was read.
@@ -189,10 +194,8 @@ impl NatsOptions {
             .client_capacity(BATCH_ENTRIES as usize)
             .subscription_capacity(BATCH_ENTRIES as usize)
             .reconnect_delay_callback(|attempts| {
-                let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
-                Duration::from_millis(50)
-                    .saturating_mul(attempts)
-                    .min(RECONNECT_DELAY_MAX)
+                let failures = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
+                RECONNECT_BACKOFF.after(failures).next(random())
             });
         if self.tls.is_none() && !self.plaintext {
             // Otherwise the client might connect without TLS to a server that another server announces.
@@ -328,12 +331,13 @@ impl Publisher {
     /// Publishes entries until the task is aborted.
     pub(crate) async fn run(mut self) {
         let mut is_failing = false;
+        let (mut conflict_backoff, mut publish_backoff) = (CONFLICT_BACKOFF, PUBLISH_BACKOFF);
         loop {
             let is_connected = self.client.connection_state() == State::Connected;
             self.counts.connected.store(is_connected, Relaxed);
             if !is_connected {
                 // The client would queue messages in memory without a connection.
-                tokio::time::sleep(CONFLICT_DELAY).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
                 continue;
             }
             match self.step().await {
@@ -342,9 +346,12 @@ impl Publisher {
                         tracing::info!("NATS publishing resumed");
                     }
                     match step {
-                        Step::More => {}
-                        Step::Conflict => tokio::time::sleep(CONFLICT_DELAY).await,
-                        Step::Done => self.wait_for_events().await,
+                        Step::More => conflict_backoff.reset(),
+                        Step::Conflict => tokio::time::sleep(conflict_backoff.next(random())).await,
+                        Step::Done => {
+                            conflict_backoff.reset();
+                            self.wait_for_events().await;
+                        }
                     }
                 }
                 Err(error) => {
@@ -353,7 +360,7 @@ impl Publisher {
                     if !std::mem::replace(&mut is_failing, true) {
                         tracing::warn!(error, "NATS publishing failed; events remain in the event log");
                     }
-                    tokio::time::sleep(RETRY_INTERVAL).await;
+                    tokio::time::sleep(publish_backoff.next(random())).await;
                 }
             }
         }
@@ -545,6 +552,11 @@ fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
         }
     }
     text
+}
+
+/// A random number for a delay. If the kernel has none, only the jitter is missing.
+fn random() -> u64 {
+    getrandom::u64().unwrap_or_default()
 }
 
 #[cfg(test)]
