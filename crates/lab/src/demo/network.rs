@@ -1,5 +1,8 @@
 //! The demonstration in the lab's network of namespaces.
 
+mod provers;
+mod steps;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -12,8 +15,10 @@ use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::verdict::Verdict;
 use linewarden_protocol::wire::ATTEST_PORT;
 
+use self::provers::LinkProvers;
+use self::steps::{STEP_TIMEOUT, count_device_datagrams, drain_service_queue, ignore_progress, short_run};
 use super::attack_suite::AttackSuite;
-use super::attest::{self, AccessAttempt, AttestationScenario, ExpectedAccess, ProverEnvironment};
+use super::attest::{self, AttestationScenario};
 use super::fleets::{ECHO_PORT, Fleets, service};
 use super::gateway::{self, DemoGateway};
 use super::latency::{self, LatencyMeasurement};
@@ -27,15 +32,13 @@ use crate::attackers::{
     ForgedProofAttack, HandshakeCapture,
 };
 use crate::capability::{self, FOR_LOAD_GENERATOR};
-use crate::fleet::{Exchange, Fleet, Progress, Report as FleetReport, RunOptions, device_id};
+use crate::fleet::{Exchange, Progress, Report as FleetReport, RunOptions, device_id};
 use crate::iproute;
 use crate::service::EchoService;
 use crate::topology::{ForwardingMode, Lab, Topology};
 
 /// Interval between two checks for attack outcomes.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Timeout for the devices to reach the service, or to authenticate after a revocation.
-const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) fn run(options: &Options, control: &mut RunControl<'_>) -> Result<Report, DemoError> {
     let has_bpf = capability::require(FOR_LOAD_GENERATOR).is_ok();
@@ -555,134 +558,6 @@ impl NetworkRun<'_> {
             .sort_by_key(|pass| pass.dataplane != DataPlaneKind::Xdp.name());
         Ok(())
     }
-}
-
-/// The provers on the link.
-struct LinkProvers<'a> {
-    fleet: &'a mut Fleet,
-    ips: HashMap<u32, IpAddr>,
-    gateway: &'a DemoGateway,
-    /// The service, if the data plane has a gate.
-    service: Option<&'a EchoService>,
-    stop: &'a AtomicBool,
-}
-
-impl ProverEnvironment for LinkProvers<'_> {
-    fn run_until(
-        &mut self,
-        limit: Duration,
-        is_reached: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, DemoError> {
-        let is_done = AtomicBool::new(false);
-        let mut was_reached = false;
-        self.fleet.run_attestation(&mut RunOptions {
-            timeout: limit,
-            ..short_run(&is_done, &mut |_| {
-                if !was_reached && is_reached() {
-                    was_reached = true;
-                    is_done.store(true, Ordering::Relaxed);
-                }
-            })
-        })?;
-        Ok(was_reached)
-    }
-
-    fn attempt_access(&mut self, index: u32, expected: ExpectedAccess) -> Result<AccessAttempt, DemoError> {
-        Ok(match expected {
-            ExpectedAccess::Denied => AccessAttempt {
-                delivered: self.count_delivered(index)?,
-                session: self.reauthenticate(index)?,
-            },
-            ExpectedAccess::Granted => AccessAttempt {
-                session: self.authenticate(&AtomicBool::new(false), &mut ignore_progress, index)?,
-                delivered: self.count_delivered(index)?,
-            },
-        })
-    }
-}
-
-impl LinkProvers<'_> {
-    /// All devices send datagrams to the service. Returns how many datagrams of device `index` arrive.
-    fn count_delivered(&mut self, index: u32) -> Result<Option<u64>, DemoError> {
-        let Some(service) = self.service else {
-            return Ok(None);
-        };
-        let attempt = Exchange {
-            attempts: 3,
-            timeout: Duration::from_millis(100),
-            ..Exchange::to(self::service)
-        };
-        let ip = self.ips.get(&index).copied();
-        let count_arrived = || {
-            drain_service_queue(service)?;
-            let traffic = service.traffic();
-            Ok::<_, DemoError>(ip.and_then(|ip| traffic.sources.get(&ip).copied()).unwrap_or(0))
-        };
-        let before = count_arrived()?;
-        self.fleet
-            .exchange(&attempt, &mut short_run(self.stop, &mut ignore_progress))?;
-        Ok(Some(count_arrived()? - before))
-    }
-
-    /// Power-cycles the device, which requests a session until the gateway refuses the request. Returns whether the device
-    /// got a session.
-    fn reauthenticate(&mut self, index: u32) -> Result<bool, DemoError> {
-        let demo_gateway = self.gateway;
-        let refusals = || {
-            let counters = demo_gateway.gateway.counters();
-            counters.map_or(0, |counters| counters.get(Verdict::DropRevoked))
-        };
-        let before = refusals();
-        self.fleet.power_cycle_device(index);
-        let is_refused = AtomicBool::new(false);
-        let mut check = |_: Progress| {
-            if refusals() > before {
-                is_refused.store(true, Ordering::Relaxed);
-            }
-        };
-        self.authenticate(&is_refused, &mut check, index)
-    }
-
-    /// Every device without a session requests a session. Returns whether device `index` has a session afterwards.
-    fn authenticate(
-        &mut self,
-        stop: &AtomicBool,
-        progress: &mut dyn FnMut(Progress),
-        index: u32,
-    ) -> Result<bool, DemoError> {
-        self.fleet.authenticate(&mut short_run(stop, progress))?;
-        Ok(self.fleet.session(index).is_some())
-    }
-}
-
-/// Options for a run of a few devices.
-fn short_run<'a>(stop: &'a AtomicBool, progress: &'a mut dyn FnMut(Progress)) -> RunOptions<'a> {
-    RunOptions {
-        window: 16,
-        timeout: STEP_TIMEOUT,
-        stop,
-        progress,
-    }
-}
-
-/// Ignores the progress of a short run.
-fn ignore_progress(_: Progress) {}
-
-/// Waits until the service has counted all queued datagrams.
-fn drain_service_queue(echo: &EchoService) -> Result<(), DemoError> {
-    if echo.drain_queue() {
-        Ok(())
-    } else {
-        Err(DemoError::ServiceTimeout)
-    }
-}
-
-/// Datagrams at the service from other addresses than loopback.
-fn count_device_datagrams(echo: &EchoService) -> Result<u64, DemoError> {
-    drain_service_queue(echo)?;
-    let traffic = echo.traffic();
-    let from_devices = traffic.sources.iter().filter(|(source, _)| !source.is_loopback());
-    Ok(from_devices.map(|(_, datagrams)| datagrams).sum())
 }
 
 fn sum_ns(histogram: &Histogram<u64>) -> f64 {
