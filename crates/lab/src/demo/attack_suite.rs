@@ -1,7 +1,7 @@
 //! Runs all attacks, on a separate thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 
 use linewarden_protocol::classic::CLASSIC_PORT;
 use linewarden_protocol::ids::DeviceId;
@@ -38,7 +38,7 @@ impl AttackSuite<'_> {
         self,
         demo_gateway: &DemoGateway,
         stops: [&AtomicBool; 2],
-        outcomes: &Sender<AttackOutcome>,
+        outcomes: &SyncSender<AttackOutcome>,
     ) {
         let lines = |device| demo_gateway.line(device);
         let mut context = AttackContext {

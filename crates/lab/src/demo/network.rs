@@ -24,7 +24,7 @@ use super::gateway::{self, DemoGateway};
 use super::latency::{self, LatencyMeasurement};
 use super::participants::Participants;
 use super::registry_store::RegistryStore;
-use super::report::{AttackOutcome, Quantiles, Report, RevocationReport, ServiceReport};
+use super::report::{AttackOutcome, OUTCOMES_MAX, Quantiles, Report, RevocationReport, ServiceReport};
 use super::{DataPlaneKind, DemoError, Event, InjectedFault, Options, RunControl, Stage, line_check};
 use crate::address::{DEVICES_MAX, DeviceAddress};
 use crate::attackers::{
@@ -256,7 +256,7 @@ impl NetworkRun<'_> {
         };
         let cancel = AtomicBool::new(false);
         let stop = control.stop;
-        let (sender, outcomes) = mpsc::channel();
+        let (sender, outcomes) = mpsc::sync_channel(OUTCOMES_MAX);
         let fleet_reports = std::thread::scope(|scope| {
             let attackers = scope.spawn(|| {
                 let sender = sender;
@@ -268,6 +268,8 @@ impl NetworkRun<'_> {
             } else {
                 self.await_attackers(&outcomes, control);
             }
+            // A sender that waits continues without the receiver.
+            drop(outcomes);
             attackers.join().map_err(|_| DemoError::AttackThreadPanicked)?;
             reports
         })?;

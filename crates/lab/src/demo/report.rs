@@ -78,6 +78,9 @@ impl Quantiles {
     }
 }
 
+/// Maximum number of outcomes that wait for the demonstration. The attackers wait while the queue is full.
+pub(super) const OUTCOMES_MAX: usize = 64;
+
 /// The outcome of an attack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AttackOutcome {

@@ -151,9 +151,9 @@ pub fn enroll_fleet(
     progress: &mut dyn FnMut(u32),
 ) -> Result<Vec<SimulatedDevice>, EnrollError> {
     let next_number = AtomicU32::new(0);
-    let (sender, receiver) = mpsc::channel::<()>();
+    let (sender, receiver) = mpsc::sync_channel::<()>(0);
     // Every thread holds a sender; the channel closes when all threads have ended.
-    let work = |_sender: mpsc::Sender<()>| {
+    let work = |_sender: mpsc::SyncSender<()>| {
         let mut devices = Vec::new();
         loop {
             let number = next_number.fetch_add(1, Ordering::Relaxed);

@@ -316,7 +316,7 @@ impl Fleet {
         };
         let devices = self.devices;
         let stop = run.stop;
-        let (done_sender, done_receiver) = mpsc::channel::<()>();
+        let (done_sender, done_receiver) = mpsc::sync_channel::<()>(0);
         std::thread::scope(|scope| {
             let mut threads = Vec::with_capacity(self.workers.len());
             for worker in &mut self.workers {

@@ -175,7 +175,7 @@ impl LinkSetup {
         )?;
         let (engine, thread) = (data_plane.engine(), data_plane.thread_state());
         let stop = AtomicBool::new(false);
-        let (pid_sender, pid_receiver) = mpsc::channel();
+        let (pid_sender, pid_receiver) = mpsc::sync_channel(1);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 // SAFETY: takes no pointer.

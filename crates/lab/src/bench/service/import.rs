@@ -29,10 +29,13 @@ pub(super) fn fleet(
         let mut client = controller.client(0);
         let start_time = Instant::now();
         let chunk_count = lines.len() as u64;
-        let (progress_sender, mut progress_receiver) = tokio::sync::mpsc::unbounded_channel();
+        // Only the newest number is of interest, and replaces older numbers.
+        let (progress_sender, mut progress_receiver) = tokio::sync::watch::channel(0);
         let chunks = lines.into_iter().enumerate().map(move |(number, chunk)| {
-            // The progress receiver may be gone.
-            let _ = progress_sender.send(number as u64);
+            if number.is_multiple_of(64) {
+                // The progress receiver may be gone.
+                let _ = progress_sender.send(number as u64);
+            }
             Ok(Frame::data(chunk))
         });
         let body = StreamBody::new(tokio_stream::iter(chunks)).boxed();
@@ -40,10 +43,9 @@ pub(super) fn fleet(
         let response = loop {
             tokio::select! {
                 response = import.as_mut() => break response?,
-                Some(number) = progress_receiver.recv() => {
-                    if number % 64 == 0 {
-                        progress("importing", Some((number * u64::from(fleet.count) / chunk_count, fleet.count.into())));
-                    }
+                Ok(()) = progress_receiver.changed() => {
+                    let number = *progress_receiver.borrow_and_update();
+                    progress("importing", Some((number * u64::from(fleet.count) / chunk_count, fleet.count.into())));
                 }
             }
         };

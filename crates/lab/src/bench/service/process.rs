@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,9 @@ use crate::bench::{BenchError, io};
 
 /// Timeout for an expected line of a service.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Maximum number of output lines that no caller has read; further lines are dropped.
+const QUEUED_LINES_MAX: usize = 1_024;
 
 /// The programs and their working directory. A command line begins with the name of a program; words are separated by spaces.
 pub(super) struct Programs {
@@ -67,7 +70,7 @@ impl Programs {
             .spawn()
             .map_err(io("start a program"))?;
         let output = child.stdout.take();
-        let (sender, lines) = channel();
+        let (sender, lines) = sync_channel(QUEUED_LINES_MAX);
         // Reads to the end, even without a receiver, because a full pipe would block the service.
         std::thread::spawn(move || {
             for line in output
@@ -75,7 +78,7 @@ impl Programs {
                 .flat_map(|output| BufReader::new(output).lines())
             {
                 let Ok(line) = line else { break };
-                let _ = sender.send(line);
+                let _ = sender.try_send(line);
             }
         });
         Ok(Process {

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,9 @@ const READ_TIMEOUT: Duration = Duration::from_millis(50);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Address of the attacker.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 200, 0, 99);
+
+/// Maximum number of captured messages that wait for the attacker; the attacker misses further messages.
+const OVERHEARD_MAX: usize = 1_024;
 
 /// The session key of a prover, shared with the prover's thread.
 type SharedSessionKey = Mutex<Option<SessionKey>>;
@@ -71,7 +74,7 @@ impl LoopbackRun<'_> {
         let scenario = AttestationScenario::enroll(self.store, demo_gateway, self.options, &devices)?;
         let (gateway, seed) = (self.gateway, self.options.seed);
         let stop = AtomicBool::new(false);
-        let (sender, messages) = mpsc::channel();
+        let (sender, messages) = mpsc::sync_channel(OVERHEARD_MAX);
         let (run, forged) = std::thread::scope(|scope| {
             for ((ProverDevice { attester, .. }, socket), (_, session)) in
                 devices.into_iter().zip(&sockets).zip(&sessions)
@@ -108,7 +111,7 @@ fn run_prover(
     socket: &UdpSocket,
     session: &SharedSessionKey,
     stop: &AtomicBool,
-    sender: &Sender<OverheardMessage>,
+    sender: &SyncSender<OverheardMessage>,
 ) {
     let mut buffer = [0u8; 2048];
     while !stop.load(Ordering::Relaxed) {
@@ -118,11 +121,11 @@ fn run_prover(
         let message = buffer.get(..length).unwrap_or_default();
         if let Ok(Message::AttestRequest(request)) = wire::parse(message) {
             // The receiver is closed when the attacker's socket has failed; `send_forged_proofs` returns that error.
-            let _ = sender.send(OverheardMessage::Request(*request));
+            let _ = sender.try_send(OverheardMessage::Request(*request));
         }
         let session = session.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Ok(proof) = attester.respond(message, session.as_ref()) {
-            let _ = sender.send(OverheardMessage::Proof(proof));
+            let _ = sender.try_send(OverheardMessage::Proof(proof));
             // The gateway retries a request whose PROOF is lost.
             let _ = socket.send_to(proof.as_bytes(), from);
         }

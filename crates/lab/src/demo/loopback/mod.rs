@@ -23,7 +23,7 @@ use self::device::{HandshakeResult, LoopbackDevice};
 use super::gateway::{self, DemoGateway};
 use super::participants::Participants;
 use super::registry_store::RegistryStore;
-use super::report::{AttackOutcome, LatencyPass, Quantiles, Report, RevocationReport};
+use super::report::{AttackOutcome, LatencyPass, OUTCOMES_MAX, Quantiles, Report, RevocationReport};
 use super::{
     DataPlaneKind, DemoError, Event, InjectedFault, Options, RunControl, Stage, VICTIMS, line_check,
 };
@@ -224,7 +224,7 @@ impl LoopbackRun<'_> {
             .controlled_devices
             .pop()
             .map(|device| LoopbackDevice::new(device.member, FIRST_CONTROLLED_DEVICE));
-        let (sender, outcomes) = mpsc::channel();
+        let (sender, outcomes) = mpsc::sync_channel(OUTCOMES_MAX);
         std::thread::scope(|scope| {
             let attackers = scope.spawn(move || {
                 if let Some(device) = controlled_device {
