@@ -473,7 +473,11 @@ impl ControlLoop {
         self.wait_for_work();
         loop {
             match self.inbox.try_recv() {
-                Ok(ControlMessage::Response(response)) => self.node.handle_response(response, Clock::now()),
+                Ok(ControlMessage::Response(response)) => {
+                    // Without a random number, only the jitter of a retry is missing.
+                    let random = random().map_or(0, u64::from_ne_bytes);
+                    self.node.handle_response(response, Clock::now(), random);
+                }
                 Ok(ControlMessage::Run(action)) => action(self.node.data_plane_mut()),
                 Ok(ControlMessage::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Ok(command) => self.handle_command(command),

@@ -1,6 +1,6 @@
 //! Requests to the controller, at most one of each kind in flight.
 
-use super::backoff::Backoff;
+use super::retry::RetryTimer;
 use crate::time::Clock;
 
 /// State of one kind of request.
@@ -11,14 +11,14 @@ pub(super) struct Channel {
     pub(super) done: bool,
     /// When the request in flight was sent, boot-time clock.
     pub(super) sent_ns: u64,
-    pub(super) backoff: Backoff,
+    pub(super) retry: RetryTimer,
     /// Whether the registry was restored after the request in flight was sent, so that its response is invalid.
     is_void: bool,
 }
 
 impl Channel {
     pub(super) fn is_free(&self, now_ns: u64) -> bool {
-        !self.in_flight && !self.done && self.backoff.is_due(now_ns)
+        !self.in_flight && !self.done && self.retry.is_due(now_ns)
     }
 
     /// Invalidates the request in flight, and the results of all earlier requests.

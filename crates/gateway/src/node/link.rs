@@ -12,9 +12,11 @@ use crate::time::Clock;
 pub(super) const DEVICES_PER_REQUEST: usize = 256;
 
 impl Node {
-    /// Handles a response of the controller.
-    pub fn handle_response(&mut self, response: ControllerResponse, clock: Clock) {
+    /// Handles a response of the controller. If the response is a failure, `random` selects the delay of the retry, so
+    /// that gateways do not retry at the same moment.
+    pub fn handle_response(&mut self, response: ControllerResponse, clock: Clock, random: u64) {
         let now_ns = clock.monotonic_ns;
+        self.retry_random = random;
         match response {
             ControllerResponse::Register(result) => {
                 let fencing_token =
@@ -280,7 +282,7 @@ impl Node {
         self.replace_credentials(change.device, change.epoch);
     }
 
-    /// Returns the content of the response to a request, or `None` after a failure; updates the backoff, the link state
+    /// Returns the content of the response to a request, or `None` after a failure; updates the time of the retry, the link state
     /// and the log.
     pub(super) fn unwrap_response<T>(
         &mut self,
@@ -292,16 +294,17 @@ impl Node {
         if !channel(self).accept_response() {
             return None;
         }
+        let random = self.retry_random;
         match result {
             Ok(content) => {
-                if channel(self).backoff.succeed() {
+                if channel(self).retry.succeed() {
                     tracing::info!(request, "request succeeds again");
                 }
                 self.status.link = LinkState::Reachable;
                 Some(content)
             }
             Err(LinkError::Failed(error)) => {
-                if channel(self).backoff.fail(now_ns) {
+                if channel(self).retry.fail(now_ns, random) {
                     tracing::error!(
                         request,
                         error,
@@ -313,7 +316,7 @@ impl Node {
                 None
             }
             Err(LinkError::NoEvidence(error)) => {
-                if channel(self).backoff.fail(now_ns) {
+                if channel(self).retry.fail(now_ns, random) {
                     tracing::error!(
                         error,
                         action = "check the evidence key or its TPM; with a P4 switch, check the switch",
@@ -329,7 +332,7 @@ impl Node {
             }
             // The trust status contains the reason.
             Err(LinkError::Untrusted(_)) => {
-                channel(self).backoff.fail(now_ns);
+                channel(self).retry.fail(now_ns, random);
                 None
             }
             Err(LinkError::Replaced(error)) => {

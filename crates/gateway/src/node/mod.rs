@@ -17,7 +17,6 @@
 mod admission_queue;
 mod adoption;
 mod attest;
-mod backoff;
 mod blocked;
 mod channel;
 mod devices;
@@ -29,6 +28,7 @@ mod p4dra;
 mod packets;
 mod records;
 mod removal;
+mod retry;
 mod roaming;
 mod settings;
 mod status;
@@ -134,6 +134,8 @@ pub struct Node {
     housekeeping_due_ns: Option<u64>,
     /// The time of the last tick, monotonic clock.
     now_ns: u64,
+    /// The random number for the response that is being handled: selects the delay of a retry.
+    retry_random: u64,
     /// When [`Node::find_slots`] must look for free slots again, monotonic clock.
     reclaim_due_ns: Option<u64>,
     /// Whether devices wait for a slot, and no device could be evicted for them at the last attempt.
@@ -194,6 +196,7 @@ impl Node {
             link_ok_ns: None,
             housekeeping_due_ns: None,
             now_ns: 0,
+            retry_random: 0,
             reclaim_due_ns: None,
             is_full: false,
             events_lost: 0,
@@ -261,7 +264,7 @@ impl Node {
             && !self.feed_channel.in_flight
             && !self.stopping
             && !self.status.replaced;
-        let feed = reads_feed.then_some(self.feed_channel.backoff.due_ns(self.feed_due_ns));
+        let feed = reads_feed.then_some(self.feed_channel.retry.due_ns(self.feed_due_ns));
         let must_retry = !self.busy_devices.is_empty() || self.status.link != LinkState::Reachable;
         [
             feed,

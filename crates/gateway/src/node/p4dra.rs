@@ -3,7 +3,7 @@
 use linewarden_protocol::classic::p4dra::Round;
 
 use super::Node;
-use super::backoff::Backoff;
+use super::retry::RetryTimer;
 use crate::audit::AuditEvent;
 use crate::time::Clock;
 
@@ -14,8 +14,8 @@ const MISSED_IDS_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct P4draRounds {
     running: Option<OpenP4draRound>,
-    /// Backoff after a failed draw of random bytes.
-    random_backoff: Backoff,
+    /// Retries after a failed draw of random bytes.
+    random_retry: RetryTimer,
 }
 
 /// The open round.
@@ -40,7 +40,7 @@ impl Node {
             .running
             .as_ref()
             .map_or(0, |running| running.opened_ns.saturating_add(interval_ns));
-        Some(rounds.random_backoff.due_ns(planned_ns))
+        Some(rounds.random_retry.due_ns(planned_ns))
     }
 
     /// Opens a round if it is due, and reports the previous round.
@@ -64,7 +64,8 @@ impl Node {
     ) {
         let (Some(r), Some(n)) = (random(), random()) else {
             self.status.draws_failed += 1;
-            if rounds.random_backoff.fail(now_ns) {
+            // There is no random number for a jitter, which only a shared resource would need.
+            if rounds.random_retry.fail(now_ns, 0) {
                 tracing::warn!(
                     action = "check the random number generator of the kernel (getrandom)",
                     "reading random bytes failed; no round of p4dra-classic starts until reading succeeds"
@@ -72,7 +73,7 @@ impl Node {
             }
             return;
         };
-        rounds.random_backoff.succeed();
+        rounds.random_retry.succeed();
         if let Some(previous) = &rounds.running {
             self.report_p4dra_round(previous);
         }

@@ -91,6 +91,8 @@ pub struct Simulation {
     rng: ChaCha8Rng,
     /// Random numbers for forged CHALLENGEs and row statements.
     attacker_rng: ChaCha8Rng,
+    /// Random numbers for the delays of retries.
+    retry_rng: ChaCha8Rng,
     without: Option<Mechanism>,
     runtime: Runtime,
     controller_host: ControllerHost,
@@ -169,6 +171,7 @@ impl Simulation {
         let mut simulation = Self {
             rng,
             attacker_rng: ChaCha8Rng::seed_from_u64(seed.rotate_left(32)),
+            retry_rng: ChaCha8Rng::seed_from_u64(seed.rotate_left(16)),
             without,
             controller_host,
             runtime,

@@ -31,8 +31,8 @@ use self::round::OpenAttestationRound;
 use self::schedule::Schedule;
 pub(super) use self::unattested::UnattestedProvers;
 use super::Node;
-use super::backoff::Backoff;
 use super::channel::Channel;
+use super::retry::RetryTimer;
 use crate::audit::AuditEvent;
 use crate::requests::ControllerRequest;
 use crate::time::Clock;
@@ -69,8 +69,8 @@ pub(super) struct Attestation {
     numbers: Range<u32>,
     /// At most [`ROUNDS_MAX`](round::ROUNDS_MAX); one round number is even and one is odd.
     open_rounds: Vec<OpenAttestationRound>,
-    /// Backoff after a failed draw of random bytes.
-    random_backoff: Backoff,
+    /// Retries after a failed draw of random bytes.
+    random_retry: RetryTimer,
     /// Outcomes that the controller has not appraised yet, oldest first.
     outcomes: VecDeque<RoundOutcome>,
     unreachable: HashMap<GroupName, UnreachableGroup>,
@@ -151,7 +151,7 @@ impl Node {
         let open_ns = attestation.next_open_ns();
         let channel = &attestation.plan_channel;
         let may_request = self.has_read_feed() && !channel.in_flight;
-        let plan_ns = may_request.then(|| channel.backoff.due_ns(attestation.plan_due_ns));
+        let plan_ns = may_request.then(|| channel.retry.due_ns(attestation.plan_due_ns));
         [poll_ns, open_ns, plan_ns].into_iter().flatten().min()
     }
 

@@ -191,7 +191,7 @@ impl Attestation {
     pub(super) fn next_open_ns(&self) -> Option<u64> {
         let due_ns = self.schedule.due_ns(&self.open_groups())?;
         self.next_number().and(self.provable_period())?;
-        Some(self.random_backoff.due_ns(due_ns))
+        Some(self.random_retry.due_ns(due_ns))
     }
 }
 
@@ -215,7 +215,8 @@ impl Node {
         };
         let (Some(nonce), Some(jitter)) = (random(), random()) else {
             self.status.draws_failed += 1;
-            if attestation.random_backoff.fail(now_ns) {
+            // There is no random number for a jitter, which only a shared resource would need.
+            if attestation.random_retry.fail(now_ns, 0) {
                 tracing::warn!(
                     action = "check the random number generator of the kernel (getrandom)",
                     "reading random bytes failed; no attestation round starts until reading succeeds"
@@ -223,7 +224,7 @@ impl Node {
             }
             return;
         };
-        attestation.random_backoff.succeed();
+        attestation.random_retry.succeed();
         let (jitter, open_groups) = (u64::from_ne_bytes(jitter), attestation.open_groups());
         let Some(due) = attestation.schedule.take_due(now_ns, jitter, &open_groups) else {
             return;

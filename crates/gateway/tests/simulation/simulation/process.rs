@@ -209,7 +209,9 @@ impl Simulation {
             if matches!(response, ControllerResponse::GetPlan(Ok(Some(_)))) {
                 process.planned_ms[1] = process.planned_ms[0];
             }
-            process.node.handle_response(response, clock);
+            process
+                .node
+                .handle_response(response, clock, self.retry_rng.random());
         }
         let rng = &mut self.rng;
         let requests = process.node.tick(clock, &mut || Some(rng.random()));

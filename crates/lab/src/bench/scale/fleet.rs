@@ -200,7 +200,7 @@ async fn load(
     while let Some(sealed) = leases.read().await? {
         let started = Instant::now();
         let chunk = leases.open(sealed);
-        node.handle_response(ControllerResponse::ResumeLeases(Ok(chunk)), Clock::now());
+        node.handle_response(ControllerResponse::ResumeLeases(Ok(chunk)), Clock::now(), 0);
         busy_s += started.elapsed().as_secs_f64();
         let done = node.status().devices;
         progress("loading after the restart", Some((done, size.devices.into())));

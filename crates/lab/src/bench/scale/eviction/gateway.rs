@@ -142,7 +142,7 @@ impl<'r> Gateway<'r> {
             }
             for request in requests {
                 let response = self.respond(request)?;
-                self.node.handle_response(response, clock);
+                self.node.handle_response(response, clock, self.rng.random());
             }
         }
     }
