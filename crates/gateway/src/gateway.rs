@@ -23,6 +23,10 @@ use crate::time::Clock;
 
 /// Time for handshakes in progress after the stop was requested.
 const STOP_GRACE: Duration = Duration::from_millis(200);
+/// Maximum number of messages that wait for the control thread. A sender that finds a full queue waits: the control thread
+/// empties the queue after each of its steps, and never waits for a sender. Most senders wait for a reply anyway, and
+/// responses are at most one for each kind of request.
+const QUEUED_MESSAGES_MAX: usize = 64;
 /// Timeout for the final report of unused rows.
 const UNUSED_ROWS_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -96,19 +100,19 @@ enum ControlMessage {
 /// Sends messages to the control thread and wakes it.
 #[derive(Clone)]
 struct ControlSender {
-    messages: mpsc::Sender<ControlMessage>,
+    messages: mpsc::SyncSender<ControlMessage>,
     wakeup: Arc<OwnedFd>,
 }
 
 impl ControlSender {
     fn new() -> io::Result<(Self, mpsc::Receiver<ControlMessage>)> {
-        let (messages, inbox) = mpsc::channel();
+        let (messages, inbox) = mpsc::sync_channel(QUEUED_MESSAGES_MAX);
         let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let wakeup = Arc::new(wakeup);
         Ok((Self { messages, wakeup }, inbox))
     }
 
-    /// Returns `false` if the control thread has ended.
+    /// Waits while the queue is full. Returns `false` if the control thread has ended.
     fn send(&self, message: ControlMessage) -> bool {
         let is_sent = self.messages.send(message).is_ok();
         // If the counter is full, the thread has been woken already.

@@ -35,7 +35,7 @@ enum StampError {
 /// The running thread. Dropping the value ends the thread; the evidence in packets ends at once or when it expires.
 #[derive(Debug)]
 pub struct PacketStamper {
-    refresh: Option<mpsc::Sender<()>>,
+    refresh: Option<mpsc::SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -51,7 +51,8 @@ impl PacketStamper {
         format: ContentFormat,
     ) -> io::Result<Self> {
         let key = lock(&attester).packet_key(master);
-        let (refresh, requests) = mpsc::channel();
+        // One waiting request covers all changes before its measurement, so further requests are dropped.
+        let (refresh, requests) = mpsc::sync_channel(1);
         let updater = StampUpdater {
             data_plane,
             attester,
@@ -69,8 +70,8 @@ impl PacketStamper {
 
     /// Requests an immediate measurement, because the data plane has changed.
     pub fn refresh(&self) {
-        // If the thread has ended, there is nothing to measure.
-        let _ = self.refresh.as_ref().map(|refresh| refresh.send(()));
+        // If a request waits already, or the thread has ended, there is nothing to request.
+        let _ = self.refresh.as_ref().map(|refresh| refresh.try_send(()));
     }
 }
 

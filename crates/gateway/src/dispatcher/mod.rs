@@ -12,12 +12,18 @@ use std::sync::Arc;
 use linewarden_dataplane::{Counters, HandlingTimes, Measurement, SessionOpening};
 use linewarden_evidence::statement::Nonce;
 use linewarden_types::{ControllerLink, LinkError, SessionReport, TrustStatus};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::evidence_source::EvidenceSource;
 use crate::node::Status;
 use crate::requests::{ControllerRequest, ControllerResponse};
 use crate::time::Clock;
+
+/// Maximum number of requests in one queue. At most four kinds of requests share a queue, and the node has at most one
+/// request of each kind in flight. The only exception, the last report of unused rows, shares a queue with two other kinds.
+/// A queue is therefore never full; a request that finds a full queue is dropped and logged.
+const QUEUED_REQUESTS_MAX: usize = 4;
 
 /// Constant properties of a gateway's data plane, which the gateway reports to its controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,34 +36,40 @@ pub struct DataPlaneInfo {
 
 /// The queues of requests.
 pub(crate) struct RequestQueues {
-    resume: UnboundedSender<ControllerRequest>,
-    rows: UnboundedSender<ControllerRequest>,
-    reports: UnboundedSender<ControllerRequest>,
-    changes: UnboundedSender<ControllerRequest>,
-    evidence: UnboundedSender<ControllerRequest>,
-    attestation: UnboundedSender<ControllerRequest>,
+    resume: Sender<ControllerRequest>,
+    rows: Sender<ControllerRequest>,
+    reports: Sender<ControllerRequest>,
+    changes: Sender<ControllerRequest>,
+    evidence: Sender<ControllerRequest>,
+    attestation: Sender<ControllerRequest>,
 }
 
 impl RequestQueues {
     /// Queues a request. If the thread has ended, no response is received, and the node continues with the leases
     /// that it has.
     pub(crate) fn send(&self, request: ControllerRequest) {
-        let queue = match request {
-            ControllerRequest::ResumeLeases => &self.resume,
+        let (name, queue) = match request {
+            ControllerRequest::ResumeLeases => ("resume", &self.resume),
             // These requests share a queue, so that unused rows are returned before rows are requested again.
             ControllerRequest::ExtendLeases(_)
             | ControllerRequest::AdmitDevices { .. }
-            | ControllerRequest::ReportUnusedRows(_) => &self.rows,
-            ControllerRequest::ReportSessions(_) => &self.reports,
-            ControllerRequest::Register | ControllerRequest::ListChanges { .. } => &self.changes,
-            ControllerRequest::SubmitEvidence { .. } => &self.evidence,
+            | ControllerRequest::ReportUnusedRows(_) => ("rows", &self.rows),
+            ControllerRequest::ReportSessions(_) => ("reports", &self.reports),
+            ControllerRequest::Register | ControllerRequest::ListChanges { .. } => ("changes", &self.changes),
+            ControllerRequest::SubmitEvidence { .. } => ("evidence", &self.evidence),
             // These requests share a queue, because keys of provers depend on earlier decisions.
             ControllerRequest::GetPlan(_)
             | ControllerRequest::ListProvers { .. }
             | ControllerRequest::AppraiseRound(_)
-            | ControllerRequest::ListProverIds { .. } => &self.attestation,
+            | ControllerRequest::ListProverIds { .. } => ("attestation", &self.attestation),
         };
-        drop(queue.send(request));
+        if let Err(TrySendError::Full(_)) = queue.try_send(request) {
+            tracing::error!(
+                request = name,
+                action = "restart the gateway, and report this defect of the gateway",
+                "request queue full; request dropped; the gateway sends no further request of this kind"
+            );
+        }
     }
 }
 
@@ -66,12 +78,12 @@ pub(crate) struct RequestDispatcher {
     controller: Arc<dyn ControllerLink>,
     data_plane: DataPlaneInfo,
     source: Option<EvidenceSource>,
-    resume: UnboundedReceiver<ControllerRequest>,
-    rows: UnboundedReceiver<ControllerRequest>,
-    reports: UnboundedReceiver<ControllerRequest>,
-    changes: UnboundedReceiver<ControllerRequest>,
-    evidence: UnboundedReceiver<ControllerRequest>,
-    attestation: UnboundedReceiver<ControllerRequest>,
+    resume: Receiver<ControllerRequest>,
+    rows: Receiver<ControllerRequest>,
+    reports: Receiver<ControllerRequest>,
+    changes: Receiver<ControllerRequest>,
+    evidence: Receiver<ControllerRequest>,
+    attestation: Receiver<ControllerRequest>,
 }
 
 impl RequestDispatcher {
@@ -80,12 +92,12 @@ impl RequestDispatcher {
         data_plane: DataPlaneInfo,
         source: Option<EvidenceSource>,
     ) -> (Self, RequestQueues) {
-        let (resume, resume_inbox) = unbounded_channel();
-        let (rows, rows_inbox) = unbounded_channel();
-        let (reports, reports_inbox) = unbounded_channel();
-        let (changes, changes_inbox) = unbounded_channel();
-        let (evidence, evidence_inbox) = unbounded_channel();
-        let (attestation, attestation_inbox) = unbounded_channel();
+        let (resume, resume_inbox) = channel(QUEUED_REQUESTS_MAX);
+        let (rows, rows_inbox) = channel(QUEUED_REQUESTS_MAX);
+        let (reports, reports_inbox) = channel(QUEUED_REQUESTS_MAX);
+        let (changes, changes_inbox) = channel(QUEUED_REQUESTS_MAX);
+        let (evidence, evidence_inbox) = channel(QUEUED_REQUESTS_MAX);
+        let (attestation, attestation_inbox) = channel(QUEUED_REQUESTS_MAX);
         let dispatcher = Self {
             controller,
             data_plane,
@@ -165,7 +177,7 @@ impl Backend {
     /// Serves one queue, one request after the other.
     async fn serve(
         &self,
-        mut requests: UnboundedReceiver<ControllerRequest>,
+        mut requests: Receiver<ControllerRequest>,
         on_response: &impl Fn(ControllerResponse),
     ) {
         while let Some(request) = requests.recv().await {

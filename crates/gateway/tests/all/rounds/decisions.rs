@@ -173,7 +173,7 @@ fn tick_holding(
             continue;
         }
         let response = fixture.respond(request);
-        fixture.node.handle_response(response, fixture.clock());
+        fixture.node.handle_response(response, fixture.clock(), 0);
     }
     fixture.now_ns += 10_000_000;
     assert!(
@@ -225,13 +225,13 @@ fn a_restored_registry_is_handled_once_for_all_pending_requests() {
     held_back.sort_by_key(|request| !matches!(request, ControllerRequest::ListChanges { .. }));
     fixture
         .node
-        .handle_response(rejection(&held_back[0]), fixture.clock());
+        .handle_response(rejection(&held_back[0]), fixture.clock(), 0);
     // The node registers again, and a device returns.
     fixture.run_for(SECOND_NS);
     fixture.admit(DeviceId(1));
     assert_eq!(fixture.node.status().devices, 1);
     for request in &held_back[1..] {
-        fixture.node.handle_response(rejection(request), fixture.clock());
+        fixture.node.handle_response(rejection(request), fixture.clock(), 0);
         assert_eq!(fixture.node.status().devices, 1, "after {request:?}");
     }
     let records = fixture.node.take_audit_records(false);

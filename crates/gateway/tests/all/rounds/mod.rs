@@ -124,7 +124,7 @@ impl NodeHarness {
         let requests = self.node.tick(self.clock(), &mut || is_random.then_some(NONCE));
         for request in requests {
             let response = self.respond(request);
-            self.node.handle_response(response, self.clock());
+            self.node.handle_response(response, self.clock(), 0);
         }
     }
 
@@ -270,7 +270,7 @@ impl NodeHarness {
             is_last: true,
         };
         self.node
-            .handle_response(ControllerResponse::ResumeLeases(Ok(chunk)), self.clock());
+            .handle_response(ControllerResponse::ResumeLeases(Ok(chunk)), self.clock(), 0);
     }
 
     /// The ended rounds of a group.
