@@ -12,7 +12,7 @@ use linewarden_registry::{CLOCK_SKEW_MAX_MS, GatewayState, NewEvent, Registry, R
 use linewarden_types::{RoundAppraisal, StatusReport};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-pub(crate) use self::status::{GatewayStatus, OTHER};
+pub(crate) use self::status::GatewayStatus;
 use crate::api::round_from_record;
 use crate::clock::now_ms;
 use crate::link::GatewayObserver;
@@ -392,6 +392,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::status::DEVICES_MAX;
+    use super::status::OTHER;
     use super::*;
 
     const GATEWAY: GatewayId = GatewayId(7);

@@ -231,7 +231,9 @@ fn a_restored_registry_is_handled_once_for_all_pending_requests() {
     fixture.admit(DeviceId(1));
     assert_eq!(fixture.node.status().devices, 1);
     for request in &held_back[1..] {
-        fixture.node.handle_response(rejection(request), fixture.clock(), 0);
+        fixture
+            .node
+            .handle_response(rejection(request), fixture.clock(), 0);
         assert_eq!(fixture.node.status().devices, 1, "after {request:?}");
     }
     let records = fixture.node.take_audit_records(false);
