@@ -391,8 +391,7 @@ impl FleetTasks {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::status::DEVICES_MAX;
-    use super::status::OTHER;
+    use super::status::{DEVICES_MAX, OTHER};
     use super::*;
 
     const GATEWAY: GatewayId = GatewayId(7);

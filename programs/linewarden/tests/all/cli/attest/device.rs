@@ -216,7 +216,7 @@ fn check_looks_at_the_tpms_device_file_and_at_the_event_log() {
         !valid_report.contains("attest.tpm") && !valid_report.contains("attest.event_log"),
         "{valid_report}"
     );
-    let key = "attest.key: file not found; create it with `linewarden attest identity`";
+    let key = "attest.key: file not found; create it with `linewarden-agent identity`";
     assert!(valid_report.contains(key), "{valid_report}");
     for (tpm, cause) in [("none", "No such file"), ("log.bin", "not a device")] {
         let path = site.path(tpm);
