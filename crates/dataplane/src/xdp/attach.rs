@@ -398,7 +398,7 @@ fn attach_failure(ifindex: u32) -> String {
             has_program: true, ..
         }) => format!(
             "attaching to interface {name} failed, it already has an XDP program (of a running gateway, or of an ended \
-             one whose gate is pinned in another pin_directory: remove the gate with `serve --remove-gate` and the \
+             one whose gate is pinned in another pin_directory: remove the gate with `linewarden-gateway remove-gate` and the \
              configuration of that gateway)"
         ),
         Some(Interface { mtu, .. }) if mtu > ONE_BUFFER_MTU => format!(

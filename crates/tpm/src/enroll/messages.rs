@@ -204,13 +204,15 @@ impl MessageError {
             _ => {}
         }
         if serde_json::from_slice::<Identity>(bytes).is_ok() {
-            return Self::UnexpectedMessage("a device's identity, which `attest identity` makes");
+            return Self::UnexpectedMessage("a device's identity, which `linewarden-agent identity` creates");
         }
         if serde_json::from_slice::<KeyOffer>(bytes).is_ok() {
-            return Self::UnexpectedMessage("an operator's offer, which `attest enroll --identity` makes");
+            return Self::UnexpectedMessage(
+                "an operator's offer, which `linewarden attest enroll --identity` creates",
+            );
         }
         if serde_json::from_slice::<OfferResponse>(bytes).is_ok() {
-            return Self::UnexpectedMessage("a device's answer, which `attest answer` makes");
+            return Self::UnexpectedMessage("a device's answer, which `linewarden-agent answer` creates");
         }
         Self::Malformed {
             line: error.line(),

@@ -108,7 +108,7 @@ impl Machine {
         let (identity, _) = attest::identity(&scope, EndorsementKind::Rsa2048, &key_file).unwrap();
         let pending_enrollment = KeySource::in_tpm(&scope.tcti, &key_file).unwrap_err();
         assert!(
-            pending_enrollment.to_string().contains("attest answer"),
+            pending_enrollment.to_string().contains("linewarden-agent answer"),
             "{pending_enrollment}"
         );
         let policy = PcrPolicy::new(std::slice::from_ref(&identity.pcrs.0)).unwrap();

@@ -33,8 +33,8 @@ With --software the key is a file that must be transferred to the device in secr
 sufficient to forge proofs of the device.
 
 With a TPM the key is in the TPM, works only in accepted boots, and cannot be copied. The enrollment has two steps. First the device \
-creates its identity (`attest identity`), which includes the certificate of its TPM and the TCG event log, and the operator creates an \
-offer that only this TPM can decrypt (--identity). Then the device creates its answer (`attest answer`), which proves that the key \
+creates its identity (`linewarden-agent identity`), which includes the certificate of its TPM and the TCG event log, and the operator creates an \
+offer that only this TPM can decrypt (--identity). Then the device creates its answer (`linewarden-agent answer`), which proves that the key \
 arrived, and the operator completes the enrollment (--answer) within 300 s after the offer.
 
 The key works in up to eight boots: the boots of the group's reference value and roll-out, if these contain the same PCRs as the key, and \
@@ -104,7 +104,7 @@ pub struct EnrollArgs {
     #[arg(long, help_heading = "Keys in TPMs", value_name = "SHA256", requires = "identity", value_parser = tpm::parse_pin)]
     pin: Option<tpm::Pin>,
     /// --identity: another boot in which the key must work, such as the boot of the next kernel: a file of
-    /// `attest measure --out`, or `current` for the present boot; repeatable. The boots of the group's reference value
+    /// `linewarden-agent measure --out`, or `current` for the present boot; repeatable. The boots of the group's reference value
     /// and roll-out are always included (path or `current`)
     #[arg(
         long,
@@ -151,7 +151,7 @@ pub struct EnrollArgs {
         conflicts_with = "identity"
     )]
     address: Option<IpAddr>,
-    /// Overlay: device-specific entries that override the group's reference value, a file of `attest measure --out`
+    /// Overlay: device-specific entries that override the group's reference value, a file of `linewarden-agent measure --out`
     /// (path, default: with --software none, with --identity the present overlay of the device; --answer uses the
     /// overlay of --identity). With --identity, PCR values in the file do not make a boot accepted, unless an earlier
     /// enrollment has accepted these values

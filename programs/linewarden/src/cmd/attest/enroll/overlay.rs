@@ -16,7 +16,7 @@ pub struct Overlay {
     /// The source, for messages: the path of a file, or "the device's overlay".
     name: String,
     entries: Configuration,
-    /// PCRs whose values no enrollment with a TPM has accepted. A file of `attest measure` contains the values of the
+    /// PCRs whose values no enrollment with a TPM has accepted. A file of `linewarden-agent measure` contains the values of the
     /// boot in which the device was measured, even if this boot is not accepted.
     unaccepted_pcrs: PcrSelection,
 }
