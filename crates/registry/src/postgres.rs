@@ -218,7 +218,10 @@ pub(crate) async fn open(registry: &Location, key: &MasterKey, options: &Options
     let pool = || {
         PgPoolOptions::new()
             .acquire_timeout(options.busy_timeout)
-            .idle_timeout(Duration::from_secs(600))
+            // Without these limits, the pool has no maintenance task. This task can loop endlessly, and then the process does not
+            // end (sqlx issue 3645). The pool tests a connection before use, so a closed connection is replaced.
+            .idle_timeout(None)
+            .max_lifetime(None)
     };
     let statement_ms = STATEMENT_TIMEOUT_MS.to_string();
     let writing = connect
@@ -275,7 +278,11 @@ impl Draft {
         if server.has_registry {
             return Err(exists());
         }
-        let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(connect);
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_lazy_with(connect);
         let begin = async || -> Result<Option<sql::Transaction>> {
             let mut transaction =
                 sql::Transaction::from(pool.begin().await.map_err(sql::timeout_as_io_error)?);

@@ -108,6 +108,9 @@ pub(crate) async fn open(path: &Path, key: &MasterKey, options: &Options) -> Res
             .max_connections(options.readers.max(1))
             // A connection to a file does not fail by itself, and a test would take as long as a query.
             .test_before_acquire(false)
+            // See [`writer_options`].
+            .idle_timeout(None)
+            .max_lifetime(None)
     };
     let writer_connect = connect.clone().pragma("cache_size", WRITER_CACHE_KIB);
     let reader_connect = connect.pragma("cache_size", READER_CACHE_KIB);
@@ -361,6 +364,10 @@ fn writer_options(schema_version: &Arc<AtomicI64>) -> SqlitePoolOptions {
         // The pool makes this check when a connection is acquired: by then, a pending rollback is complete.
         .test_before_acquire(false)
         .before_acquire(|connection, _| Box::pin(async { Ok(!connection.is_in_transaction()) }))
+        // Without these limits, the pool has no maintenance task. This task can loop endlessly, and then the process does not end
+        // (sqlx issue 3645).
+        .idle_timeout(None)
+        .max_lifetime(None)
 }
 
 fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
