@@ -7,15 +7,15 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+pub use linewarden_config::FieldError;
 use linewarden_protocol::device::GatewayPolicy;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_protocol::ticket;
 use linewarden_protocol::wire::LAP_PORT;
 use linewarden_puf::Puf;
 use linewarden_puf::readout::ReadoutPuf;
+use schemars::JsonSchema;
 use serde::Deserialize;
-
-pub use self::field_error::FieldError;
 
 use self::field_error::{field, indexed_field};
 use crate::attest::{AttestOptions, AttestSection};
@@ -30,57 +30,69 @@ const NO_PUF: &str = "set exactly one of [puf.simulated], [puf.readouts], [puf.c
 /// Default number of rows that a renewal adds.
 const DEFAULT_RENEWAL_ROWS: u32 = 100;
 
-/// The whole file.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+/// Configuration of `linewarden-agent`. Relative paths start from this file's directory. Commented-out settings show the default,
+/// or an example if there is none.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentConfig {
-    /// `[device]`.
+    /// The device.
     pub device: DeviceSection,
-    /// `[gateway]`.
+    /// The gateway that the device authenticates to.
     #[serde(default)]
+    #[schemars(extend("x-enabled" = true))]
     pub gateway: GatewaySection,
-    /// `[puf]`.
+    /// The PUF: set exactly one of the three tables.
     pub puf: PufSection,
-    /// `[renewal]`: when rows are renewed; `None`: only on request.
+    /// Renewal in pool mode: if fewer than `below_rows` rows are left, the agent creates `rows` new rows and adds them to the
+    /// helper file. `linewarden-agent run --renew` renews at once, and in key mode creates a new key.
     pub renewal: Option<RenewalSection>,
-    /// `[[tunnel]]`: tunnels through a sealed gate.
+    /// A tunnel through a sealed gate: datagrams of local programs to `listen` are sealed and sent to `service`. Every program
+    /// that can send there acts as the device. Repeat the table for further tunnels.
     #[serde(default)]
     pub tunnel: Vec<TunnelSection>,
-    /// `[[peer]]`: devices that this device communicates with.
+    /// A peer: another device whose agent names this one, after `linewarden device pair create`. Datagrams of local programs to
+    /// `listen` are encrypted and sent to the peer. Every program that can send there acts as the device. Repeat the table for
+    /// further peers.
     #[serde(default)]
     pub peer: Vec<PeerSection>,
-    /// `[attest]`: attestation; `None`: disabled.
+    /// Attestation: the agent proves its configuration to gateways: files, and PCRs of a TPM, measured when a period begins.
     pub attest: Option<AttestSection>,
-    /// `[log]`.
+    /// Log of the program.
     #[serde(default)]
+    #[schemars(extend("x-enabled" = true))]
     pub log: LogSection,
 }
 
 /// `[device]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSection {
-    /// Device ID, up to 16 hexadecimal digits.
+    /// Device ID: up to 16 hexadecimal digits, as enrolled.
+    #[schemars(example = "00000000000000d1")]
     pub id: String,
-    /// Helper data file of the enrollment.
+    /// File of the public helper data, written by enrollment.
+    #[schemars(extend("format" = "path"), example = "00000000000000d1.helper")]
     pub helper: PathBuf,
-    /// UDP port for datagrams between devices.
+    /// UDP port for traffic between devices; the same on all peers.
     #[serde(default = "default_peer_port")]
     pub peer_port: u16,
 }
 
 /// `[gateway]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewaySection {
-    /// `HOST` or `HOST:PORT`.
+    /// IP address or name of the gateway, with :PORT if the port is not 20550. `--gateway` overrides it.
+    #[schemars(extend("x-enabled" = true), example = "192.0.2.1")]
     pub address: Option<String>,
-    /// IDs of the accepted gateways; default: every gateway that proves knowledge of the device's enrollment.
+    /// IDs of the accepted gateways, at most 4; by default every gateway that proves knowledge of the enrollment.
+    #[schemars(extend("examples" = [[1]]))]
     pub ids: Option<Vec<u32>>,
-    /// UDP port of the gateway for tickets; default: the gateway's port plus 2.
+    /// UDP port of the gateway for tickets: renewal of rows and keys, and keys of pairs; by default the gateway's port plus 2.
+    #[schemars(example = 20_552)]
     pub ticket_port: Option<u16>,
-    /// Interface to the gateway; the session is bound to the MAC address of this interface. A bound gate requires the
-    /// setting.
+    /// The session is bound to the MAC address of this interface; required behind a bound gate.
+    #[schemars(example = &"eth0")]
     pub interface: Option<String>,
 }
 
@@ -89,27 +101,33 @@ fn default_peer_port() -> u16 {
 }
 
 /// `[[peer]]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeerSection {
     /// Device ID of the peer, up to 16 hexadecimal digits.
+    #[schemars(example = "00000000000000d2")]
     pub device: String,
-    /// Address for local programs, `ADDRESS:PORT`, UDP. Any program that reaches the address sends in the device's name.
+    /// Address and UDP port for local programs.
+    #[schemars(extend("format" = "socket-address"), example = "127.0.0.1:6000")]
     pub listen: SocketAddr,
-    /// Address of the program that receives the peer's datagrams; default: the program that most recently sent a datagram.
+    /// Address of the program that receives the peer's datagrams; by default the program that sent last.
+    #[schemars(extend("format" = "socket-address"), example = "127.0.0.1:6001")]
     pub deliver: Option<SocketAddr>,
-    /// Address of the peer, if it is not at the same gateway.
+    /// Address of a peer at another gateway.
+    #[schemars(extend("format" = "socket-address"), example = "192.0.2.7:20553")]
     pub address: Option<SocketAddr>,
 }
 
 /// `[renewal]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewalSection {
-    /// Pool mode: renews rows when fewer than this number are left.
+    /// Number of remaining rows below which rows are renewed; at most `rows`.
+    #[schemars(range(min = 1, max = ROWS_MAX), example = 20)]
     pub below_rows: u32,
-    /// Number of rows per renewal.
+    /// Number of new rows per renewal.
     #[serde(default = "default_renewal_rows")]
+    #[schemars(range(min = 1, max = ROWS_MAX))]
     pub rows: u32,
 }
 
@@ -118,69 +136,55 @@ fn default_renewal_rows() -> u32 {
 }
 
 /// `[[tunnel]]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TunnelSection {
-    /// Address for local programs, `ADDRESS:PORT`, UDP. Any program that reaches the address sends in the device's name.
+    /// Address and UDP port for local programs.
+    #[schemars(extend("format" = "socket-address"), example = "127.0.0.1:5683")]
     pub listen: SocketAddr,
-    /// The service behind the gateway: `ADDRESS:PORT`, UDP.
+    /// Address and UDP port of the service behind the gateway.
+    #[schemars(extend("format" = "socket-address"), example = "192.0.2.9:5683")]
     pub service: SocketAddr,
 }
 
 /// `[puf]`: exactly one source.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PufSection {
+    /// PUF hardware, read by a program. The agent starts the program once per readout, without a shell, and writes one line to its
+    /// standard input: the challenge as 16 hexadecimal digits ("-" in key mode: all cells from the first on), a space, and the
+    /// number of bits. The program prints the bits as hexadecimal digits, the first bit in the least significant bit of the first
+    /// byte, and exits with status 0. All other output is an error; the last line of standard error is its message.
+    #[schemars(extend("x-enabled" = true))]
+    pub command: Option<CommandPuf>,
     /// A simulated PUF, for tests.
     pub simulated: Option<SimulatedPuf>,
     /// Stored readouts, for tests.
     pub readouts: Option<ReadoutsSection>,
-    /// An external program, for real hardware.
-    pub command: Option<CommandPuf>,
 }
 
 /// `[puf.readouts]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadoutsSection {
-    /// A dump, or a directory of dumps that are used in turn.
+    /// A dump file, or a directory whose dump files are used in turn.
+    #[schemars(extend("format" = "path"), example = &"readouts")]
     pub path: PathBuf,
-    /// First byte of the enrolled part of the memory.
+    /// First enrolled byte of the memory (`linewarden device enroll readouts --range`).
     #[serde(default)]
     pub start: u32,
 }
 
 /// `[log]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogSection {
-    /// `error`, `warn`, `info`, `debug`, `trace`, or a filter by module.
+    /// Log level: error, warn, info, debug, trace, off, or a filter such as linewarden_agent=debug.
+    #[schemars(example = &"info")]
     pub level: Option<String>,
 }
 
 impl AgentConfig {
-    /// Makes relative paths absolute, based on the directory of the configuration file.
-    pub fn resolve_paths(&mut self, directory: &Path) {
-        let puf = &mut self.puf;
-        let program = puf.command.as_mut().map(|command| &mut command.program);
-        let paths = [
-            Some(&mut self.device.helper),
-            puf.simulated.as_mut().map(|simulated| &mut simulated.seed_file),
-            puf.readouts.as_mut().map(|readouts| &mut readouts.path),
-            // A program without a slash is found in PATH.
-            program.filter(|program| program.components().count() > 1),
-        ];
-        // An empty path stays empty, and is reported as a mistake.
-        let named = paths
-            .into_iter()
-            .flatten()
-            .filter(|path| !path.as_os_str().is_empty());
-        let attest = self.attest.iter_mut().flat_map(AttestSection::paths_mut);
-        named
-            .chain(attest.filter(|path| !path.as_os_str().is_empty()))
-            .for_each(|path| *path = directory.join(&*path));
-    }
-
     /// The device ID.
     ///
     /// # Errors
@@ -260,7 +264,6 @@ impl AgentConfig {
         .into_iter()
         .flatten()
         .collect();
-        problems.extend(self.empty_paths());
         problems.extend(self.duplicate_listeners());
         let lap_port = gateway.as_ref().map_or(LAP_PORT, SocketAddr::port);
         let ports = [lap_port, self.device.peer_port];
@@ -277,34 +280,6 @@ impl AgentConfig {
             }
         }
         problems
-    }
-
-    fn empty_paths(&self) -> Vec<FieldError> {
-        let puf = &self.puf;
-        let simulated = puf.simulated.as_ref().map(|simulated| &simulated.seed_file);
-        let paths: [(&[&str], Option<&PathBuf>); 4] = [
-            (&["device", "helper"], Some(&self.device.helper)),
-            (&["puf", "simulated", "seed_file"], simulated),
-            (
-                &["puf", "readouts", "path"],
-                puf.readouts.as_ref().map(|readouts| &readouts.path),
-            ),
-            (
-                &["puf", "command", "program"],
-                puf.command.as_ref().map(|command| &command.program),
-            ),
-        ];
-        let is_empty = |path: Option<&PathBuf>| path.is_some_and(|path| path.as_os_str().is_empty());
-        let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
-        let empty = empty.map(|(path, _)| path.to_vec());
-        let attest = self.attest.iter().flat_map(AttestSection::paths);
-        let attest = attest
-            .filter(|(_, path)| is_empty(*path))
-            .map(|(key, _)| vec!["attest", key]);
-        empty
-            .chain(attest)
-            .filter_map(|path| field::<()>(&path, "\"\": name a path").err())
-            .collect()
     }
 
     /// Addresses for local programs that are used twice.
@@ -393,14 +368,7 @@ impl AgentConfig {
     /// Numbers that the registry does not accept.
     pub fn renewal(&self, requests_renewal: bool) -> Result<Option<RenewalOptions>, FieldError> {
         let rows = self.renewal.map_or(DEFAULT_RENEWAL_ROWS, |section| section.rows);
-        if rows == 0 || rows > ROWS_MAX {
-            return field(&["renewal", "rows"], format!("{rows}: use 1 to {ROWS_MAX} rows"));
-        }
         let below_rows = self.renewal.map(|section| section.below_rows);
-        if below_rows.is_some_and(|below| below == 0 || below > ROWS_MAX) {
-            let problem = format!("{}: use 1 to {ROWS_MAX}", below_rows.unwrap_or_default());
-            return field(&["renewal", "below_rows"], problem);
-        }
         if let Some(below) = below_rows.filter(|below| *below > rows) {
             let problem = format!(
                 "{below}: must be at most `rows`, {rows}; otherwise one renewal is not sufficient, and every session renews"
@@ -577,26 +545,6 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_relative_to_the_file_and_programs_in_path_are_not() {
-        let mut config = parse(SIMULATED);
-        config.resolve_paths(Path::new("/etc/lw"));
-        assert_eq!(config.device.helper, Path::new("/etc/lw/h"));
-        assert_eq!(
-            config.puf.simulated.unwrap().seed_file,
-            Path::new("/etc/lw/fleet.seed")
-        );
-        for (named, resolved) in [
-            ("readpuf", "readpuf"),
-            ("./readpuf", "/etc/lw/./readpuf"),
-            ("/x/y", "/x/y"),
-        ] {
-            let mut config = parse(&format!("[puf.command]\nprogram = \"{named}\"\n"));
-            config.resolve_paths(Path::new("/etc/lw"));
-            assert_eq!(config.puf.command.unwrap().program, Path::new(resolved));
-        }
-    }
-
-    #[test]
     fn addresses_have_a_default_port() {
         for (text, address) in [
             ("192.0.2.1", "192.0.2.1:20550"),
@@ -667,7 +615,7 @@ mod tests {
         let listen = "listen = \"127.0.0.1:1\"\n";
         let text = format!(
             "peer_port = 0\n[gateway]\naddress = \"192.0.2.1\"\nids = []\nticket_port = 20550\n[puf]\n[renewal]\n\
-             below_rows = 0\n[[tunnel]]\n{listen}service = \"192.0.2.9:1\"\n[[tunnel]]\n{listen}service = \
+             below_rows = 101\n[[tunnel]]\n{listen}service = \"192.0.2.9:1\"\n[[tunnel]]\n{listen}service = \
              \"[::1]:1\"\n[[peer]]\ndevice = \"d2\"\nlisten = \"127.0.0.1:2\"\n[[peer]]\ndevice = \"d2\"\nlisten = \
              \"127.0.0.1:3\"\n[[peer]]\ndevice = \"d3\"\n{listen}address = \"[::1]:1\"\n"
         );

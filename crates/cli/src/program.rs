@@ -75,8 +75,11 @@ fn command<C: CommandFactory>() -> Command {
     if command.find_subcommand("config").is_some() {
         let role = name.trim_start_matches("linewarden-");
         let example = format!("Examples:\n  {name} config example > {role}.toml");
+        let schema = format!("Examples:\n  {name} config schema > {role}.schema.json");
         command = command.mut_subcommand("config", |command| {
-            command.mut_subcommand("example", |command| command.after_help(example))
+            command
+                .mut_subcommand("example", |command| command.after_help(example))
+                .mut_subcommand("schema", |command| command.after_help(schema))
         });
     }
     command

@@ -1,13 +1,21 @@
 //! The commands `check` and `config` of a program with a configuration file.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use linewarden_cli::failure::Failure;
-use linewarden_cli::output::{Output, print_error, printable};
+use linewarden_cli::output::{Output, counted, print_error, printable};
+use miette::{
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Severity, SourceCode,
+};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::file::{Problem, failure};
+use crate::example::example;
+use crate::file::ConfigFile;
+use crate::problem::Problem;
+use crate::schema::schema_of;
 
 /// Arguments of `check`.
 #[derive(Args, Debug)]
@@ -27,27 +35,99 @@ pub struct CheckArgs {
 pub enum ConfigCommand {
     /// Print a commented example configuration
     Example,
+    /// Print the JSON Schema of the configuration
+    Schema,
 }
 
 impl ConfigCommand {
-    /// Prints what the command shows of a configuration with this example.
+    /// Prints the example or the schema of a configuration.
     ///
     /// # Errors
     /// The output cannot be written.
-    pub fn run(&self, example: &str) -> Result<(), Failure> {
-        let Self::Example = self;
-        Output::new(false).raw(example.as_bytes())
+    pub fn run<T: JsonSchema>(&self) -> Result<(), Failure> {
+        let schema = schema_of::<T>();
+        let text = match self {
+            Self::Example => example(&schema),
+            Self::Schema => format!("{schema:#}\n"),
+        };
+        Output::new(false).raw(text.as_bytes())
     }
 }
 
-/// An example with every commented field enabled, for tests of the example.
+/// A failure with all problems that are not warnings. The first of these problems determines the exit code.
 #[must_use]
-pub fn with_all_fields(example: &str) -> String {
-    let line = |line: &str| match line.strip_prefix("# ") {
-        Some(field) if field.starts_with('[') || field.contains(" = ") => field.to_owned(),
-        _ => line.to_owned(),
+pub fn failure(problems: &[Problem]) -> Failure {
+    let mut errors = problems.iter().filter(|problem| problem.exit_code != 0);
+    let Some(first) = errors.next() else {
+        return Failure::failed("configuration refused without an error; report this defect of the program");
     };
-    example.lines().map(line).collect::<Vec<_>>().join("\n")
+    Failure::new(first.exit_code, first).with_further_messages(errors.map(ToString::to_string).collect())
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        failure(&[problem])
+    }
+}
+
+impl<T> ConfigFile<T> {
+    /// A failure at the position of a field.
+    pub fn field_failure(&self, field: &[impl AsRef<str>], problem: &str) -> Failure {
+        self.problem(field, problem).into()
+    }
+}
+
+/// A problem with the text of the file, for a report on a terminal.
+#[derive(Debug)]
+struct Diagnosis<'a> {
+    problem: &'a Problem,
+    source: &'a NamedSource<String>,
+}
+
+impl std::fmt::Display for Diagnosis<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let field = self.problem.field.iter().map(|field| format!("{field}: "));
+        write!(f, "{}{}", field.collect::<String>(), self.problem.problem)
+    }
+}
+
+impl std::error::Error for Diagnosis<'_> {}
+
+impl Diagnostic for Diagnosis<'_> {
+    fn severity(&self) -> Option<Severity> {
+        let is_warning = self.problem.is_warning();
+        Some(if is_warning {
+            Severity::Warning
+        } else {
+            Severity::Error
+        })
+    }
+
+    fn help<'a>(&'a self) -> Option<Box<dyn std::fmt::Display + 'a>> {
+        let remedy = self.problem.remedy.as_ref()?;
+        Some(Box::new(remedy))
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.problem.span.as_ref()?;
+        Some(self.source)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let span = self.problem.span.as_ref()?;
+        let span = span.start as usize..span.end as usize;
+        Some(Box::new(std::iter::once(LabeledSpan::new_with_span(None, span))))
+    }
+}
+
+/// Prints a problem with the line of the file in which it is.
+fn print_with_source(problem: &Problem, source: &NamedSource<String>) {
+    let mut report = String::new();
+    let handler = GraphicalReportHandler::new_themed(GraphicalTheme::unicode_nocolor());
+    match handler.render_report(&mut report, &Diagnosis { problem, source }) {
+        Ok(()) => print_error(printable(&report)),
+        Err(std::fmt::Error) => print_error(printable(&problem.to_string())),
+    }
 }
 
 /// JSON output.
@@ -64,18 +144,30 @@ enum CheckOutput<'a> {
     },
 }
 
-/// Prints the problems that `check` has found in a file.
+/// Prints the problems that `check` has found in a file with this text: on a terminal with the lines of the file, otherwise one
+/// problem a line.
 ///
 /// # Errors
 /// A problem is not a warning.
-pub fn report(file: &Path, problems: &[Problem], output: Output) -> Result<(), Failure> {
+pub fn report(file: &Path, text: &str, problems: &[Problem], output: Output) -> Result<(), Failure> {
     let (warnings, errors): (Vec<_>, Vec<_>) = problems.iter().partition(|problem| problem.is_warning());
+    let prints_source = !output.is_json() && std::io::stderr().is_terminal();
+    let source = NamedSource::new(file.display().to_string(), text.to_owned());
     for problem in problems {
         let level = if problem.is_warning() { "warning" } else { "error" };
         output.object(&CheckOutput::Problem { level, problem })?;
-        if problem.is_warning() && !output.is_json() {
+        if prints_source {
+            print_with_source(problem, &source);
+        } else if problem.is_warning() && !output.is_json() {
             print_error(format_args!("warning: {}", printable(&problem.to_string())));
         }
+    }
+    if let Some(first) = errors.first().filter(|_| prints_source) {
+        let count = counted(errors.len() as u64, "error");
+        return Err(Failure::new(
+            first.exit_code,
+            format!("{}: {count}", file.display()),
+        ));
     }
     if !errors.is_empty() {
         return Err(failure(problems));

@@ -1,97 +1,14 @@
-//! Reads TOML files and reports all mistakes at once, each with file, line, column and field.
+//! Parsed files: their content, all mistakes, and the positions of fields.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use linewarden_cli::failure::Failure;
-use linewarden_files::read_text_bounded;
-use serde::Serialize;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use toml::Spanned;
-use toml::de::{DeArray, DeTable, DeValue};
 
+use crate::problem::{FieldError, Problem};
 use crate::program::Program;
-use crate::recovery;
-
-/// Maximum size of a configuration file, bytes.
-const FILE_BYTES_MAX: usize = 1 << 20;
-
-/// A mistake in a configuration file, or a prerequisite that this machine does not meet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
-    /// The file.
-    pub file: PathBuf,
-    /// Line, counted from 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub line: Option<usize>,
-    /// Column, counted from 1, in characters.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub column: Option<usize>,
-    /// Dotted path of tables and key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
-    /// The error, and the accepted values.
-    pub problem: String,
-    /// Exit code that the problem leads to; 0 for a warning.
-    pub exit_code: u8,
-}
-
-impl Problem {
-    pub(crate) fn new(
-        path: &Path,
-        position: Option<(usize, usize)>,
-        field: Option<String>,
-        problem: String,
-    ) -> Self {
-        Self {
-            file: path.to_owned(),
-            line: position.map(|position| position.0),
-            column: position.map(|position| position.1),
-            field,
-            problem,
-            exit_code: 2,
-        }
-    }
-
-    /// Position in the file; the sort key of problems.
-    pub fn position(&self) -> (Option<usize>, Option<usize>) {
-        (self.line, self.column)
-    }
-
-    /// Whether the problem is only a warning.
-    pub fn is_warning(&self) -> bool {
-        self.exit_code == 0
-    }
-
-    /// The same problem with another exit code. A problem with exit code 0 is a warning.
-    pub fn with_code(mut self, exit_code: u8) -> Self {
-        self.exit_code = exit_code;
-        self
-    }
-}
-
-/// A failure with all problems that are not warnings. The first of these problems determines the exit code.
-pub fn failure(problems: &[Problem]) -> Failure {
-    let mut errors = problems.iter().filter(|problem| problem.exit_code != 0);
-    let Some(first) = errors.next() else {
-        return Failure::failed("configuration refused without an error; report this defect of the program");
-    };
-    Failure::new(first.exit_code, first).with_further_messages(errors.map(ToString::to_string).collect())
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.file.display())?;
-        if let (Some(line), Some(column)) = (self.line, self.column) {
-            write!(f, ":{line}:{column}")?;
-        }
-        f.write_str(":")?;
-        if let Some(field) = &self.field {
-            write!(f, " {field}:")?;
-        }
-        write!(f, " {}", self.problem)
-    }
-}
+use crate::reader::{Reader, is_skipped};
+use crate::text::{key_of, position};
 
 /// A parsed file, with its text to locate fields.
 #[derive(Debug)]
@@ -114,48 +31,48 @@ pub struct Parsed<T> {
 }
 
 impl<T> Parsed<T> {
+    /// Returns the file, if there is any, and all mistakes: those of parsing, and those that `check` finds in the content. Errors
+    /// of missing and skipped fields are not reported again.
+    pub fn check(self, check: impl FnOnce(&T) -> Vec<FieldError>) -> (Option<ConfigFile<T>>, Vec<Problem>) {
+        let found: Vec<Problem> = self.file.as_ref().map_or_else(Vec::new, |file| {
+            let errors = check(&file.value);
+            let errors = errors.iter().filter(|error| !self.is_missing(&error.path));
+            errors.map(|error| file.field_problem(error)).collect()
+        });
+        let mut problems = self.problems;
+        problems.extend(found);
+        problems.sort_by_key(Problem::position);
+        (self.file, problems)
+    }
+
     /// Whether a field, or a table that contains it, is missing or was skipped.
     pub fn is_missing(&self, field: &[impl AsRef<str>]) -> bool {
-        recovery::is_skipped(&self.skipped, field)
+        is_skipped(&self.skipped, field)
     }
 }
 
-/// Reads the text of a file.
-///
-/// # Errors
-/// The file cannot be read, or is not UTF-8 text.
-pub fn read_text(path: &Path) -> Result<String, Failure> {
-    read_text_bounded(path, FILE_BYTES_MAX)
-        .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))
-}
-
-impl<T: DeserializeOwned> ConfigFile<T> {
+impl<T: DeserializeOwned + JsonSchema> ConfigFile<T> {
     /// Reads and parses a configuration of this program.
     ///
     /// # Errors
     /// The file cannot be read, is not TOML, is the configuration of another program, or has unknown, missing or invalid
-    /// fields. The error contains all mistakes.
-    pub fn read(program: Program, path: &Path) -> Result<Self, Failure> {
-        let text = read_text(path)?;
-        program.check_owner(path, &text)?;
-        match Self::parse(path, text) {
-            Parsed {
-                file: Some(file),
-                problems,
-                ..
-            } if problems.is_empty() => Ok(file),
-            parsed => Err(failure(&parsed.problems)),
-        }
+    /// fields: all mistakes.
+    pub fn read(program: Program, path: &Path) -> Result<Self, Vec<Problem>> {
+        let text = program.read(path).map_err(|problem| vec![problem])?;
+        let Parsed { file, problems, .. } = Self::parse(path, text);
+        file.filter(|_| problems.is_empty()).ok_or(problems)
     }
-}
 
-impl<T: DeserializeOwned> ConfigFile<T> {
     /// Parses a text and collects all mistakes. A field with a mistake is skipped, a missing field gets a placeholder, and
     /// parsing continues.
     pub fn parse(path: &Path, text: String) -> Parsed<T> {
-        let mut problems = Vec::new();
-        let mut skipped = Vec::new();
-        let value = recovery::parse(path, &text, &mut problems, &mut skipped);
+        let mut reader = Reader::new(path, &text);
+        let value = reader.read();
+        let Reader {
+            mut problems,
+            skipped,
+            ..
+        } = reader;
         problems.sort_by_key(Problem::position);
         let path = path.to_owned();
         Parsed {
@@ -166,190 +83,39 @@ impl<T: DeserializeOwned> ConfigFile<T> {
     }
 }
 
-/// Converts the number of an array element, counted from 1, to its index, counted from 0.
-pub(crate) fn element_index(number: &str) -> Option<usize> {
-    number.parse::<usize>().ok()?.checked_sub(1)
-}
-
 impl<T> ConfigFile<T> {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory that relative paths of the file refer to.
-    pub fn directory(&self) -> PathBuf {
-        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new("."));
-        // Absolute, because the process may change its working directory.
-        std::path::absolute(parent).unwrap_or_else(|_| parent.to_owned())
+    /// An error at the position of its field.
+    pub fn field_problem(&self, error: &FieldError) -> Problem {
+        self.problem(&error.path, &error.problem)
+            .with_code(error.exit_code())
     }
 
-    /// A failure at the position of a field.
-    pub fn field_failure(&self, field: &[impl AsRef<str>], problem: &str) -> Failure {
-        failure(&[self.problem(field, problem)])
+    /// Errors at the positions of their fields, sorted by position.
+    pub fn field_problems(&self, errors: &[FieldError]) -> Vec<Problem> {
+        let mut problems: Vec<Problem> = errors.iter().map(|error| self.field_problem(error)).collect();
+        problems.sort_by_key(Problem::position);
+        problems
     }
 
     /// A mistake at the position of a field.
     pub fn problem(&self, field: &[impl AsRef<str>], problem: &str) -> Problem {
-        let field: Vec<&str> = field.iter().map(AsRef::as_ref).collect();
-        let start = key_span(&self.text, &field).map(|span| position(&self.text, span.start));
-        Problem::new(&self.path, start, Some(field.join(".")), problem.to_owned())
+        let span = key_of(&self.text, field);
+        let start = span.as_ref().map(|span| position(&self.text, span.start));
+        let names: Vec<&str> = field.iter().map(AsRef::as_ref).collect();
+        Problem::new(&self.path, start, Some(names.join(".")), problem.to_owned()).with_span(span)
     }
-}
-
-/// Line and column of an offset, both from 1.
-pub(crate) fn position(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let line = before.matches('\n').count() + 1;
-    (
-        line,
-        before.get(line_start..).unwrap_or_default().chars().count() + 1,
-    )
-}
-
-/// Span of a field's key; if the field is missing, span of the innermost table that exists. In `field`, an element of an array
-/// (of tables) is a number, counted from 1, after the array's name.
-fn key_span(text: &str, field: &[&str]) -> Option<Range<usize>> {
-    let root = DeTable::parse(text).ok()?;
-    let mut table = root.get_ref();
-    let mut span = None;
-    let mut names = field.iter();
-    while let Some(name) = names.next() {
-        let Some((key, value)) = table.iter().find(|(key, _)| key.get_ref() == name) else {
-            break;
-        };
-        span = Some(key.span());
-        match value.get_ref() {
-            DeValue::Table(inner) => table = inner,
-            DeValue::Array(array) => {
-                let number = names.next().and_then(|number| element_index(number));
-                let Some(element) = number.and_then(|number| array.get(number)) else {
-                    break;
-                };
-                span = Some(element.span());
-                match element.get_ref() {
-                    DeValue::Table(inner) => table = inner,
-                    _ => break,
-                }
-            }
-            _ => break,
-        }
-    }
-    span
-}
-
-/// Dotted names of the field that contains a span; array elements are numbered as in [`key_span`].
-pub(crate) fn field_at(table: &DeTable<'_>, span: &Range<usize>) -> Vec<String> {
-    let mut names = Vec::new();
-    descend(table, span, &mut names);
-    names
-}
-
-fn descend(table: &DeTable<'_>, span: &Range<usize>, names: &mut Vec<String>) {
-    for (key, value) in table {
-        if covers(&key.span(), span) {
-            return names.push(key.get_ref().to_string());
-        }
-        if !contains_span(value, span) {
-            continue;
-        }
-        names.push(key.get_ref().to_string());
-        match value.get_ref() {
-            DeValue::Table(inner) => descend(inner, span, names),
-            DeValue::Array(array) => descend_into_array(array, span, names),
-            _ => {}
-        }
-        return;
-    }
-}
-
-/// Descends into the table of an array of tables that contains a span. A plain array is one field.
-fn descend_into_array(array: &DeArray<'_>, span: &Range<usize>, names: &mut Vec<String>) {
-    let table = array
-        .iter()
-        .zip(1..)
-        .find_map(|(element, number)| match element.get_ref() {
-            DeValue::Table(inner) if contains_span(element, span) => Some((inner, number)),
-            _ => None,
-        });
-    if let Some((inner, number)) = table {
-        let number: usize = number;
-        names.push(number.to_string());
-        descend(inner, span, names);
-    }
-}
-
-fn covers(outer: &Range<usize>, span: &Range<usize>) -> bool {
-    outer.start <= span.start && span.end <= outer.end
-}
-
-/// Whether a value contains a span. The parser's span of a `[table]` covers only the header, so the content is searched.
-fn contains_span(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> bool {
-    covers(&value.span(), span)
-        || match value.get_ref() {
-            DeValue::Table(inner) => inner.iter().any(|(key, value): (&Spanned<_>, _)| {
-                covers(&key.span(), span) || contains_span(value, span)
-            }),
-            DeValue::Array(array) => array.iter().any(|element| contains_span(element, span)),
-            _ => false,
-        }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TEXT: &str = "[a]\nx = 1\ny = \"ä\" \n[b.c]\nz = { w = 2 }\n";
-
-    #[test]
-    fn fields_are_found_at_their_lines() {
-        let line = |field: &[&str]| position(TEXT, key_span(TEXT, field).unwrap().start);
-        assert_eq!(line(&["a"]), (1, 2));
-        assert_eq!(line(&["a", "y"]), (3, 1));
-        assert_eq!(line(&["b", "c", "z", "w"]), (5, 7));
-        assert_eq!(line(&["a", "missing"]), (1, 2), "position of the table");
-        assert_eq!(key_span(TEXT, &["d"]), None);
-    }
-
-    #[test]
-    fn each_of_several_tables_has_its_own_position() {
-        let text = "[[t]]\nx = 1\n[[t]]\nx = 2\ny = [{ z = 3 }]\n[b]\nids = [7, 8]\n";
-        let position_of = |field: &[&str]| position(text, key_span(text, field).unwrap().start);
-        assert_eq!(position_of(&["t", "1", "x"]), (2, 1));
-        assert_eq!(position_of(&["t", "2", "x"]), (4, 1));
-        assert_eq!(position_of(&["t", "2", "y", "1", "z"]), (5, 8));
-        assert_eq!(
-            position_of(&["t", "2", "missing"]),
-            (3, 1),
-            "position of the table"
-        );
-        assert_eq!(position_of(&["t", "3", "x"]), position_of(&["t"]));
-        let root = DeTable::parse(text).unwrap();
-        for (needle, name) in [("2", "t.2.x"), ("3", "t.2.y.1.z"), ("8", "b.ids")] {
-            let start = text.find(needle).unwrap();
-            assert_eq!(field_at(root.get_ref(), &(start..start + 1)).join("."), name);
-        }
-    }
-
-    #[test]
-    fn a_position_in_the_text_belongs_to_a_field() {
-        let field_of = |needle: &str| {
-            let start = TEXT.find(needle).unwrap();
-            field_at(
-                DeTable::parse(TEXT).unwrap().get_ref(),
-                &(start..start + needle.len()),
-            )
-            .join(".")
-        };
-        assert_eq!(field_of("1"), "a.x");
-        assert_eq!(field_of("\"ä\""), "a.y");
-        assert_eq!(field_of("y"), "a.y");
-        assert_eq!(field_of("2"), "b.c.z.w");
-    }
-
-    #[derive(Debug, serde::Deserialize)]
+    #[derive(Debug, serde::Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
     #[allow(dead_code, reason = "only read")]
     struct Outer {
@@ -358,7 +124,7 @@ mod tests {
         #[serde(default)]
         c: Vec<Inner>,
     }
-    #[derive(Debug, serde::Deserialize)]
+    #[derive(Debug, serde::Deserialize, JsonSchema)]
     #[serde(deny_unknown_fields)]
     #[allow(dead_code, reason = "only read")]
     struct Inner {
@@ -392,18 +158,21 @@ mod tests {
                 "f:5:1: b.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
             ]
         );
-        assert_eq!(problems_of("[a]\nport = 1\n"), ["f:1:1: a: missing field `id`"]);
+        assert_eq!(
+            problems_of("[a]\nport = 1\n"),
+            ["f:1:1: a: missing field `id`; add the field, such as `id = 1`"]
+        );
         assert_eq!(
             problems_of("[a]\nid = 1\n[[c]]\nid = 1\n[[c]]\nid = 2\nport = -1\nzzz = 1\n[[c]]\nport = 7\n"),
             [
                 "f:7:8: c.2.port: -1: expected a whole number from 0 to 65535",
                 "f:8:1: c.2.zzz: unknown field `zzz`, expected one of `lease_s`, `port`, `id`",
-                "f:9:1: c.3: missing field `id`",
+                "f:9:1: c.3: missing field `id`; add the field, such as `id = 1`",
             ]
         );
     }
 
-    #[derive(Debug, serde::Deserialize)]
+    #[derive(Debug, serde::Deserialize, JsonSchema)]
     #[allow(dead_code, reason = "only read")]
     struct Lacking {
         place: Place,
@@ -411,16 +180,17 @@ mod tests {
         #[serde(default)]
         last: u8,
     }
-    #[derive(Debug, serde::Deserialize)]
+    #[derive(Debug, serde::Deserialize, JsonSchema)]
     #[allow(dead_code, reason = "only read")]
     struct Place {
         path: PathBuf,
+        #[schemars(extend("format" = "socket-address"))]
         at: std::net::SocketAddr,
         ip: Option<std::net::IpAddr>,
         #[serde(default)]
         many: Vec<u8>,
     }
-    #[derive(Debug, serde::Deserialize)]
+    #[derive(Debug, serde::Deserialize, JsonSchema)]
     #[serde(rename_all = "lowercase")]
     enum Shape {
         Round,
@@ -438,9 +208,9 @@ mod tests {
         assert_eq!(
             problems,
             [
-                "f:1:1: missing field `shape`",
+                "f:1:1: missing field `shape`; add the field, such as `shape = \"round\"`",
                 "f:1:8: last: 256: expected a whole number from 0 to 255",
-                "f:2:1: place: missing field `path`",
+                "f:2:1: place: missing field `path`; add the field, such as `path = \"\"`",
                 "f:3:6: place.ip: \"here\": expected an address, such as \"192.0.2.1\" or \"2001:db8::1\"",
                 "f:4:6: place.at: \"127.0.0.1\": expected an address and a port, such as \"127.0.0.1:5683\" or \"[::1]:5683\"",
                 "f:5:12: place.many: \"x\": expected a whole number from 0 to 255",
@@ -452,8 +222,8 @@ mod tests {
         assert_eq!(
             problems_of("last = -1"),
             [
-                "f:1:1: missing field `place`",
-                "f:1:1: missing field `shape`",
+                "f:1:1: missing field `place`; add the table [place]",
+                "f:1:1: missing field `shape`; add the field, such as `shape = \"round\"`",
                 "f:1:8: last: -1: expected a whole number from 0 to 255"
             ]
         );
@@ -461,7 +231,7 @@ mod tests {
             problems_of("place = 7\nshape = \"rund\"\n"),
             [
                 "f:1:9: place: 7: expected a table with fields",
-                "f:2:9: shape: unknown variant `rund`; did you mean `round`?",
+                "f:2:9: shape: \"rund\": expected \"round\"",
             ]
         );
     }

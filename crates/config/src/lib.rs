@@ -1,24 +1,36 @@
 //! Configuration files of gateways, agents and controllers, in TOML.
 //!
 //! ```text
-//!   text ─► recovery: all mistakes of the text ─► ConfigFile: content, positions of fields ─► Problem: line, column, field
+//!   text ─► reader: checked by the schema ─► ConfigFile: content, positions of fields ─► Problem: line, column, field, remedy
 //! ```
 //!
 //! | module | content |
 //! |---|---|
-//! | [`file`](mod@file) | reads a file; positions of fields; problems |
+//! | [`file`](mod@file) | parsed files: their content and their mistakes |
+//! | [`problem`] | mistakes in files and in fields |
+//! | [`text`] | texts of files, and positions of fields |
 //! | [`program`] | the program that a file belongs to |
-//! | [`command`] | the commands `check` and `config` |
+//! | [`schema`] | JSON Schemas of configurations |
+//! | [`example`](mod@example) | commented examples, generated from the schemas |
+//! | `command` (feature) | the commands `check` and `config` |
 //! | `controller` (feature) | the configuration of a controller |
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "command")]
 pub mod command;
 #[cfg(feature = "controller")]
 pub mod controller;
+pub mod example;
 pub mod file;
-mod messages;
+pub mod problem;
 pub mod program;
-mod recovery;
+mod reader;
+pub mod schema;
+pub mod text;
 
-pub use file::{ConfigFile, Parsed, Problem, failure, read_text};
+#[cfg(feature = "command")]
+pub use command::failure;
+pub use file::{ConfigFile, Parsed};
+pub use problem::{FieldError, Problem};
 pub use program::Program;
+pub use text::read_text;

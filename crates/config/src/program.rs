@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use linewarden_cli::failure::Failure;
 use toml::de::DeTable;
+
+use crate::problem::Problem;
+use crate::text::read_text;
 
 /// A program that has a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,16 +47,28 @@ impl Program {
     ///
     /// # Errors
     /// The file is the configuration of another program.
-    pub fn check_owner(self, path: &Path, text: &str) -> Result<(), Failure> {
+    pub fn check_owner(self, path: &Path, text: &str) -> Result<(), Problem> {
         match Self::of(text).filter(|program| *program != self) {
             None => Ok(()),
-            Some(owner) => Err(Failure::input(format!(
-                "{}: file is the configuration of {}; expected a configuration of {}",
-                path.display(),
-                owner.name(),
-                self.name()
-            ))),
+            Some(owner) => {
+                let problem = format!(
+                    "file is the configuration of {}; expected a configuration of {}",
+                    owner.name(),
+                    self.name()
+                );
+                Err(Problem::new(path, None, None, problem))
+            }
         }
+    }
+
+    /// Reads the text of a configuration of this program.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is the configuration of another program.
+    pub fn read(self, path: &Path) -> Result<String, Problem> {
+        let text = read_text(path)?;
+        self.check_owner(path, &text)?;
+        Ok(text)
     }
 }
 
@@ -72,7 +86,7 @@ mod tests {
             refusal.to_string(),
             "f.toml: file is the configuration of linewarden-agent; expected a configuration of linewarden-gateway"
         );
-        assert_eq!(refusal.code(), 2);
+        assert_eq!(refusal.exit_code, 2);
         assert!(Program::Controller.check_owner(path, "[controller]\n").is_err());
         assert!(Program::Agent.check_owner(path, "[service]\n").is_err());
         for text in ["", "[unknown]\n", "[controller]\n", "[gateway]\n"] {

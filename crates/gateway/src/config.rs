@@ -11,6 +11,7 @@ mod resolve;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+pub use linewarden_config::FieldError;
 use linewarden_dataplane as dataplane;
 use linewarden_dataplane::p4runtime::{self, P4Options};
 use linewarden_evidence::inband::ContentFormat;
@@ -18,285 +19,346 @@ use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::sources::Prefix;
-use serde::{Deserialize, Deserializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::devices::DetectedSources;
 pub use self::p4::{BridgeSection, P4Section, Side};
 use crate::node::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, Settings};
 
-/// A configuration file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+/// Configuration of `linewarden-gateway`. Relative paths start from this file's directory. Commented-out settings show the
+/// default, or an example if there is none. `linewarden-gateway check` reports errors; SIGHUP makes a gateway reload the file.
+///
+/// A restart is needed for `[controller]`, `[classic]`, `[p4]`, `[evidence]`, and of `[gateway]` id, dataplane, interfaces,
+/// addresses, port, ticket_port, gate, always_pass, dhcp_servers, gate_on_exit, pin_directory, slots, ring, threads, of `[attest]`
+/// provers, and all of `[p4dra_classic]` but round_s.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayConfig {
-    /// The gateway.
+    /// The gateway and its data plane.
     pub gateway: GatewaySection,
-    /// The controllers.
+    /// The controllers of the gateway.
     pub controller: ControllerSection,
-    /// A classic profile; insecure.
-    pub classic: Option<ClassicSection>,
-    /// The published P4DRA protocol; insecure.
-    pub p4dra_classic: Option<P4draClassicSection>,
-    /// Attestation of devices; disabled if omitted.
-    pub attest: Option<AttestSection>,
-    /// The switch of `dataplane = "p4"`.
+    /// The switch of the data plane "p4", with the program lap (docs/switch-gateway.md), started for example with
+    /// `linewarden-switch run --no-p4 --cpu-port 510`.
     pub p4: Option<P4Section>,
-    /// Signed evidence about the data plane; disabled if omitted.
+    /// Classic protocol of the papers, for measurements only: insecure.
+    pub classic: Option<ClassicSection>,
+    /// Published P4DRA, for comparison and interoperability only: insecure. The provers use raw Ethernet frames on the interfaces
+    /// above; with "host" this needs CAP_NET_RAW.
+    pub p4dra_classic: Option<P4draClassicSection>,
+    /// Attestation of devices (docs/operations/attestation.md). `linewarden attest` sets groups, reference values and intervals.
+    pub attest: Option<AttestSection>,
+    /// Signed evidence of the xdp data plane (docs/operations/evidence.md).
     pub evidence: Option<EvidenceSection>,
-    /// Logging.
-    #[serde(default)]
-    pub log: LogSection,
-    /// The gateway audit log; disabled if omitted.
+    /// Gateway audit log: one line of JSON per event (table in docs/operations/audit-log.md); by default none.
     pub audit: Option<AuditSection>,
+    /// Log of the program.
+    #[serde(default)]
+    #[schemars(extend("x-enabled" = true))]
+    pub log: LogSection,
 }
 
 /// `[gateway]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewaySection {
-    /// Number of this gateway. Keys are derived from this number, so never assign the number to another gateway.
+    /// Gateway ID. Keys are derived for it: never use an ID for two gateways, and never reuse one.
+    #[schemars(example = 1)]
     pub id: u32,
-    /// The data plane.
+    /// Data plane.
     #[serde(default)]
+    #[schemars(extend("x-enabled" = true))]
     pub dataplane: Backend,
-    /// Interfaces on the devices' side.
+    /// Interfaces to the devices.
     #[serde(default)]
+    #[schemars(extend("x-enabled" = true, "examples" = [["eth1"]]))]
     pub interfaces: Vec<String>,
-    /// Addresses to which devices send; default: the addresses of the interfaces.
+    /// Addresses at which devices reach the gateway, at most 4 IPv4 and 4 IPv6 addresses; by default those of the interfaces.
+    #[schemars(extend("examples" = [["192.0.2.1"]]))]
     pub addresses: Option<Vec<IpAddr>>,
-    /// Prefixes of devices' addresses; default: the subnets of the interfaces.
+    /// Prefixes of devices' addresses, up to 16: a REQUEST or RESPONSE from another address is dropped. By default the subnets of
+    /// the interfaces (without interfaces, of the addresses), and fe80::/10 with IPv6. Set device_prefixes for interfaces without
+    /// an address, for routed devices, and with "p4".
     #[serde(default, deserialize_with = "devices::prefixes")]
+    #[schemars(with = "Option<Vec<String>>", extend("examples" = [["192.0.2.0/24"]]))]
     pub device_prefixes: Option<Vec<Prefix>>,
     /// UDP port of LAP/1.
     #[serde(default = "default_port")]
     pub port: u16,
-    /// UDP port for tickets; default: `port` + 2; 0 disables the ticket relay.
+    /// UDP port for tickets: renewal of rows and keys, and keys of pairs, end to end with the controller; by default port plus 2, 0
+    /// for none.
+    #[schemars(example = 20_552)]
     pub ticket_port: Option<u16>,
-    /// The gate mode.
+    /// Traffic that passes the gateway.
     #[serde(default)]
+    #[schemars(extend("x-enabled" = true))]
     pub gate: Gate,
-    /// Control protocols of links that pass a gate without a session.
+    /// Link control protocols that pass a gate without a session, in both directions, by destination address: "stp", "cdp", "lldp",
+    /// "ptp", "eapol", "lacp", "mrp", "profinet-dcp". Every device can then send them: see docs/operations/gates.md.
     #[serde(default, deserialize_with = "control_protocols")]
+    #[schemars(with = "Vec<String>", extend("items" = control_protocol_schema(), "examples" = [["lldp"]]))]
     pub always_pass: Vec<ControlProtocol>,
-    /// DHCP servers to which devices may send through a gate without a session, besides broadcast and the link-local
-    /// group.
+    /// DHCP servers that devices can reach without a session, besides broadcast and the link's multicast group: at most 4 IPv4 and
+    /// 4 IPv6 addresses (ff05::1:3: all servers of the site). With an IPv4 address, a sealed gate passes replies of these servers
+    /// only.
     #[serde(default)]
+    #[schemars(extend("examples" = [["192.0.2.3"]]))]
     pub dhcp_servers: Vec<IpAddr>,
-    /// Sealed gate: interfaces to which the gate may send the datagrams of DATA messages directly, without the network
-    /// stack and its filters.
+    /// Sealed gate: interfaces through which opened datagrams may leave without passing the network stack and its filters.
     #[serde(default)]
+    #[schemars(extend("examples" = [["eth0"]]))]
     pub forward_to: Vec<String>,
-    /// The state of the gate after the gateway has ended.
+    /// Gate after the end of the gateway. A switch continues until its gateway receives SIGTERM or SIGINT, or until another gateway
+    /// takes control of the switch; devices then authenticate again.
     #[serde(default)]
     pub gate_on_exit: GateOnExit,
-    /// The directory of the BPF filesystem in which the gate and its memory are pinned.
+    /// Directory in which the gate's program and memory stay pinned, on the BPF filesystem, which systemd mounts at /sys/fs/bpf.
+    /// Only root or the gateway's user may own it or write to it (mode 0700).
     #[serde(default = "default_pin_directory")]
+    #[schemars(extend("format" = "path"))]
     pub pin_directory: PathBuf,
-    /// Session lifetime, seconds.
+    /// Session lifetime, seconds; devices renew after about 3/4 of it.
     #[serde(default = "default_session_lifetime_s")]
     pub session_lifetime_s: u32,
-    /// Maximum number of devices in the data plane; see [`GatewaySection::slots`].
+    /// Number of slots, one per device, about 650 B each with the default ring; if all are in use, idle devices are evicted. By
+    /// default 100000; 65536 on a switch.
+    #[schemars(example = 100_000)]
     pub slots: Option<u32>,
-    /// Number of rows held for each device after its current row.
+    /// Number of rows held for each device: rows after the current row.
     #[serde(default = "default_ring")]
     pub ring: u32,
-    /// More rows are requested for a device when at most this number of rows is left.
+    /// Number of remaining rows at which more rows are fetched; less than ring.
     #[serde(default = "default_low_rows")]
     pub low_rows: u32,
-    /// Rows that a device may spend between two moves of its mark, 3 to 14. A crash of the gateway loses at most this
-    /// number of rows of each device, or up to 14 rows of a device that authenticates several times a minute.
+    /// Number of rows that a device may use before the controller has recorded it; a crash of the gateway loses at most that many,
+    /// or up to 14 rows of a device that authenticates several times a minute.
     #[serde(default = "default_mark_block")]
+    #[schemars(range(min = 3, max = 14))]
     pub mark_block: u32,
     /// Seconds that the gateway continues without its controller.
     #[serde(default = "default_offline_limit_s")]
+    #[schemars(range(min = 1))]
     pub offline_limit_s: u32,
-    /// Maximum number of NAKs a second on each CPU.
+    /// Limit per second and CPU of NAKs.
     #[serde(default = "default_nak_per_s")]
     pub nak_per_s: u32,
-    /// Maximum number of reports of wrong tags and wrong proofs a second on each CPU.
+    /// Limit per second and CPU of reports of wrong tags and wrong proofs.
     #[serde(default = "default_alarm_per_s")]
     pub alarm_per_s: u32,
-    /// Maximum number of messages a second on each CPU for the slow path: messages of devices that are not in the data
-    /// plane.
+    /// Limit per second and CPU of messages of devices without a slot, which go to the slow path. With 0 no further device can
+    /// authenticate.
     #[serde(default = "default_miss_per_s")]
     pub miss_per_s: u32,
-    /// Interval at which the gateway requests changes of devices from the controller, ms.
+    /// Interval at which the controller is polled for changes, milliseconds: the delay of a revocation, plus the duration of a
+    /// query.
     #[serde(default = "default_feed_poll_ms")]
+    #[schemars(range(min = 1, max = 60_000))]
     pub feed_poll_ms: u64,
-    /// `host` only: number of threads for each address; default: the number of CPUs.
+    /// "host" only: number of threads per address; by default one per CPU.
+    #[schemars(range(min = 1), example = 2)]
     pub threads: Option<usize>,
 }
 
 /// `[controller]`: either `socket`, or the other fields.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerSection {
-    /// The socket of a controller on this machine.
+    /// Socket of a controller on this machine; needs no certificate. The gateway runs as the controller's user, as a member of
+    /// the controller's socket_group, or as root.
+    #[schemars(extend("format" = "path", "x-enabled" = true), example = "/run/linewarden-controller/controller.sock")]
     pub socket: Option<PathBuf>,
-    /// `HOST:PORT` of each controller, in the order of use.
+    /// In place of socket, controllers on other machines, HOST:PORT, tried in this order.
     #[serde(default)]
+    #[schemars(extend("examples" = [["ctl-a.example:20560", "ctl-b.example:20560"]]))]
     pub addresses: Vec<String>,
-    /// The CA of the controllers' certificates, PEM.
+    /// CA of the controllers' certificates, PEM.
+    #[schemars(extend("format" = "path"), example = "ca.pem")]
     pub ca: Option<PathBuf>,
-    /// This gateway's certificate, which names its `id`, PEM.
+    /// Certificate of `linewarden certificate gateway` for this gateway's ID, PEM; reloaded for each connection, as is its key.
+    #[schemars(extend("format" = "path"), example = "gateway-1.pem")]
     pub cert: Option<PathBuf>,
-    /// The certificate's private key, PEM, of mode 0600.
+    /// Private key of the certificate, PEM, mode 0600.
+    #[schemars(extend("format" = "path"), example = "gateway-1.key")]
     pub key: Option<PathBuf>,
-    /// The name in the controllers' certificates, if it differs from the host.
+    /// Name in the controllers' certificates, by default the host.
+    #[schemars(example = "ctl.example")]
     pub server_name: Option<String>,
 }
 
 /// `[classic]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassicSection {
-    /// The profile.
+    /// Profile of the protocol.
     pub profile: ClassicProfile,
     /// Length of a response in bits: 64, 128 or 256.
+    #[schemars(example = 64)]
     pub response_bits: usize,
     /// UDP port, different from LAP/1's.
     #[serde(default = "default_classic_port")]
     pub port: u16,
-    /// The CRPs, see [`crate::classic::parse_crps`].
+    /// File of the CRPs.
+    #[schemars(extend("format" = "path"), example = "classic.crps")]
     pub crps_file: PathBuf,
 }
 
 /// `[p4dra_classic]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct P4draClassicSection {
-    /// Ethernet type.
+    /// Ethernet type; by default 0x1234.
     #[serde(default = "default_ether_type")]
     pub ether_type: u16,
-    /// Destination MAC address of the reports about verified provers.
+    /// MAC address that receives the results.
     #[serde(default = "default_p4dra_controller", deserialize_with = "mac")]
+    #[schemars(with = "String", extend("format" = "mac"), example = "08:00:00:00:01:01")]
     pub controller: Mac,
-    /// The provers, see [`crate::p4dra::parse_provers`]; of mode 0600.
+    /// File with one prover per line: d, k and h as 32, 64 and 64 hexadecimal digits, as byte strings, before sw() (LAP/1 3.1.1); h
+    /// is the expected configuration, as `linewarden-agent measure` prints it. Mode 0600. SIGHUP only checks the file; changes need
+    /// a restart.
+    #[schemars(extend("format" = "path"), example = "p4dra.provers")]
     pub provers_file: PathBuf,
-    /// Interval of rounds, seconds.
+    /// Interval between rounds, seconds.
     #[serde(default = "default_p4dra_round_s")]
+    #[schemars(range(min = 1, max = 86_400))]
     pub round_s: u32,
 }
 
 /// `[attest]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttestSection {
-    /// Maximum number of provers.
+    /// Maximum number of provers, about 400 B each. By default 100000; 65536 on a switch. To disable attestation, remove
+    /// `[attest]`.
+    #[schemars(range(min = 1), example = 100_000)]
     pub provers: Option<u32>,
-    /// Duration of a period, seconds: devices measure themselves once in a period.
+    /// Length of a period, seconds: devices measure their configuration once per period.
     #[serde(default = "default_period_s")]
+    #[schemars(range(min = 1, max = ATTEST_PERIOD_S_MAX))]
     pub period_s: u32,
 }
 
 /// `[evidence]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EvidenceSection {
-    /// The key that signs evidence: a private key, or a key that the TPM has encrypted; of mode 0600.
+    /// Key of `linewarden-gateway evidence key` that signs statements; mode 0600.
+    #[schemars(extend("format" = "path"), example = "gateway.evidence-key")]
     pub key: PathBuf,
-    /// The TCTI of the TPM that has the key; default: the key is in the file.
+    /// TPM of the key, if `evidence key --tpm` created it.
+    #[schemars(example = "device:/dev/tpmrm0")]
     pub tpm: Option<String>,
-    /// The file that counts the gateway's starts. Keep the file while the key is in use.
+    /// File with the number of starts; keep it as long as the key.
+    #[schemars(extend("format" = "path"), example = "gateway.boot-count")]
     pub boot_count: PathBuf,
-    /// The socket at which local processes request evidence; disabled if omitted.
+    /// Unix socket for `linewarden-gateway evidence export`, owned by root; by default none.
+    #[schemars(extend("format" = "path"), example = "/run/linewarden-gateway/evidence.sock")]
     pub socket: Option<PathBuf>,
-    /// How packets that pass the gate carry evidence; disabled if omitted.
+    /// Evidence in packets that pass the gate; by default none. See docs/operations/evidence-in-packets.md for the MTU.
     pub in_packets: Option<PacketCarrier>,
-    /// Content of the evidence in packets; default: [`PacketContent::Default`].
+    /// Content of the evidence in packets.
+    #[schemars(extend("default" = "default"))]
     pub packet_content: Option<PacketContent>,
-    /// The file with the secret key of the tags in packets, which the appraiser needs too: 32 hexadecimal digits; of
-    /// mode 0600.
+    /// Secret key of the tags, shared with the appraiser: 32 hexadecimal digits, mode 0600; create one with
+    /// `openssl rand -hex 16`.
+    #[schemars(extend("format" = "path"), example = "packet.key")]
     pub packet_key_file: Option<PathBuf>,
 }
 
 /// How packets carry evidence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PacketCarrier {
-    /// IPv6 packets carry the evidence in a hop-by-hop option.
+    /// IPv6 packets that pass the gate carry evidence, 104 bytes in a hop-by-hop option; needs a gate.
     Option,
-    /// A copy of a frame carries the evidence. Only P4 switches can do this; a gateway's configuration with this value
-    /// is rejected.
+    /// a copy of a frame carries the evidence; only P4 switches can do this, and a gateway refuses the value.
     Clone,
 }
 
 /// Content of the evidence in packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PacketContent {
-    /// The format with a tag that authenticates the evidence.
+    /// digests and a tag that authenticates them.
     #[default]
     Default,
-    /// The format of the attesting BMv2, without authentication.
+    /// digests only, not authenticated, in the format of the attesting BMv2.
     Classic,
 }
 
 /// `[log]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogSection {
-    /// `error`, `warn`, `info`, `debug`, `trace`, or a filter by module.
+    /// Log level: error, warn, info, debug, trace, or a filter such as "warn,linewarden_gateway=debug".
+    #[schemars(example = &"info")]
     pub level: Option<String>,
 }
 
 /// `[audit]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditSection {
-    /// The file to which records are appended.
+    /// File to which records are appended.
+    #[schemars(extend("format" = "path"), example = "audit.jsonl")]
     pub path: PathBuf,
-    /// Maximum number of records of each kind a second; further events are counted.
+    /// Limit of records per kind and second; further records are only counted. To disable the audit log, remove `[audit]`.
     #[serde(default = "default_audit_per_s")]
+    #[schemars(range(min = 1))]
     pub per_s: u32,
-    /// Maximum length of the file, bytes.
+    /// Maximum size of the file, bytes; to rotate it, move it and send SIGHUP.
     #[serde(default = "default_audit_bytes_max")]
+    #[schemars(range(min = 4096))]
     pub bytes_max: u64,
 }
 
 /// The data plane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// An eBPF program on the interfaces.
+    /// an eBPF program on the interfaces; needs root, or CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and CAP_PERFMON.
     #[default]
     Xdp,
-    /// Threads on UDP sockets.
+    /// threads on UDP sockets; needs no privilege, and has no gate.
     Host,
-    /// A P4 switch, over P4Runtime.
+    /// a P4 switch, see `[p4]`; set addresses; interfaces, threads, ticket_port, the sealed gate, `[evidence]` and both classic
+    /// sections are not available.
     P4,
 }
 
 /// The gate mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Gate {
-    /// Passes all frames except LAP/1 messages.
+    /// all traffic passes.
     #[default]
     Off,
-    /// Passes only frames of live bound sessions, and frames that always pass.
+    /// only traffic of devices with a session that is bound to their MAC address passes, and ARP, neighbor discovery and DHCP.
     Bound,
-    /// Passes only datagrams sealed under a live session, in both directions, and frames that always pass.
+    /// only datagrams that are sealed with the key of a session pass, in both directions, and ARP, neighbor discovery and DHCP; see
+    /// docs/operations/sealed-gate.md for MTU and tunnels.
     Sealed,
 }
 
 /// The state of the gate after the gateway has ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum GateOnExit {
-    /// The gate stays: frames of a live session pass until the session expires, then no frame passes.
+    /// keeps the gate until the next start or `linewarden-gateway remove-gate`: live sessions pass until they expire.
     #[default]
     Keep,
-    /// The gate is removed: all frames pass.
+    /// removes the gate, and all traffic passes.
     Remove,
 }
 
 /// A classic profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ClassicProfile {
-    /// One CRP for each authentication.
+    /// one CRP for each authentication.
     Iot,
-    /// Two CRPs for each authentication.
+    /// two CRPs for each authentication.
     Uav,
 }
 
@@ -370,6 +432,15 @@ fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mac, D::Error> {
     }
 }
 
+/// The schema of the name of a control protocol.
+fn control_protocol_schema() -> serde_json::Value {
+    let names: Vec<&str> = ControlProtocol::ALL
+        .iter()
+        .map(|protocol| protocol.name())
+        .collect();
+    serde_json::json!({ "type": "string", "enum": names })
+}
+
 /// Parses names of control protocols.
 fn control_protocols<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ControlProtocol>, D::Error> {
     let names = Vec::<String>::deserialize(deserializer)?;
@@ -391,70 +462,7 @@ fn control_protocols<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<C
 /// The mark of a device is moved when it allows spending at most this number of rows.
 pub(crate) const LOW_CREDIT: u32 = 2;
 
-/// A problem with a field. The code that has read the file adds the number of the line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {problem}", path.join("."))]
-pub struct FieldError {
-    /// Names of the tables and the field, outermost first.
-    pub path: Vec<&'static str>,
-    /// The problem, and the remedy.
-    pub problem: String,
-    /// Whether other users may have read or written a secret.
-    pub is_unsafe: bool,
-}
-
-impl FieldError {
-    pub(crate) fn new(path: &[&'static str], problem: impl ToString) -> Self {
-        Self {
-            path: path.to_vec(),
-            problem: problem.to_string(),
-            is_unsafe: false,
-        }
-    }
-}
-
-impl GatewayConfig {
-    /// Makes the paths absolute, relative to the configuration file's directory.
-    pub fn resolve_paths(&mut self, directory: &Path) {
-        let evidence = self.evidence.as_mut().map(EvidenceSection::paths);
-        let p4 = self.p4.as_mut().map(P4Section::paths);
-        let paths = [
-            Some(&mut self.gateway.pin_directory),
-            self.classic.as_mut().map(|classic| &mut classic.crps_file),
-            self.p4dra_classic
-                .as_mut()
-                .map(|section| &mut section.provers_file),
-            self.audit.as_mut().map(|audit| &mut audit.path),
-        ];
-        let controller = &mut self.controller;
-        let controller = [
-            controller.socket.as_mut(),
-            controller.ca.as_mut(),
-            controller.cert.as_mut(),
-            controller.key.as_mut(),
-        ];
-        // An empty path stays empty, and is reported as an error.
-        let nonempty = paths
-            .into_iter()
-            .chain(controller)
-            .chain(evidence.into_iter().flatten())
-            .chain(p4.into_iter().flatten())
-            .flatten()
-            .filter(|path| !path.as_os_str().is_empty());
-        nonempty.for_each(|path| *path = directory.join(&*path));
-    }
-}
-
 impl EvidenceSection {
-    fn paths(&mut self) -> [Option<&mut PathBuf>; 4] {
-        [
-            Some(&mut self.key),
-            Some(&mut self.boot_count),
-            self.socket.as_mut(),
-            self.packet_key_file.as_mut(),
-        ]
-    }
-
     /// The content of evidence in packets, if packets carry any.
     #[must_use]
     pub fn content_format(&self) -> Option<ContentFormat> {

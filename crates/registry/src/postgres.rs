@@ -5,8 +5,6 @@
 //! change, and data that a writing transaction has read does not change until the transaction ends ([ADR
 //! 35](../../../docs/adr/0035-one-write-transaction-at-a-time.md)).
 
-use std::time::Duration;
-
 use linewarden_files::check_regular;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Postgres, Transaction};

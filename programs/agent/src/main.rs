@@ -15,8 +15,10 @@ mod run;
 mod tpm;
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
+use linewarden_agent::AgentConfig;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::manual::ConfigPage;
 use linewarden_cli::output::Output;
@@ -24,9 +26,11 @@ use linewarden_cli::program::{self, CommonCommand, GlobalArgs};
 use linewarden_cli::{exit_codes, log};
 use linewarden_config::Program;
 use linewarden_config::command::{CheckArgs, ConfigCommand};
+use linewarden_config::example::example;
+use linewarden_config::schema::schema_of;
 
 /// Commented example of the configuration, with all fields.
-const EXAMPLE: &str = include_str!("../config/agent.toml");
+static EXAMPLE: LazyLock<String> = LazyLock::new(|| example(&schema_of::<AgentConfig>()));
 
 macro_rules! examples {
     () => {
@@ -69,7 +73,8 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  linewarden-agent config example > agent.toml"
+  linewarden-agent config example > agent.toml
+  linewarden-agent config schema > agent.schema.json"
     )]
     Config(ConfigCommand),
     /// Measure the configuration of this device, as the agent does
@@ -119,7 +124,7 @@ fn run_command(cli: Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Run(_) => Ok(()),
         Command::Check(args) => config::check(args, output),
-        Command::Config(command) => command.run(EXAMPLE),
+        Command::Config(command) => command.run::<AgentConfig>(),
         Command::Measure(args) => measure::run(args, output),
         #[cfg(feature = "tpm")]
         Command::Identity(args) => tpm::identity(args, output),
@@ -127,22 +132,26 @@ fn run_command(cli: Cli) -> Result<(), Failure> {
         Command::Answer(args) => tpm::accept_offer(args, output),
         Command::Common(command) => command.run::<Cli>(Some(&ConfigPage {
             program: Program::Agent.name(),
-            example: EXAMPLE,
+            example: &EXAMPLE,
         })),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use linewarden_agent::AgentConfig;
-    use linewarden_config::command::with_all_fields;
+    use std::path::Path;
 
-    use super::EXAMPLE;
+    use linewarden_agent::AgentConfig;
+    use linewarden_config::ConfigFile;
+    use linewarden_config::example::{example, example_with_all_fields};
+    use linewarden_config::schema::schema_of;
 
     #[test]
     fn the_example_is_a_configuration_as_it_is_and_with_every_field() {
-        for text in [EXAMPLE.to_owned(), with_all_fields(EXAMPLE)] {
-            toml::from_str::<AgentConfig>(&text).unwrap();
+        let schema = schema_of::<AgentConfig>();
+        for text in [example(&schema), example_with_all_fields(&schema)] {
+            let parsed = ConfigFile::<AgentConfig>::parse(Path::new("agent.toml"), text);
+            assert_eq!(parsed.problems, []);
         }
     }
 }

@@ -21,7 +21,7 @@ use linewarden_protocol::ids::Suite;
 use linewarden_puf::Puf;
 use linewarden_puf::health::HealthTest;
 
-use crate::config::{field_problem, field_problems, read};
+use crate::config::read;
 
 /// Arguments of `run`.
 #[derive(Args, Debug)]
@@ -78,7 +78,7 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     }
     let problems = file.value.problems();
     if !problems.is_empty() {
-        return Err(linewarden_config::failure(&field_problems(&file, &problems)));
+        return Err(linewarden_config::failure(&file.field_problems(&problems)));
     }
     let (options, puf) = build_options(&file, args)?;
     let stop = Signals::for_stop()?;
@@ -102,7 +102,8 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         if print_result.is_ok() {
             print_result = output.object(event).and_then(|()| output.line(event));
         }
-    })?;
+    });
+    let outcome = outcome.map_err(Failure::failed)?;
     service_manager::notify(service_manager::STOPPING);
     match outcome {
         RunOutcome::Stopped | RunOutcome::Authenticated => print_result,
@@ -144,7 +145,7 @@ fn build_options(
 ) -> Result<(AgentOptions, Box<dyn Puf>), Failure> {
     let config = &file.value;
     let field =
-        |error: linewarden_agent::FieldError| linewarden_config::failure(&[field_problem(file, &error)]);
+        |error: linewarden_agent::FieldError| linewarden_config::failure(&[file.field_problem(&error)]);
     let device = config.device_id().map_err(field)?;
     let keyring = Keyring::read_from(&config.device.helper)
         .map_err(|error| file.field_failure(&["device", "helper"], &error.to_string()))?;

@@ -5,6 +5,7 @@ mod check;
 mod run;
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
 use linewarden_cli::failure::Failure;
@@ -14,9 +15,12 @@ use linewarden_cli::program::{self, CommonCommand, GlobalArgs};
 use linewarden_cli::{exit_codes, log};
 use linewarden_config::Program;
 use linewarden_config::command::{CheckArgs, ConfigCommand};
+use linewarden_config::controller::ControllerConfig;
+use linewarden_config::example::example;
+use linewarden_config::schema::schema_of;
 
 /// Commented example of the configuration, with all fields.
-const EXAMPLE: &str = include_str!("../config/controller.toml");
+static EXAMPLE: LazyLock<String> = LazyLock::new(|| example(&schema_of::<ControllerConfig>()));
 
 macro_rules! examples {
     () => {
@@ -57,7 +61,8 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  linewarden-controller config example > controller.toml"
+  linewarden-controller config example > controller.toml
+  linewarden-controller config schema > controller.schema.json"
     )]
     Config(ConfigCommand),
     #[command(flatten)]
@@ -92,25 +97,10 @@ fn run_command(cli: Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Run(_) => Ok(()),
         Command::Check(args) => check::run(args, Output::new(args.json)),
-        Command::Config(command) => command.run(EXAMPLE),
+        Command::Config(command) => command.run::<ControllerConfig>(),
         Command::Common(command) => command.run::<Cli>(Some(&ConfigPage {
             program: Program::Controller.name(),
-            example: EXAMPLE,
+            example: &EXAMPLE,
         })),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use linewarden_config::command::with_all_fields;
-    use linewarden_config::controller::ControllerConfig;
-
-    use super::EXAMPLE;
-
-    #[test]
-    fn the_example_is_a_configuration_as_it_is_and_with_every_field() {
-        for text in [EXAMPLE.to_owned(), with_all_fields(EXAMPLE)] {
-            toml::from_str::<ControllerConfig>(&text).unwrap();
-        }
     }
 }

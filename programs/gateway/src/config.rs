@@ -12,13 +12,13 @@ use linewarden_cli::output::Output;
 use linewarden_cli::tls::TlsFiles;
 use linewarden_cli::{evidence, log};
 use linewarden_config::command::{CheckArgs, report};
-use linewarden_config::{ConfigFile, Problem, Program, failure, read_text};
+use linewarden_config::{ConfigFile, FieldError, Problem, Program, failure};
 use linewarden_dataplane::capability::{self, Capability};
 use linewarden_dataplane::{ethtool, xdp};
 use linewarden_evidence::inband::MasterKey as PacketKey;
 use linewarden_evidence::keys::Signer as EvidenceSigner;
 use linewarden_files::check_regular;
-use linewarden_gateway::config::{Backend, FieldError, Gate, GatewayConfig, ResolvedConfig};
+use linewarden_gateway::config::{Backend, Gate, GatewayConfig, ResolvedConfig};
 use linewarden_link::{Client, ClientOptions, Controllers};
 use linewarden_protocol::ids::GatewayId;
 
@@ -32,15 +32,14 @@ const KERNEL_MIN: (u32, u32) = (6, 1);
 /// # Errors
 /// The file cannot be read, belongs to another program, or has mistakes.
 pub fn check(args: &CheckArgs, output: Output) -> Result<(), Failure> {
-    let text = read_text(&args.file)?;
-    Program::Gateway.check_owner(&args.file, &text)?;
-    let (file, mut problems) = parse(&args.file, text);
+    let text = Program::Gateway.read(&args.file)?;
+    let (file, mut problems) = parse(&args.file, text.clone());
     if let (Some(file), true, true) = (file, args.machine, problems.is_empty()) {
         problems = check_machine(&file);
         problems.extend(interfaces_without_subnet(&file));
         problems.sort_by_key(Problem::position);
     }
-    report(&args.file, &problems, output)
+    report(&args.file, &text, &problems, output)
 }
 
 /// Reads a gateway's configuration; the paths in the configuration become absolute.
@@ -48,8 +47,7 @@ pub fn check(args: &CheckArgs, output: Output) -> Result<(), Failure> {
 /// # Errors
 /// All mistakes in the file.
 pub fn read(path: &Path) -> Result<ConfigFile<GatewayConfig>, Failure> {
-    let text = read_text(path)?;
-    Program::Gateway.check_owner(path, &text)?;
+    let text = Program::Gateway.read(path)?;
     match parse(path, text) {
         (Some(file), problems) if problems.is_empty() => Ok(file),
         (_, problems) => Err(failure(&problems)),
@@ -62,56 +60,27 @@ pub fn read(path: &Path) -> Result<ConfigFile<GatewayConfig>, Failure> {
 /// # Errors
 /// A required field is missing or wrong.
 pub fn read_for_gate_removal(path: &Path) -> Result<(ConfigFile<GatewayConfig>, Vec<Problem>), Failure> {
-    let text = read_text(path)?;
-    Program::Gateway.check_owner(path, &text)?;
+    let text = Program::Gateway.read(path)?;
     let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
     let required = ["id", "interfaces", "pin_directory"];
     let is_complete = !required
         .iter()
         .any(|field| parsed.is_missing(&["gateway", field]));
     match parsed.file.take() {
-        Some(mut file) if is_complete => {
-            let directory = file.directory();
-            file.value.resolve_paths(&directory);
-            Ok((file, parsed.problems))
-        }
+        Some(file) if is_complete => Ok((file, parsed.problems)),
         _ => Err(failure(&parsed.problems)),
     }
 }
 
 /// Parses the text of a gateway's configuration. Returns the content, if it can be parsed, and all mistakes.
 pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, Vec<Problem>) {
-    let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
-    let mut problems = std::mem::take(&mut parsed.problems);
-    let Some(mut file) = parsed.file.take() else {
-        return (None, problems);
-    };
-    let directory = file.directory();
-    file.value.resolve_paths(&directory);
-    let errors = file.value.check().err().unwrap_or_default();
-    // A missing or skipped field has a placeholder. Errors of a placeholder are not reported.
-    let errors = errors.iter().filter(|error| !parsed.is_missing(&error.path));
-    problems.extend(errors.map(|error| field_problem(&file, error)));
-    if let Some(level) = &file.value.log.level
-        && let Err(problem) = log::filter(level)
-    {
-        problems.push(file.problem(&["log", "level"], &problem));
-    }
-    problems.sort_by_key(Problem::position);
-    (Some(file), problems)
-}
-
-/// Converts field errors to problems with positions.
-pub fn field_problems(file: &ConfigFile<GatewayConfig>, errors: &[FieldError]) -> Vec<Problem> {
-    errors.iter().map(|error| field_problem(file, error)).collect()
-}
-
-fn field_problem(file: &ConfigFile<GatewayConfig>, error: &FieldError) -> Problem {
-    let problem = file.problem(&error.path, &error.problem);
-    match error.is_unsafe {
-        true => problem.with_code(4),
-        false => problem,
-    }
+    ConfigFile::<GatewayConfig>::parse(path, text).check(|config| {
+        let level = config.log.level.as_deref().map(log::filter);
+        let level = level.and_then(Result::err);
+        let level = level.map(|problem| FieldError::new(&["log", "level"], problem));
+        let errors = config.check().err().unwrap_or_default();
+        errors.into_iter().chain(level).collect()
+    })
 }
 
 /// Returns a problem for each interface without a subnet, if `device_prefixes` is not set. Only `check` reports these
@@ -120,7 +89,7 @@ pub fn interfaces_without_subnet(file: &ConfigFile<GatewayConfig>) -> Vec<Proble
     let resolved = file.value.resolve([0; 2], 0);
     resolved.map_or_else(
         |_| Vec::new(),
-        |resolved| field_problems(file, &resolved.without_subnet),
+        |resolved| file.field_problems(&resolved.without_subnet),
     )
 }
 
@@ -131,9 +100,9 @@ pub fn check_machine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         Ok(resolved) => {
             problems.extend(check_gates(file, &resolved));
             let upper_subnets = resolved.upper_subnets.iter();
-            problems.extend(upper_subnets.map(|warning| field_problem(file, warning).with_code(0)));
+            problems.extend(upper_subnets.map(|warning| file.field_problem(warning).with_code(0)));
         }
-        Err(errors) => problems.extend(field_problems(file, &errors)),
+        Err(errors) => problems.extend(file.field_problems(&errors)),
     }
     problems.extend(check_veths(file));
     problems.extend(check_privileges(file));

@@ -24,6 +24,7 @@ mod run;
 mod tls;
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
 use linewarden_cli::failure::Failure;
@@ -33,9 +34,12 @@ use linewarden_cli::program::{self, CommonCommand, GlobalArgs};
 use linewarden_cli::{exit_codes, log};
 use linewarden_config::Program;
 use linewarden_config::command::{CheckArgs, ConfigCommand};
+use linewarden_config::example::example;
+use linewarden_config::schema::schema_of;
+use linewarden_gateway::config::GatewayConfig;
 
 /// Commented example of the configuration, with all fields.
-const EXAMPLE: &str = include_str!("../config/gateway.toml");
+static EXAMPLE: LazyLock<String> = LazyLock::new(|| example(&schema_of::<GatewayConfig>()));
 
 macro_rules! examples {
     () => {
@@ -77,7 +81,8 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  linewarden-gateway config example > gateway.toml"
+  linewarden-gateway config example > gateway.toml
+  linewarden-gateway config schema > gateway.schema.json"
     )]
     Config(ConfigCommand),
     /// Manage signed evidence of the data plane
@@ -125,64 +130,30 @@ fn run_command(cli: Cli) -> Result<(), Failure> {
         Command::Run(_) => Ok(()),
         Command::RemoveGate(args) => run::remove_gates(args),
         Command::Check(args) => config::check(args, Output::new(args.json)),
-        Command::Config(command) => command.run(EXAMPLE),
+        Command::Config(command) => command.run::<GatewayConfig>(),
         Command::Evidence(command) => evidence::run(command),
         Command::Common(command) => command.run::<Cli>(Some(&ConfigPage {
             program: Program::Gateway.name(),
-            example: EXAMPLE,
+            example: &EXAMPLE,
         })),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use linewarden_config::command::with_all_fields;
-    use linewarden_gateway::config::GatewayConfig;
+    use std::path::Path;
 
-    use super::EXAMPLE;
+    use linewarden_config::ConfigFile;
+    use linewarden_config::example::{example, example_with_all_fields};
+    use linewarden_config::schema::schema_of;
+    use linewarden_gateway::config::GatewayConfig;
 
     #[test]
     fn the_example_is_a_configuration_as_it_is_and_with_every_field() {
-        for text in [EXAMPLE.to_owned(), with_all_fields(EXAMPLE)] {
-            toml::from_str::<GatewayConfig>(&text).unwrap();
+        let schema = schema_of::<GatewayConfig>();
+        for text in [example(&schema), example_with_all_fields(&schema)] {
+            let parsed = ConfigFile::<GatewayConfig>::parse(Path::new("gateway.toml"), text);
+            assert_eq!(parsed.problems, []);
         }
-    }
-
-    #[test]
-    fn the_example_shows_the_defaults() {
-        let example: GatewayConfig = toml::from_str(&with_all_fields(EXAMPLE)).unwrap();
-        let smallest = "[gateway]\nid = 1\n[controller]\nsocket = \"s\"\n";
-        let default: GatewayConfig = toml::from_str(smallest).unwrap();
-        let (example, default) = (example.gateway, default.gateway);
-        assert_eq!(
-            (
-                example.port,
-                example.session_lifetime_s,
-                example.slots(),
-                example.ring
-            ),
-            (
-                default.port,
-                default.session_lifetime_s,
-                default.slots(),
-                default.ring
-            )
-        );
-        assert_eq!(
-            (
-                example.low_rows,
-                example.mark_block,
-                example.nak_per_s,
-                example.alarm_per_s,
-                example.feed_poll_ms
-            ),
-            (
-                default.low_rows,
-                default.mark_block,
-                default.nak_per_s,
-                default.alarm_per_s,
-                default.feed_poll_ms
-            )
-        );
     }
 }

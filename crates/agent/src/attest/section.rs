@@ -5,19 +5,21 @@ use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
+use linewarden_config::FieldError;
 use linewarden_files::{PrivateFileError, can_replace};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::files::{self, FilePath, Limits};
 use linewarden_measurement::pcr::{PcrIndex, PcrSelection};
 use linewarden_protocol::ids::Period;
 use linewarden_protocol::wire::ATTEST_PORT;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::key::{KeyFile, KeyFileError, KeySource};
 use super::measurement::{EVENT_LOG, LogFile, MeasurementScope, TpmScope};
 use super::options::AttestOptions;
 use super::state::StateFile;
-use crate::config::field_error::{FieldError, field};
+use crate::config::field_error::field;
 
 /// Default PCRs: measured by firmware and boot loader, and equal on devices of the same kind. PCR 1 is omitted: on most
 /// machines it contains serial numbers or individual boot options.
@@ -31,33 +33,42 @@ const UNIT_PRIVATE_DIRECTORIES: [(&str, &str); 3] = [
 ];
 
 /// `[attest]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttestSection {
-    /// A software key file, or the key file of an enrollment with a TPM. Not needed for measuring.
+    /// File with 64 hexadecimal digits, or, with `tpm`, the file of `linewarden-agent identity` and `answer`; mode 0600. Not
+    /// needed for `linewarden-agent measure`.
+    #[schemars(extend("format" = "path"), example = "attest.key")]
     pub key: Option<PathBuf>,
-    /// TCTI of the TPM, such as `device:/dev/tpmrm0`, if the key is in a TPM.
+    /// TCTI of the TPM that has the key.
+    #[schemars(example = "device:/dev/tpmrm0")]
     pub tpm: Option<String>,
-    /// Absolute paths that are measured; directories with their whole content.
+    /// Absolute paths of the measured files; directories with their whole content.
     #[serde(default)]
+    #[schemars(extend("examples" = [["/usr/bin/sensord", "/etc/sensord"]]))]
     pub files: Vec<PathBuf>,
-    /// PCRs that are measured.
+    /// Measured PCRs; requires `tpm`.
+    #[schemars(example = PCRS)]
     pub pcrs: Option<Vec<u32>>,
-    /// Hash algorithm of the PCR bank.
+    /// Hash algorithm of the PCR bank; requires `tpm`.
+    #[schemars(with = "Option<String>", extend("enum" = ["sha256", "sha384", "sha512"]))]
     pub bank: Option<HashAlgorithm>,
-    /// The event log that must replay to the PCRs.
+    /// Event log that must replay to the PCRs; requires `tpm`.
+    #[schemars(extend("format" = "path"), example = EVENT_LOG)]
     pub event_log: Option<PathBuf>,
     /// UDP port for attestation requests.
     #[serde(default = "default_port")]
     pub port: u16,
-    /// Whether a changed configuration is sent to the controller.
+    /// Whether the agent sends evidence when its configuration changes.
     #[serde(default = "default_send_log")]
     pub send_log: bool,
-    /// Periods between two quotes; 0: never.
+    /// Periods between two quotes, 0 for none; requires `tpm`.
+    #[schemars(example = QUOTE_EVERY)]
     pub quote_every: Option<u32>,
-    /// State file; default: the key's path with the extension `.state`.
+    /// State file; by default the path of the key with the extension .state.
+    #[schemars(extend("format" = "path"), example = "attest.state")]
     pub state: Option<PathBuf>,
-    /// The period of the enrollment, for the first start.
+    /// Period of the enrollment, used at the first start only.
     #[serde(default)]
     pub enrolled_period: u64,
 }
@@ -75,28 +86,6 @@ fn attest_error<T>(key: &str, problem: impl ToString) -> Result<T, FieldError> {
 }
 
 impl AttestSection {
-    /// Paths that are relative to the configuration file.
-    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        let Self {
-            key,
-            event_log,
-            state,
-            ..
-        } = self;
-        [key.as_mut(), event_log.as_mut(), state.as_mut()]
-            .into_iter()
-            .flatten()
-    }
-
-    /// The paths of [`Self::paths_mut`], with the names of their settings.
-    pub(crate) fn paths(&self) -> [(&'static str, Option<&PathBuf>); 3] {
-        [
-            ("key", self.key.as_ref()),
-            ("event_log", self.event_log.as_ref()),
-            ("state", self.state.as_ref()),
-        ]
-    }
-
     /// All mistakes in the section. `used_ports`: UDP ports that other sections use.
     pub(crate) fn problems(&self, used_ports: &[u16]) -> Vec<FieldError> {
         let files = (0..self.files.len()).filter_map(|n| self.file_at(n)?.err());

@@ -28,6 +28,7 @@ use linewarden_puf::readout::DUMP_BYTES_MAX;
 use linewarden_puf::{Challenge, Puf, PufError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -37,15 +38,17 @@ const READOUT_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// An external command as a PUF.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommandPuf {
-    /// The program.
+    /// Path of the program; a name without a slash is searched in `PATH`.
+    #[schemars(extend("format" = "program"), example = "/usr/local/bin/read-puf")]
     pub program: PathBuf,
     /// Arguments of the program.
     #[serde(default)]
+    #[schemars(extend("examples" = [["--bus", "1"]]))]
     pub arguments: Vec<String>,
-    /// Timeout of one readout, ms; at most an hour.
+    /// Timeout of one readout, milliseconds; at most an hour.
     #[serde(default = "default_timeout_ms")]
     pub timeout_ms: u64,
 }

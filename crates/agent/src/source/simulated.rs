@@ -7,22 +7,23 @@ use linewarden_files::{PrivateFileError, create_private, read_private};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_puf::model::{ArbiterPuf, InterposePuf, Simulated, SramParameters, SramPuf, XorArbiterPuf};
 use linewarden_puf::{Puf, PufError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// A PUF model; the first three are strong PUFs (pool mode), SRAM is a weak one (key mode).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Model {
-    /// One arbiter chain: easy to model by machine learning, for comparison only.
+    /// one arbiter chain (pool mode); easy to model by machine learning, for comparison only.
     Arbiter,
-    /// Several arbiter chains; the response is the XOR of their bits.
+    /// several arbiter chains (pool mode); the response is the XOR of their bits.
     #[default]
     XorArbiter,
-    /// Two XOR arbiters: the response of the first one is an additional challenge bit of the second one.
+    /// two XOR arbiters (pool mode): the response of the first one is an additional challenge bit of the second one.
     Interpose,
-    /// Power-up state of memory.
+    /// power-up state of memory (key mode).
     Sram,
 }
 
@@ -46,16 +47,16 @@ impl fmt::Display for Model {
 }
 
 /// Parameters of a simulated PUF. The same parameters, seed and device always give the same chip.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SimulatedPuf {
-    /// The model.
+    /// Kind of the PUF.
     #[serde(default)]
     pub model: Model,
     /// Stages of a chain.
     #[serde(default = "default_stages")]
     pub stages: usize,
-    /// Number of chains; for an interpose PUF, the number of chains of the lower layer.
+    /// Number of chains; of an interpose PUF, the chains of the lower layer.
     #[serde(default = "default_chains")]
     pub chains: usize,
     /// Number of chains of an interpose PUF's upper layer.
@@ -69,8 +70,10 @@ pub struct SimulatedPuf {
     pub bit_error_rate: f64,
     /// Number of the chip of this device. Enrollment refused the chips with lower numbers, as a factory discards faulty chips.
     #[serde(default, skip_serializing_if = "is_first")]
+    #[schemars(example = 0)]
     pub chip: u32,
-    /// Path of the fleet's seed.
+    /// File of the fleet's seed.
+    #[schemars(extend("format" = "path"), example = "fleet.seed")]
     pub seed_file: PathBuf,
 }
 

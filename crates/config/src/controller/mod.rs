@@ -17,97 +17,119 @@ use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{Location, MasterKey, Registry};
 use linewarden_service::validity_s;
 use linewarden_tls::{ServerTls, first_certificate};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use self::nats::read as read_nats;
 pub use self::signing_key::read as read_signing_key;
 pub use self::socket::read as read_socket;
 pub use self::telemetry::read as read_telemetry;
-use crate::file::{ConfigFile, Problem, read_text};
+use crate::command::failure;
+use crate::file::ConfigFile;
+use crate::problem::{FieldError, Problem};
 use crate::program::Program;
+use crate::text::directory;
 
-/// Maximum interval of evidence requests, s.
-const TRUST_EVERY_S_MAX: u32 = 86_400;
-/// Maximum timeout of an evidence request, s: the longest time that a gateway keeps its rows without evidence.
-const TRUST_RESPONSE_TIMEOUT_S_MAX: u32 = 600;
-
-/// The content of a controller's configuration file.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+/// Configuration of `linewarden-controller`. Relative paths start from this file's directory. Commented-out settings show the
+/// default, or an example if there is none. SIGHUP reloads the certificates and their CA; all other changes need a restart.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerConfig {
-    /// `[service]`: name and addresses.
+    /// Name and addresses of the controller.
     pub service: ServiceSection,
-    /// `[tls]`: the controller's certificate, and the CA of gateways and users. Without it, the controller serves only
-    /// gateways on this machine, at `socket`.
+    /// Certificate of the controller. Without `[tls]`, the controller serves only the socket.
+    #[schemars(extend("x-enabled" = true))]
     pub tls: Option<TlsSection>,
-    /// `[registry]`: the registry and its master key.
+    /// Registry of the fleet, and its master key.
     pub registry: RegistrySection,
-    /// `[rows]`: how rows are leased to gateways.
+    /// Lease of rows to gateways.
     #[serde(default)]
+    #[schemars(extend("x-enabled" = true))]
     pub rows: RowsSection,
-    /// `[attest]`: attestation of devices.
+    /// Attestation of devices.
     #[serde(default)]
+    #[schemars(extend("x-enabled" = true))]
     pub attest: AttestSection,
-    /// `[trust.N]`: gateways that receive rows only while their evidence is trusted; other gateways always receive rows.
+    /// Reference values of a gateway's data plane: gateway 7 gets rows only while its evidence matches `[trust.7]`. A gateway
+    /// without such a table always gets rows. The gateway needs `[evidence]`, or a P4 switch with a key. Use the same tables on
+    /// all controllers of a fleet. For the files see docs/operations/evidence.md.
     #[serde(default)]
+    #[schemars(with = "BTreeMap<String, TrustSection>", extend("propertyNames" = {"examples": ["7"]}))]
     pub trust: BTreeMap<GatewayNumber, TrustSection>,
-    /// `[nats]`: where events are published.
+    /// Publishes the registry event log to a NATS JetStream stream; disabled by default.
     pub nats: Option<NatsSection>,
-    /// `[telemetry]`: where traces are sent.
+    /// Sends traces to an OpenTelemetry collector with OTLP over gRPC; disabled by default.
     pub telemetry: Option<TelemetrySection>,
-    /// `[log]`.
+    /// Log of the program.
     #[serde(default)]
+    #[schemars(extend("x-enabled" = true))]
     pub log: LogSection,
 }
 
 /// `[service]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceSection {
-    /// Display name; default: the host name.
+    /// Name of the controller in the registry event log and in lists, unique for each controller; by default the host name.
+    #[schemars(example = "ctl-a")]
     pub name: Option<String>,
-    /// Address and port of API, dashboard and gateway connections; used with `[tls]`.
+    /// Address and TCP port for TLS: API and dashboard for users, gRPC for gateways on other machines; needs `[tls]`.
     #[serde(default = "default_listen")]
+    #[schemars(extend("format" = "socket-address", "x-enabled" = true))]
     pub listen: SocketAddr,
-    /// Socket for gateways on this machine.
+    /// Socket for gateways on this machine; by default none. Only the user of the controller and root can connect (mode 0600).
+    #[schemars(extend("format" = "path"), example = "/run/linewarden-controller/controller.sock")]
     pub socket: Option<PathBuf>,
-    /// Name of the group whose members can connect to the socket; default: only this user and root can connect.
+    /// Group whose members can also connect (mode 0660), each as any gateway. The user of the controller must be a member of the
+    /// group.
+    #[schemars(example = "linewarden-gateway")]
     pub socket_group: Option<String>,
-    /// Address and port of metrics and health checks, without TLS.
+    /// Address and TCP port for monitoring without TLS: /metrics, /healthz, /readyz; by default none.
+    #[schemars(extend("format" = "socket-address"), example = "127.0.0.1:20561")]
     pub metrics: Option<SocketAddr>,
 }
 
 /// `[tls]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TlsSection {
-    /// The controller's certificate, PEM.
+    /// Certificate of the controller, PEM, of `linewarden certificate controller`.
+    #[schemars(extend("format" = "path"), example = "ctl-a.pem")]
     pub cert: PathBuf,
-    /// The private key of the controller's certificate, PEM, file mode 0600.
+    /// Private key of the certificate, PEM, mode 0600.
+    #[schemars(extend("format" = "path"), example = "ctl-a.key")]
     pub key: PathBuf,
-    /// The CA of the certificates of gateways and users, PEM.
+    /// CA that must have issued the client certificates, PEM. A client certificate is required for gateways, and optional for
+    /// users.
+    #[schemars(extend("format" = "path"), example = "ca.pem")]
     pub ca: PathBuf,
 }
 
 /// `[registry]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegistrySection {
-    /// The file, or the database: `postgres://USER@HOST/DATABASE`.
+    /// File, or database that several controllers can share: "postgres://linewarden@db.example/fleet".
+    #[schemars(with = "String", example = "fleet.registry")]
     pub path: Location,
-    /// The master key's file, of mode 0600.
+    /// File of the master key, 64 hexadecimal digits, mode 0600.
+    #[schemars(extend("format" = "path", "x-enabled" = true), example = "master.key")]
     pub master_key_file: Option<PathBuf>,
-    /// The environment variable that contains the master key, instead of a file.
+    /// Environment variable that contains the master key, in place of a file.
+    #[schemars(example = &"LINEWARDEN_MASTER_KEY")]
     pub master_key_env: Option<String>,
 }
 
 /// `[rows]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RowsSection {
-    /// Number of rows that a gateway receives when a device first authenticates at this gateway.
+    /// Number of rows leased to a gateway when a device first authenticates there. With 0, no device would receive rows.
+    #[schemars(range(min = 1))]
     pub lease_rows: u32,
-    /// Number of rows that a gateway may use per durable mark: a crash of the gateway costs a device at most this many rows.
+    /// Number of rows that may be used before the registry has recorded their use; a crash of the gateway loses at most that
+    /// number of rows of a device. With 0, no device would receive rows.
+    #[schemars(range(min = 1))]
     pub mark_block: u32,
 }
 
@@ -122,28 +144,35 @@ impl Default for RowsSection {
 }
 
 /// `[attest]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttestSection {
-    /// File of the key that signs attestation results.
+    /// Key of `linewarden attest key` that signs attestation results; not signed by default.
+    #[schemars(extend("format" = "path"), example = "results.key")]
     pub signing_key: Option<PathBuf>,
 }
 
 /// `[trust.N]` of gateway N.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrustSection {
-    /// The file with the reference values of the data plane.
+    /// Reference values of the data plane.
+    #[schemars(extend("format" = "path"), example = "gateway-7.reference")]
     pub reference: PathBuf,
-    /// The file with the public key of the reference values' signature; unsigned if omitted.
+    /// Public key that must have signed the reference values; by default the signature is not checked.
+    #[schemars(extend("format" = "path"), example = "operator.pub")]
     pub reference_key: Option<PathBuf>,
-    /// The file with the public key that verifies the gateway's evidence.
+    /// Public key that verifies the statements of the gateway or its switch.
+    #[schemars(extend("format" = "path"), example = "gateway-7.pub")]
     pub key: PathBuf,
-    /// Interval of evidence requests, seconds.
+    /// Interval between two requests for evidence, seconds.
     #[serde(default = "default_trust_every_s")]
+    #[schemars(range(min = 1, max = 86_400))]
     pub every_s: u32,
-    /// Timeout of an evidence request, seconds.
+    /// Timeout of a response to a request for evidence, seconds. The maximum is the longest time that a gateway keeps its rows
+    /// without evidence.
     #[serde(default = "default_trust_response_timeout_s")]
+    #[schemars(range(min = 1, max = 600))]
     pub response_timeout_s: u32,
 }
 
@@ -167,51 +196,60 @@ impl TryFrom<String> for GatewayNumber {
 }
 
 /// `[nats]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NatsSection {
-    /// Addresses of all servers of one cluster: `nats://HOST:PORT` or `tls://HOST:PORT`.
+    /// Servers of one cluster: nats:// or tls:// addresses.
+    #[schemars(extend("examples" = [["nats://127.0.0.1:4222"]]))]
     pub servers: Vec<String>,
-    /// JetStream stream; created if it does not exist.
+    /// JetStream stream, created if it does not exist.
     #[serde(default = "default_stream")]
     pub stream: String,
-    /// Prefix of subjects; a subject is the prefix, a dot and the kind of the event.
+    /// Prefix of the subjects. Each subject is the prefix, a dot and the kind of the event.
     #[serde(default = "default_subject_prefix")]
     pub subject_prefix: String,
-    /// The CA of the servers' certificates, PEM; enables TLS.
+    /// CA of the servers, PEM, which enables TLS.
+    #[schemars(extend("format" = "path"), example = "nats-ca.pem")]
     pub ca: Option<PathBuf>,
-    /// Permits connections to other machines without TLS.
+    /// Client certificate, PEM, if the servers require one.
+    #[schemars(extend("format" = "path"), example = "nats.pem")]
+    pub cert: Option<PathBuf>,
+    /// Private key of the client certificate, PEM, mode 0600.
+    #[schemars(extend("format" = "path"), example = "nats.key")]
+    pub key: Option<PathBuf>,
+    /// Credentials file (.creds), mode 0600.
+    #[schemars(extend("format" = "path"), example = "nats.creds")]
+    pub credentials_file: Option<PathBuf>,
+    /// Permit connections to other machines without TLS: not confidential and not authenticated.
     #[serde(default)]
     pub plaintext: bool,
-    /// Client certificate, PEM, if the servers require one.
-    pub cert: Option<PathBuf>,
-    /// Private key of the client certificate, PEM, file mode 0600.
-    pub key: Option<PathBuf>,
-    /// NATS credentials file (`.creds`), file mode 0600.
-    pub credentials_file: Option<PathBuf>,
 }
 
 /// `[telemetry]`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TelemetrySection {
-    /// `http://HOST:PORT` or `https://HOST:PORT` of a collector for OTLP over gRPC.
+    /// Address of the collector: http:// or https://.
+    #[schemars(example = "http://127.0.0.1:4317")]
     pub otlp: String,
-    /// The CA of the collector's certificate, PEM, for `https`.
+    /// CA of the collector's certificate, PEM, for https.
+    #[schemars(extend("format" = "path"), example = "otlp-ca.pem")]
     pub ca: Option<PathBuf>,
-    /// Permits `http` to another machine.
+    /// Permit http to another machine: not confidential.
     #[serde(default)]
     pub plaintext: bool,
-    /// Fraction of traces that are sent, from 0 to 1.
+    /// Fraction of the traces that are sent.
     #[serde(default = "default_sample")]
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub sample: f64,
 }
 
 /// `[log]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogSection {
-    /// Level or filter, as `--log`.
+    /// Log level: error, warn, info, debug, trace, or a filter such as "warn,linewarden_controller=debug".
+    #[schemars(example = &"info")]
     pub level: Option<String>,
 }
 
@@ -236,46 +274,6 @@ fn default_subject_prefix() -> String {
 
 fn default_sample() -> f64 {
     1.0
-}
-
-impl TrustSection {
-    /// The paths of this section.
-    pub fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
-        [
-            Some(&mut self.reference),
-            self.reference_key.as_mut(),
-            Some(&mut self.key),
-        ]
-    }
-
-    /// The problems of the section's fields, in a gateway's or a controller's configuration.
-    #[must_use]
-    pub fn problems(&self) -> Vec<(&'static str, String)> {
-        let paths = [
-            ("reference", Some(&self.reference)),
-            ("reference_key", self.reference_key.as_ref()),
-            ("key", Some(&self.key)),
-        ];
-        let empty = paths
-            .into_iter()
-            .filter(|(_, path)| path.is_some_and(|path| path.as_os_str().is_empty()));
-        let mut problems: Vec<_> = empty
-            .map(|(field, _)| (field, "\"\": set a path".to_owned()))
-            .collect();
-        for (field, value, max) in [
-            ("every_s", self.every_s, TRUST_EVERY_S_MAX),
-            (
-                "response_timeout_s",
-                self.response_timeout_s,
-                TRUST_RESPONSE_TIMEOUT_S_MAX,
-            ),
-        ] {
-            if !(1..=max).contains(&value) {
-                problems.push((field, format!("must be 1 to {max}; found {value}")));
-            }
-        }
-        problems
-    }
 }
 
 impl RegistrySection {
@@ -313,101 +311,35 @@ impl RegistrySection {
     }
 }
 
-impl ControllerConfig {
-    /// Makes relative paths absolute, based on the directory of the configuration file.
-    pub fn resolve_paths(&mut self, directory: &Path) {
-        let paths = [
-            self.service.socket.as_mut(),
-            self.registry.path.file_mut(),
-            self.registry.master_key_file.as_mut(),
-            self.attest.signing_key.as_mut(),
-            self.telemetry
-                .as_mut()
-                .and_then(|telemetry| telemetry.ca.as_mut()),
-        ];
-        let tls = self
-            .tls
-            .as_mut()
-            .map(|tls| [&mut tls.cert, &mut tls.key, &mut tls.ca]);
-        let nats = self.nats.as_mut().map(|nats| {
-            [
-                &mut nats.ca,
-                &mut nats.cert,
-                &mut nats.key,
-                &mut nats.credentials_file,
-            ]
-        });
-        let nats = nats.into_iter().flatten().map(Option::as_mut);
-        let trust = self.trust.values_mut().flat_map(TrustSection::paths);
-        let all_paths = paths
-            .into_iter()
-            .chain(tls.into_iter().flatten().map(Some))
-            .chain(nats)
-            .chain(trust)
-            .flatten()
-            .filter(|path| !path.as_os_str().is_empty());
-        all_paths.for_each(|path| *path = directory.join(&*path));
-    }
-}
-
 /// Reads a controller's configuration; the paths in the configuration become absolute.
 ///
 /// # Errors
 /// All mistakes in the file.
 pub fn read(path: &Path) -> Result<ConfigFile<ControllerConfig>, Failure> {
-    let text = read_text(path)?;
-    Program::Controller.check_owner(path, &text)?;
+    let text = Program::Controller.read(path)?;
     match parse(path, text) {
         (Some(file), problems) if problems.is_empty() => Ok(file),
-        (_, problems) => Err(crate::file::failure(&problems)),
+        (_, problems) => Err(failure(&problems)),
     }
 }
 
 /// Parses the text of a controller's configuration. Returns the content, if it can be parsed, and all mistakes.
 pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<ControllerConfig>>, Vec<Problem>) {
     let mut parsed = ConfigFile::<ControllerConfig>::parse(path, text);
-    let mut problems = std::mem::take(&mut parsed.problems);
-    let Some(mut file) = parsed.file.take() else {
-        return (None, problems);
-    };
-    let directory = file.directory();
-    file.value.resolve_paths(&directory);
-    let errors = file.value.field_errors();
-    let errors = errors.iter().filter(|(field, _)| !parsed.is_missing(field));
-    problems.extend(errors.map(|(field, problem)| file.problem(field, problem)));
-    let errors = file.value.trust_field_errors();
-    let errors = errors.iter().filter(|(field, _)| !parsed.is_missing(field));
-    problems.extend(errors.map(|(field, problem)| file.problem(field, problem)));
-    problems.sort_by_key(Problem::position);
-    (Some(file), problems)
+    let registry = parsed
+        .file
+        .as_mut()
+        .and_then(|file| file.value.registry.path.file_mut());
+    if let Some(registry) = registry.filter(|registry| !registry.as_os_str().is_empty()) {
+        *registry = directory(path).join(&*registry);
+    }
+    parsed.check(ControllerConfig::field_errors)
 }
 
 impl ControllerConfig {
-    fn trust_field_errors(&self) -> Vec<([String; 3], String)> {
-        let section_errors = |(number, section): (&GatewayNumber, &TrustSection)| {
-            let field = trust_field(*number);
-            let mistakes = section.problems().into_iter();
-            mistakes
-                .map(move |(name, problem)| (field(name), problem))
-                .collect::<Vec<_>>()
-        };
-        self.trust.iter().flat_map(section_errors).collect()
-    }
-
     /// Mistakes that parsing does not find, each with the path of its field.
-    fn field_errors(&self) -> Vec<([&'static str; 2], String)> {
+    fn field_errors(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        let tls = self.tls.as_ref();
-        for (table, field, path) in [
-            ("tls", "cert", tls.map(|tls| &tls.cert)),
-            ("tls", "key", tls.map(|tls| &tls.key)),
-            ("tls", "ca", tls.map(|tls| &tls.ca)),
-            ("service", "socket", self.service.socket.as_ref()),
-        ] {
-            if path.is_some_and(|path| path.as_os_str().is_empty()) {
-                errors.push(([table, field], "is empty: set the path of a file".to_owned()));
-            }
-        }
         if self.tls.is_none() && self.service.socket.is_none() {
             errors.push((
                 ["service", "socket"],
@@ -434,17 +366,6 @@ impl ControllerConfig {
             )),
             _ => {}
         }
-        for (field, value) in [
-            ("lease_rows", self.rows.lease_rows),
-            ("mark_block", self.rows.mark_block),
-        ] {
-            if value == 0 {
-                errors.push((
-                    ["rows", field],
-                    "must be at least 1; found 0; with 0, no device receives rows".to_owned(),
-                ));
-            }
-        }
         if self.service.metrics.is_some_and(|metrics| {
             metrics.port() != 0 && self.tls.is_some() && metrics == self.service.listen
         }) {
@@ -462,7 +383,8 @@ impl ControllerConfig {
         {
             errors.push((["log", "level"], problem));
         }
-        errors
+        let field_error = |(field, problem): ([&str; 2], String)| FieldError::new(&field, problem);
+        errors.into_iter().map(field_error).collect()
     }
 }
 
@@ -565,4 +487,22 @@ pub fn certificate_problem(file: &ConfigFile<ControllerConfig>) -> Option<Proble
         _ => return None,
     };
     Some(file.problem(&["tls", "cert"], &format!("{}: {reason}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::example::{example, example_with_all_fields};
+    use crate::schema::schema_of;
+
+    #[test]
+    fn the_example_is_a_configuration_as_it_is_and_with_every_field() {
+        let schema = schema_of::<ControllerConfig>();
+        println!("{}", example(&schema));
+        let (_, problems) = parse(Path::new("c.toml"), example(&schema));
+        assert_eq!(problems, []);
+        let parsed =
+            ConfigFile::<ControllerConfig>::parse(Path::new("c.toml"), example_with_all_fields(&schema));
+        assert_eq!(parsed.problems, []);
+    }
 }

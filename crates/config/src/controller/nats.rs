@@ -9,7 +9,8 @@ use linewarden_tls::ClientTls;
 use zeroize::Zeroizing;
 
 use super::{ControllerConfig, NatsSection};
-use crate::file::{ConfigFile, Problem};
+use crate::file::ConfigFile;
+use crate::problem::Problem;
 
 /// Maximum size of a credentials file, bytes.
 const CREDENTIALS_BYTES_MAX: usize = 65_536;

@@ -5,7 +5,8 @@ use linewarden_service::SocketOptions;
 use nix::unistd::Group;
 
 use super::ControllerConfig;
-use crate::file::{ConfigFile, Problem};
+use crate::file::ConfigFile;
+use crate::problem::Problem;
 
 /// Reads `socket` and `socket_group`, if there is a socket.
 ///

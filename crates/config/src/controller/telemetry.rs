@@ -8,7 +8,8 @@ use linewarden_service::TelemetryOptions;
 use linewarden_tls::ClientTls;
 
 use super::{ControllerConfig, TelemetrySection};
-use crate::file::{ConfigFile, Problem};
+use crate::file::ConfigFile;
+use crate::problem::Problem;
 
 /// Reads the section, if there is one.
 ///

@@ -7,7 +7,8 @@ use linewarden_dataplane::p4runtime::{BridgeEntry, P4Options, SwitchPort};
 use linewarden_files::{PrivateFileError, read_bounded, read_private};
 use linewarden_protocol::frame::Mac;
 use linewarden_tls::{ClientTls, Identity, TlsPart};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{Backend, FieldError, GateOnExit, GatewayConfig, mac};
 
@@ -17,55 +18,63 @@ const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
 const KEY_BYTES_MAX: usize = 16_384;
 
 /// `[p4]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct P4Section {
-    /// The address at which the switch serves P4Runtime and evidence.
+    /// Address of its P4Runtime server, which also serves evidence.
+    #[schemars(extend("format" = "socket-address"), example = "127.0.0.1:9559")]
     pub address: SocketAddr,
-    /// TLS: the CA (PEM) of the switch's certificate. Plain text if omitted, which is allowed for a switch on this
-    /// machine only.
+    /// TLS, required if the switch is on another machine, because the connection transports keys of devices, and its client controls
+    /// the switch: CA of the switch's certificate, PEM.
+    #[schemars(extend("format" = "path"), example = "switch-ca.pem")]
     pub ca: Option<PathBuf>,
-    /// This gateway's certificate (PEM), if the switch requires one.
+    /// This gateway's client certificate, PEM, if the switch requires one.
+    #[schemars(extend("format" = "path"), example = "gateway.pem")]
     pub cert: Option<PathBuf>,
-    /// The certificate's private key (PEM), of mode 0600.
+    /// Private key of the client certificate, PEM, mode 0600.
+    #[schemars(extend("format" = "path"), example = "gateway.key")]
     pub key: Option<PathBuf>,
-    /// The name in the switch's certificate, if it differs from the address.
+    /// Name in the switch's certificate, by default the address.
+    #[schemars(example = "switch.example")]
     pub domain: Option<String>,
-    /// The device id of the switch.
+    /// Device ID of the switch in P4Runtime.
     #[serde(default)]
     pub device_id: u64,
-    /// The election id of this gateway: of a switch's controllers, the controller with the highest id is the primary.
+    /// Election ID: the P4Runtime client with the highest one controls the switch.
     #[serde(default = "default_election_id")]
     pub election_id: u64,
-    /// The port of the devices, and of every address that `bridge` does not list.
+    /// Port of the devices: all MAC addresses that are not listed below.
+    #[schemars(example = 0)]
     pub devices_port: u16,
-    /// MAC addresses behind other ports.
+    /// MAC address behind another port. Repeat the table for further addresses.
     #[serde(default)]
     pub bridge: Vec<BridgeSection>,
 }
 
 /// `[[p4.bridge]]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeSection {
-    /// The MAC address.
+    /// MAC address.
     #[serde(deserialize_with = "mac")]
+    #[schemars(with = "String", extend("format" = "mac"), example = "02:00:00:00:00:01")]
     pub mac: Mac,
-    /// The port.
+    /// Port of the switch.
+    #[schemars(example = 1)]
     pub port: u16,
-    /// The side of the port. Frames from a port on the devices' side are checked.
+    /// Side of the port.
     #[serde(default)]
     pub side: Side,
 }
 
 /// The side of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// Services, and the rest of the network.
+    /// services, and the rest of the network; frames from there pass unchecked.
     #[default]
     Services,
-    /// Devices.
+    /// devices; frames from there are checked.
     Devices,
 }
 
@@ -146,11 +155,6 @@ impl P4Section {
                 .map_err(|error| refuse("domain", &error)),
             None => Ok(Some(tls)),
         }
-    }
-
-    /// The paths of this section.
-    pub(super) fn paths(&mut self) -> [Option<&mut PathBuf>; 3] {
-        [self.ca.as_mut(), self.cert.as_mut(), self.key.as_mut()]
     }
 }
 

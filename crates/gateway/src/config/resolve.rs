@@ -1,7 +1,6 @@
 //! Resolves a configuration for the data plane and the node, and reports all errors.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 
 use linewarden_dataplane as dataplane;
 use linewarden_evidence::inband::ContentFormat;
@@ -16,15 +15,6 @@ use super::{
 };
 use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS};
 use crate::{addresses, classic, p4dra};
-
-/// Minimum value of `[audit] bytes_max`, bytes.
-const AUDIT_BYTES_MIN: u64 = 4096;
-/// The problem with an empty path.
-const NO_PATH: &str = "\"\": set a path";
-
-fn is_empty(path: Option<&PathBuf>) -> bool {
-    path.is_some_and(|path| path.as_os_str().is_empty())
-}
 
 impl ControllerSection {
     fn problems(&self) -> Vec<FieldError> {
@@ -145,8 +135,7 @@ impl GatewayConfig {
         classic_seed: u64,
         addresses: Addresses,
     ) -> Result<dataplane::Config, Vec<FieldError>> {
-        let mut errors = self.source_problems();
-        errors.extend(self.empty_paths());
+        let mut errors = self.controller.problems();
         errors.extend(self.evidence_contradictions());
         errors.extend(self.p4_contradictions());
         let section = &self.gateway;
@@ -248,29 +237,6 @@ impl GatewayConfig {
         }
     }
 
-    fn source_problems(&self) -> Vec<FieldError> {
-        let mut errors = self.controller.problems();
-        if self
-            .attest
-            .as_ref()
-            .is_some_and(|attest| attest.provers == Some(0))
-        {
-            let problem = "must be at least 1; found 0; to disable attestation, remove [attest]";
-            errors.push(FieldError::new(&["attest", "provers"], problem));
-        }
-        if let Some(audit) = &self.audit {
-            if audit.per_s == 0 {
-                let problem = "must be at least 1; found 0; to disable the gateway audit log, remove [audit]";
-                errors.push(FieldError::new(&["audit", "per_s"], problem));
-            }
-            if audit.bytes_max < AUDIT_BYTES_MIN {
-                let problem = format!("must be at least {AUDIT_BYTES_MIN}; found {}", audit.bytes_max);
-                errors.push(FieldError::new(&["audit", "bytes_max"], problem));
-            }
-        }
-        errors
-    }
-
     fn evidence_contradictions(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let mut refuse = |path: &[&'static str], problem: String| errors.push(FieldError::new(path, problem));
@@ -295,35 +261,6 @@ impl GatewayConfig {
         errors
     }
 
-    fn empty_paths(&self) -> Vec<FieldError> {
-        let audit = self.audit.as_ref().map(|audit| &audit.path);
-        let evidence = self.evidence.as_ref();
-        let controller = &self.controller;
-        let paths: [(&[&'static str], Option<&PathBuf>); 10] = [
-            (&["evidence", "key"], evidence.map(|section| &section.key)),
-            (
-                &["evidence", "boot_count"],
-                evidence.map(|section| &section.boot_count),
-            ),
-            (
-                &["evidence", "socket"],
-                evidence.and_then(|section| section.socket.as_ref()),
-            ),
-            (
-                &["evidence", "packet_key_file"],
-                evidence.and_then(|section| section.packet_key_file.as_ref()),
-            ),
-            (&["controller", "socket"], controller.socket.as_ref()),
-            (&["controller", "ca"], controller.ca.as_ref()),
-            (&["controller", "cert"], controller.cert.as_ref()),
-            (&["controller", "key"], controller.key.as_ref()),
-            (&["gateway", "pin_directory"], Some(&self.gateway.pin_directory)),
-            (&["audit", "path"], audit),
-        ];
-        let empty = paths.into_iter().filter(|(_, path)| is_empty(*path));
-        empty.map(|(field, _)| FieldError::new(field, NO_PATH)).collect()
-    }
-
     /// Returns the data plane's part of `p4dra-classic`. Its interfaces are added later, because only the gateway's
     /// machine knows them.
     fn p4dra(&self) -> Result<Option<dataplane::P4dra>, FieldError> {
@@ -336,9 +273,6 @@ impl GatewayConfig {
             return Err(FieldError::new(&["gateway"], problem));
         }
         let path = ["p4dra_classic", "provers_file"];
-        if section.provers_file.as_os_str().is_empty() {
-            return Err(FieldError::new(&path, "\"\": set a path"));
-        }
         let provers = p4dra::read_provers(&section.provers_file).map_err(|error| FieldError {
             is_unsafe: error.is_unsafe(),
             ..FieldError::new(&path, error)
@@ -418,9 +352,6 @@ impl GatewaySection {
         if is_host && self.gate != Gate::Off {
             let problem = "the host data plane receives only messages for itself and has no gate; use dataplane = \"xdp\" or \"p4\"";
             refuse(&["gateway", "gate"], problem.to_owned());
-        }
-        if self.threads == Some(0) {
-            refuse(&["gateway", "threads"], "must be at least 1; found 0".to_owned());
         }
         if !self.forward_to.is_empty() && self.gate != Gate::Sealed {
             let problem = "only a sealed gate forwards; remove `forward_to`, or set gate = \"sealed\"";

@@ -183,8 +183,7 @@ fn each_mistake_names_its_field() {
 fn all_errors_are_reported_at_once() {
     let text = format!(
         "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = []\ngate = \"bound\"\nsession_lifetime_s = 0\nmark_block = 15\n\
-         low_rows = 20\nfeed_poll_ms = 0\noffline_limit_s = 0\nforward_to = [\"a\", \"a\"]\n{CONTROLLER}\
-         [audit]\npath = \"a\"\nper_s = 0\nbytes_max = 1\n"
+         low_rows = 20\nfeed_poll_ms = 0\noffline_limit_s = 0\nforward_to = [\"a\", \"a\"]\n{CONTROLLER}"
     );
     let errors = parse(&text).check().unwrap_err();
     let mut fields: Vec<String> = errors.iter().map(|error| error.path.join(".")).collect();
@@ -192,8 +191,6 @@ fn all_errors_are_reported_at_once() {
     assert_eq!(
         fields,
         [
-            "audit.bytes_max",
-            "audit.per_s",
             "gateway.addresses",
             "gateway.feed_poll_ms",
             "gateway.forward_to",

@@ -16,7 +16,7 @@ use linewarden_cli::signals::Signals;
 use linewarden_cli::{log, random_u64, service_manager};
 use linewarden_config::failure;
 use linewarden_gateway::config::GatewayConfig;
-use linewarden_gateway::data_plane;
+use linewarden_gateway::data_plane::{self, RemoveGateError};
 
 use self::output::{ServeOutput, print_end};
 use self::watch::GatewayMonitor;
@@ -75,7 +75,7 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
     let resolved = config
         .resolve([random_u64()?, random_u64()?], random_u64()?)
-        .map_err(|errors| failure(&config::field_problems(&file, &errors)))?;
+        .map_err(|errors| failure(&file.field_problems(&errors)))?;
     warn_about_classic_profile(config);
     // Signals are blocked before the first thread starts, so that only this thread receives them.
     let signals = Signals::for_service()?;
@@ -98,7 +98,10 @@ pub fn remove_gates(args: &RemoveGateArgs) -> Result<(), Failure> {
     for mistake in mistakes {
         tracing::warn!(reason = %mistake, "configuration error ignored: removing a gate does not need the field");
     }
-    let interfaces = data_plane::remove_gates(&file.value.gateway)?;
+    let interfaces = data_plane::remove_gates(&file.value.gateway).map_err(|error| match error {
+        RemoveGateError::Interface(error) => Failure::input(error),
+        RemoveGateError::DataPlane(error) => error.into(),
+    })?;
     output.object(&ServeOutput::GatesRemoved { interfaces })?;
     output.line(match interfaces {
         0 => "no gate of an ended gateway found".to_owned(),

@@ -106,7 +106,7 @@ impl Reloader {
         let result = self.change(gateway);
         if result.is_err() {
             match open_audit(&self.file) {
-                Ok(audit) => gateway.set_audit(audit)?,
+                Ok(audit) => gateway.set_audit(audit).map_err(Failure::failed)?,
                 Err(problem) => {
                     tracing::error!(error = %problem, action = "correct the path, owner or mode, and reload", "reopening the gateway audit log failed; writing to the previous file")
                 }
@@ -119,13 +119,13 @@ impl Reloader {
         let next = config::read(self.file.path())?;
         let needs_restart = self.file.value.needing_restart(&next.value);
         if !needs_restart.is_empty() {
-            return Err(failure(&config::field_problems(&next, &needs_restart)));
+            return Err(failure(&next.field_problems(&needs_restart)));
         }
         // These seeds are not used: the running data plane keeps its seeds.
         let resolved = next
             .value
             .resolve([0; 2], 0)
-            .map_err(|errors| failure(&config::field_problems(&next, &errors)))?;
+            .map_err(|errors| failure(&next.field_problems(&errors)))?;
         let audit = open_audit(&next).map_err(|problem| failure(&[problem]))?;
         let live = resolved.live();
         let sources = live.sources.clone();

@@ -82,17 +82,19 @@ pub fn start(
         resolved.settings,
         gateway_info(config),
         source,
-    )?;
+    )
+    .map_err(Failure::failed)?;
     let packet_stamper =
         evidence::start_packet_stamper(&file, &gateway, attester.as_ref(), &inputs.packet_key)?;
     let evidence_server =
         evidence::open_socket(&file, &gateway, attester).map_err(|problem| failure(&[problem]))?;
-    gateway.set_audit(inputs.audit)?;
+    gateway.set_audit(inputs.audit).map_err(Failure::failed)?;
     gateway.record(started_event(config, resolved));
     let handle = gateway.data_plane_handle();
     let ticket_relay = ticket_sockets
         .map(|sockets| TicketRelay::open(sockets, handle, controller, id))
-        .transpose()?;
+        .transpose()
+        .map_err(Failure::failed)?;
     let running_gateway = RunningGateway {
         ticket_relay,
         evidence_server,
@@ -127,7 +129,7 @@ impl RunningGateway {
         // The gateway stops first: a slow client of the evidence socket must not delay the commit.
         let result = self.gateway.stop();
         drop(self.evidence_server);
-        let report = result?;
+        let report = result.map_err(Failure::failed)?;
         Ok(report)
     }
 }
@@ -182,5 +184,9 @@ fn started_event(config: &GatewayConfig, resolved: &ResolvedConfig) -> AuditEven
 /// Binds the sockets of the ticket relay, if it is enabled.
 fn bind_ticket_sockets(resolved: &ResolvedConfig) -> Result<Option<TicketSockets>, Failure> {
     let bind = |port| TicketSockets::bind(&resolved.config.local, port);
-    Ok(resolved.ticket_port.map(bind).transpose()?)
+    resolved
+        .ticket_port
+        .map(bind)
+        .transpose()
+        .map_err(Failure::failed)
 }

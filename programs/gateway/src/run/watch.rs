@@ -60,7 +60,9 @@ impl<'a> GatewayMonitor<'a> {
                 next_print_at = Instant::now() + self.interval;
             }
             if Instant::now() >= self.address_check_at {
-                self.reloader.follow_addresses(self.gateway)?;
+                self.reloader
+                    .follow_addresses(self.gateway)
+                    .map_err(Failure::failed)?;
                 self.address_check_at = Instant::now() + ADDRESS_CHECK_INTERVAL;
             }
             match signals.wait(Duration::from_millis(100))? {
@@ -100,7 +102,7 @@ impl<'a> GatewayMonitor<'a> {
     }
 
     fn print_changes(&mut self, status: Status) -> Result<(), Failure> {
-        let counters = self.gateway.counters()?;
+        let counters = self.gateway.counters().map_err(Failure::failed)?;
         let is_new = self
             .last_printed
             .as_ref()
@@ -116,7 +118,10 @@ impl<'a> GatewayMonitor<'a> {
     }
 
     fn print_all(&mut self) -> Result<(), Failure> {
-        let (status, counters) = (self.gateway.status(), self.gateway.counters()?);
+        let (status, counters) = (
+            self.gateway.status(),
+            self.gateway.counters().map_err(Failure::failed)?,
+        );
         let result = print_status(self.output, &status, &counters)
             .and_then(|()| print_counters(self.output, &status, &counters));
         if let Err(failure) = result {

@@ -267,7 +267,7 @@ fn only_a_data_plane_that_can_be_measured_can_be_trusted() {
     let (code, _, error) = check_trust(5, 0);
     assert_eq!(code, 2, "{error}");
     assert!(
-        error.contains("trust.5.every_s: must be 1 to 86400; found 0"),
+        error.contains("trust.5.every_s: 0: expected a whole number from 1 to 86400"),
         "{error}"
     );
     run(

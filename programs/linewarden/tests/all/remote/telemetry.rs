@@ -34,7 +34,7 @@ fn an_invalid_section_is_reported_with_its_position() {
         (
             "otlp = \"http://127.0.0.1:4317\"\nsample = 1.5",
             "sample",
-            "expected 0 to 1",
+            "1.5: expected a number from 0.0 to 1.0",
         ),
         (
             "otlp = \"http://127.0.0.1:4317\"\nrate = 1",

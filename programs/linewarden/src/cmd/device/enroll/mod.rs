@@ -34,7 +34,7 @@ Examples:
   linewarden device enroll readouts dumps/chip7 --range 0x4000..0x8000 --out devices \\
     --config controller.toml")]
     Readouts(ReadoutsArgs),
-    /// Enroll one device whose PUF a program reads; `config example agent` describes the program's input and output
+    /// Enroll one device whose PUF a program reads; `linewarden-agent config example` describes the program's input and output
     #[command(after_help = "\
 Examples:
   linewarden device enroll command --mode pool --rows 500 --out devices --config controller.toml \\
