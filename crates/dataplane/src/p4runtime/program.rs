@@ -217,6 +217,8 @@ pub(super) fn number(bits: &Bits) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use linewarden_evidence::CHANGING_OBJECTS;
 
     use super::*;
@@ -226,12 +228,12 @@ mod tests {
         let info = P4Info::from_text(INFO).unwrap();
         let names = |kind: &str| {
             let names = CHANGING_OBJECTS.iter().filter_map(|name| name.strip_prefix(kind));
-            names.collect::<Vec<_>>()
+            names.collect::<BTreeSet<_>>()
         };
         for table in names("table:LapIngress.") {
             assert!(info.tables().by_name_or_alias(table).is_some(), "{table}");
         }
-        let registers: Vec<&str> = info.registers().iter().map(|register| &*register.name).collect();
+        let registers: BTreeSet<&str> = info.registers().iter().map(|register| &*register.name).collect();
         assert_eq!(names("register:"), registers);
     }
 }
