@@ -71,6 +71,9 @@ struct TrustEntry {
     may_hold_leases: bool,
     /// Locked during an appraisal: one appraisal at a time for each gateway.
     appraisal_lock: Arc<tokio::sync::Mutex<()>>,
+    /// Held from the issue of a new token until the token is in this entry. Without the lock, a concurrent request under
+    /// the old token would be rejected as the request of a replaced process, and the gateway would stop.
+    token_lock: Arc<tokio::sync::Mutex<()>>,
     /// Time of the last evidence, seconds since 1970-01-01 UTC.
     last_evidence_at_s: u64,
 }
@@ -147,6 +150,7 @@ impl Controller {
             replaced_tokens: None,
             may_hold_leases: true,
             appraisal_lock: Arc::default(),
+            token_lock: Arc::default(),
             last_evidence_at_s: 0,
         };
         self.trust_table().gateways.insert(gateway, entry);
@@ -216,6 +220,7 @@ impl Link {
     /// Returns the registration with the newest token, if this process has lost its leases and does not know the new
     /// token; `None` if the token of `self` is the newest.
     async fn with_newest_token(&self) -> Result<Option<Self>, RegistryError> {
+        let _token_guard = self.lock_token().await;
         let error = match self.registry().verify_fencing_token(self.fencing_token()).await {
             Ok(()) => return Ok(None),
             Err(error) => error,
@@ -345,6 +350,7 @@ impl Link {
         times: Timestamps,
     ) -> Result<TrustOutcome, RegistryError> {
         let gateway = self.gateway();
+        let _token_guard = self.lock_token().await;
         // The token of another process is not replaced here: the next request of that process causes the replacement.
         let must_replace = |entry: &TrustEntry| entry.token_to_replace == Some(self.token_number());
         if !self
@@ -370,6 +376,15 @@ impl Link {
                 fencing_token,
             }),
         })
+    }
+
+    /// Locks the gateway's tokens; `None` if the gateway need not submit evidence.
+    async fn lock_token(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        let lock = {
+            let trust_table = self.controller.trust_table();
+            Arc::clone(&trust_table.gateways.get(&self.gateway())?.token_lock)
+        };
+        Some(lock.lock_owned().await)
     }
 
     /// Issues a new fencing token for this gateway, and records that the token of `self` is replaced.
