@@ -85,8 +85,8 @@ fn command<C: CommandFactory>() -> Command {
     command
 }
 
-/// Parses a command line and runs the program; returns its exit code. `run` returns whether the command prints JSON, for the
-/// format of the error, and the result.
+/// Parses a command line and runs the program; returns its exit code. `global` returns the global options, and whether the
+/// command prints JSON: then the error is also printed as JSON.
 pub fn main<C: CommandFactory + FromArgMatches>(
     arguments: impl IntoIterator<Item = OsString>,
     global: impl FnOnce(&C) -> (&GlobalArgs, bool),

@@ -97,6 +97,11 @@ impl AdmissionQueue {
         self.in_flight.iter().any(|miss| miss.device() == device)
     }
 
+    /// The devices of the RESPONSEs in flight: the controller may admit these devices.
+    pub(super) fn responses_in_flight(&self) -> impl Iterator<Item = DeviceId> {
+        self.in_flight.iter().filter(|miss| is_response(miss)).map(Miss::device)
+    }
+
     /// Takes the messages in flight, in order.
     pub(super) fn take_in_flight(&mut self) -> Vec<Miss> {
         for miss in &self.in_flight {

@@ -154,6 +154,7 @@ impl Node {
         }
         self.register_channel.done = false;
         self.resume_channel.done = false;
+        self.responded_while_resuming.clear();
     }
 
     fn drop_device(&mut self, device: DeviceId) {

@@ -1,5 +1,7 @@
 //! Requests of the node to its controller, one of each kind at a time, and the handling of responses.
 
+use std::collections::HashSet;
+
 use linewarden_types::{Change, Changes, LeaseChunk, LinkError, Revision, RowRequest, UnusedRows};
 
 use super::channel::Channel;
@@ -187,8 +189,14 @@ impl Node {
         let requests = self
             .admission_queue
             .next_requests(|device| self.devices.contains_key(&device));
-        (!requests.is_empty() && self.admission_channel.try_send(clock))
-            .then_some(ControllerRequest::AdmitDevices { requests, fresh })
+        if requests.is_empty() || !self.admission_channel.try_send(clock) {
+            return None;
+        }
+        if !self.resume_channel.done {
+            self.responded_while_resuming
+                .extend(self.admission_queue.responses_in_flight());
+        }
+        Some(ControllerRequest::AdmitDevices { requests, fresh })
     }
 
     fn next_row_requests(&mut self, now_ns: u64) -> Vec<RowRequest> {
@@ -223,10 +231,15 @@ impl Node {
         self.status.damaged += chunk.damaged.len() as u64;
         self.status.resumed = chunk.progress;
         for provision in chunk.provisions {
-            self.admit(provision);
+            // The RESPONSE may have moved the lease to other rows after this chunk was read. The rows in the chunk may
+            // then be leased to another gateway. The controller returns the device's rows with the admission.
+            if !self.responded_while_resuming.contains(&provision.device) {
+                self.admit(provision);
+            }
         }
         if chunk.is_last {
             self.resume_channel.done = true;
+            self.responded_while_resuming = HashSet::new();
             self.status.loaded = true;
             if self.status.devices > 0 {
                 tracing::info!(

@@ -33,7 +33,7 @@ mod roaming;
 mod settings;
 mod status;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use linewarden_dataplane::{DataPlane, LiveSettings};
 use linewarden_protocol::ids::DeviceId;
@@ -106,6 +106,9 @@ pub struct Node {
     session_reports: SessionReports,
     /// Epochs that the feed has reported while a response that may contain the rows of devices was in flight.
     epochs_reported_meanwhile: HashMap<DeviceId, u32>,
+    /// Devices whose RESPONSE was sent to the controller before all leases were resumed. Their number is limited by the
+    /// registry: the data plane already drops messages of devices that are not enrolled.
+    responded_while_resuming: HashSet<DeviceId>,
     freshness: Freshness,
     /// The current fresh value; `None` until a value is drawn.
     fresh: Option<[u8; 8]>,
@@ -175,6 +178,7 @@ impl Node {
             admission_queue: AdmissionQueue::default(),
             session_reports: SessionReports::default(),
             epochs_reported_meanwhile: HashMap::new(),
+            responded_while_resuming: HashSet::new(),
             freshness: Freshness::default(),
             fresh: None,
             inherited: None,

@@ -14,6 +14,7 @@ mod attestation;
 mod fuzz;
 mod loopback;
 mod p4dra;
+mod resumed_leases;
 mod rounds;
 mod site;
 mod ticket_relay;

@@ -171,7 +171,7 @@ impl Simulation {
         let mut simulation = Self {
             rng,
             attacker_rng: ChaCha8Rng::seed_from_u64(seed.rotate_left(32)),
-            retry_rng: ChaCha8Rng::seed_from_u64(seed.rotate_left(16)),
+            retry_rng: ChaCha8Rng::seed_from_u64(!seed.rotate_left(32)),
             without,
             controller_host,
             runtime,

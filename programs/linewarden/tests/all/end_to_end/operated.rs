@@ -166,7 +166,7 @@ impl<'a> OperatedFleet<'a> {
         self.api = Some(address.parse().unwrap());
         self.controller = Some(controller);
         let text = format!(
-            "[gateway]\nid = 7\ndataplane = \"host\"\naddresses = [\"127.0.0.1\", \"::1\"]\nport = {}\nsession_lifetime_s = 2\n\
+            "[gateway]\nid = 7\ndataplane = \"host\"\naddresses = [\"127.0.0.1\", \"::1\"]\nport = {}\nsession_lifetime_s = 5\n\
              slots = 100\nthreads = 1\n\
              [controller]\naddresses = [\"{address}\"]\nca = \"ca.pem\"\ncert = \"gateway-7.pem\"\nkey = \"gateway-7.key\"\n",
             self.port

@@ -1,0 +1,174 @@
+//! Leases of the previous process that the controller returns while devices already authenticate.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use linewarden_dataplane::host::{Host, HostOptions};
+use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Node, Settings};
+use linewarden_protocol::device::Output;
+use linewarden_protocol::gateway::Row;
+use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
+use linewarden_protocol::keys::AuthKey;
+use linewarden_protocol::wire::{self, Message, Response, message_type};
+use linewarden_types::{AdmissionResponse, Change, Changes, LeaseChunk, LinkError, Provision, Revision};
+use zerocopy::IntoBytes as _;
+
+use crate::site::{GATEWAY, TIMEOUT, TestDevice, config, row_key};
+
+const DEVICES: [DeviceId; 4] = [DeviceId(1), DeviceId(2), DeviceId(3), DeviceId(4)];
+/// The result of every draw of random bytes.
+const FRESH: [u8; 8] = [7; 8];
+/// Number of the first row of each lease.
+const FIRST: u32 = 23;
+
+/// A node, and a controller that answers nothing except the registration and the feed.
+struct ResumingNode {
+    node: Node,
+    address: SocketAddr,
+}
+
+impl ResumingNode {
+    fn new() -> Self {
+        let config = config();
+        let options = HostOptions {
+            threads: 1,
+            ..HostOptions::default()
+        };
+        let host = Host::start(&config, &options).unwrap();
+        Self {
+            node: Node::new(Box::new(host), Settings::for_data_plane(&config)).unwrap(),
+            address: SocketAddr::new(config.local[0], config.lap_port),
+        }
+    }
+
+    /// Ticks the node until it has sent a request for which `is_awaited` returns `true`.
+    fn run_until(&mut self, is_awaited: impl Fn(&ControllerRequest) -> bool) {
+        let deadline = Instant::now() + TIMEOUT;
+        let mut is_sent = false;
+        while !is_sent {
+            assert!(
+                Instant::now() < deadline,
+                "the request was not sent: {:?}",
+                self.node.data_plane_mut().counters()
+            );
+            for request in self.node.tick(Clock::now(), &mut || Some(FRESH)) {
+                is_sent |= is_awaited(&request);
+                match request {
+                    ControllerRequest::Register => self.respond(ControllerResponse::Register(Ok(1))),
+                    ControllerRequest::ListChanges { .. } => self.respond(enrollments()),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn respond(&mut self, response: ControllerResponse) {
+        self.node.handle_response(response, Clock::now(), 0);
+    }
+
+    fn resume(&mut self, device: DeviceId, is_last: bool) {
+        self.respond(ControllerResponse::ResumeLeases(Ok(LeaseChunk {
+            provisions: vec![provision(device)],
+            damaged: Vec::new(),
+            progress: (1, 1),
+            is_last,
+        })));
+    }
+
+    fn is_installed(&mut self, device: DeviceId) -> bool {
+        self.node.data_plane_mut().status(device).is_some()
+    }
+
+    /// Sends the device's REQUEST, or a RESPONSE without a preceding CHALLENGE, and waits until the controller has received
+    /// the message.
+    fn send(&mut self, device: DeviceId, kind: u8) {
+        let mut client = TestDevice::new(device, Mode::Pool, self.address);
+        let Output::Transmit(request) = client.device.start([9; 16], 0).unwrap() else {
+            panic!("a device sends a REQUEST first");
+        };
+        let Ok(Message::Request(sent)) = wire::parse(&request) else {
+            panic!("{request:?}");
+        };
+        let mut header = sent.header;
+        header.kind = kind;
+        let response = Response {
+            header,
+            nonce: sent.nonce,
+            idx: FIRST.into(),
+            gateway_id: GATEWAY.0.into(),
+            fresh: FRESH,
+            tag: [0; 16],
+        };
+        let message = match kind {
+            message_type::RESPONSE => response.as_bytes(),
+            _ => request.as_bytes(),
+        };
+        client.socket.send(message).unwrap();
+        self.run_until(|request| matches!(request, ControllerRequest::AdmitDevices { .. }));
+    }
+}
+
+/// Every device was enrolled.
+fn enrollments() -> ControllerResponse {
+    let change = |device| Change {
+        device,
+        revision: Revision(device.0),
+        active: true,
+        epoch: 0,
+    };
+    ControllerResponse::ListChanges {
+        result: Ok(Changes {
+            up_to_revision: Revision(4),
+            changes: DEVICES.map(change).to_vec(),
+            newer_sessions: Vec::new(),
+            has_more: false,
+        }),
+        at_ns: Clock::now().boot_ns,
+        trust: None,
+    }
+}
+
+fn provision(device: DeviceId) -> Provision {
+    let row = |idx| Row {
+        challenge: [1; 8],
+        auth_key: AuthKey::derive(
+            &row_key(device, idx),
+            Suite::SipHash128,
+            Mode::Pool,
+            RowIndex(idx),
+            GATEWAY,
+        ),
+    };
+    Provision {
+        device,
+        mode: Mode::Pool,
+        epoch: 0,
+        first: RowIndex(FIRST),
+        rows: (FIRST..FIRST + 4).map(row).collect(),
+        mark: RowIndex(FIRST),
+    }
+}
+
+/// If the rows were installed, the gateway would use rows that the registry may lease to another gateway: the admission has
+/// moved the lease after the controller had read the chunk.
+#[test]
+fn a_device_that_may_be_admitted_gets_no_resumed_rows() {
+    let [admitted, refused, requesting, silent] = DEVICES;
+    let mut node = ResumingNode::new();
+    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+    node.send(admitted, message_type::RESPONSE);
+    node.respond(ControllerResponse::AdmitDevices(Err(LinkError::Failed(
+        "the response was lost".to_owned(),
+    ))));
+    node.resume(admitted, false);
+    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+    node.send(refused, message_type::RESPONSE);
+    node.respond(ControllerResponse::AdmitDevices(Ok(vec![AdmissionResponse::NoResponse])));
+    node.send(requesting, message_type::REQUEST);
+    for device in [admitted, refused, requesting] {
+        node.resume(device, false);
+    }
+    node.resume(silent, true);
+    let is_installed = [admitted, refused, requesting, silent].map(|device| node.is_installed(device));
+    assert_eq!(is_installed, [false, false, true, true]);
+}
