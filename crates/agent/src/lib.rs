@@ -21,27 +21,12 @@
 //!
 //! | Module | Contents |
 //! |---|---|
-//! | [`config`] | the configuration file |
 //! | [`source`] | sources of PUF bits: a program, or a simulation |
 //! | [`attest`] | attestation: measurement, proofs, evidence, and the enrollment of the device's TPM |
-//!
-//! Check a configuration file:
-//!
-//! ```no_run
-//! use linewarden_agent::AgentConfig;
-//!
-//! let text = std::fs::read_to_string("agent.toml")?;
-//! let config: AgentConfig = toml::from_str(&text)?;
-//! for problem in config.problems() {
-//!     println!("{problem}");
-//! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 #![forbid(unsafe_code)]
 
 mod agent;
 pub mod attest;
-pub mod config;
 mod credential;
 mod device_socket;
 mod error;
@@ -61,13 +46,12 @@ mod tunnel;
 
 pub use agent::{Agent, AgentOptions, RunOutcome};
 pub use attest::AttestOptions;
-pub use config::{AgentConfig, FieldError};
 pub use credential::Credential;
 pub use error::{AgentError, CredentialError, SpentError};
 pub use event::{AgentEvent, LOSS_COUNTERS, TunnelCounts};
 pub use keyring::{Keyring, remove_previous};
 pub use link::{LinkError, interface_mac};
 pub use peer::Peer;
-pub use renewal::RenewalOptions;
+pub use renewal::{ROWS_MAX, RenewalOptions};
 pub use spent::{SpentFile, SpentRows};
 pub use tunnel::Tunnel;

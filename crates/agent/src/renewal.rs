@@ -36,7 +36,7 @@ const SESSIONS_PER_STATUS: u32 = 8;
 /// Responses without progress before the renewal fails.
 const STALLS_MAX: u32 = 3;
 /// Maximum number of rows of one renewal; the registry accepts no more in advance.
-pub(crate) const ROWS_MAX: u32 = 4_096;
+pub const ROWS_MAX: u32 = 4_096;
 
 /// When a device renews its credential; default: never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,12 +9,11 @@ use linewarden_cli::output::{Output, counted, print_error, printable};
 use miette::{
     Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Severity, SourceCode,
 };
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::example::example;
-use crate::file::ConfigFile;
-use crate::problem::Problem;
+use crate::file::{ConfigFile, Configuration};
+use crate::problem::{Problem, failure};
 use crate::schema::schema_of;
 
 /// Arguments of `check`.
@@ -44,36 +43,13 @@ impl ConfigCommand {
     ///
     /// # Errors
     /// The output cannot be written.
-    pub fn run<T: JsonSchema>(&self) -> Result<(), Failure> {
+    pub fn run<T: Configuration>(&self) -> Result<(), Failure> {
         let schema = schema_of::<T>();
         let text = match self {
             Self::Example => example(&schema),
             Self::Schema => format!("{schema:#}\n"),
         };
         Output::new(false).raw(text.as_bytes())
-    }
-}
-
-/// A failure with all problems that are not warnings. The first of these problems determines the exit code.
-#[must_use]
-pub fn failure(problems: &[Problem]) -> Failure {
-    let mut errors = problems.iter().filter(|problem| problem.exit_code != 0);
-    let Some(first) = errors.next() else {
-        return Failure::failed("configuration refused without an error; report this defect of the program");
-    };
-    Failure::new(first.exit_code, first).with_further_messages(errors.map(ToString::to_string).collect())
-}
-
-impl From<Problem> for Failure {
-    fn from(problem: Problem) -> Self {
-        failure(&[problem])
-    }
-}
-
-impl<T> ConfigFile<T> {
-    /// A failure at the position of a field.
-    pub fn field_failure(&self, field: &[impl AsRef<str>], problem: &str) -> Failure {
-        self.problem(field, problem).into()
     }
 }
 
@@ -144,12 +120,30 @@ enum CheckOutput<'a> {
     },
 }
 
+/// Checks a configuration file, and with `--machine` the prerequisites on this machine.
+///
+/// # Errors
+/// The file cannot be read, belongs to another program, or has mistakes.
+pub fn check<T: Configuration>(args: &CheckArgs) -> Result<(), Failure> {
+    let text = T::PROGRAM.read(&args.file)?;
+    let problems = match ConfigFile::<T>::parse(&args.file, text.clone()).validate() {
+        Ok(config) if args.machine => {
+            let mut problems = T::check_machine(&config)?;
+            problems.sort_by_key(Problem::position);
+            problems
+        }
+        Ok(_) => Vec::new(),
+        Err(problems) => problems,
+    };
+    report(&args.file, &text, &problems, Output::new(args.json))
+}
+
 /// Prints the problems that `check` has found in a file with this text: on a terminal with the lines of the file, otherwise one
 /// problem a line.
 ///
 /// # Errors
 /// A problem is not a warning.
-pub fn report(file: &Path, text: &str, problems: &[Problem], output: Output) -> Result<(), Failure> {
+fn report(file: &Path, text: &str, problems: &[Problem], output: Output) -> Result<(), Failure> {
     let (warnings, errors): (Vec<_>, Vec<_>) = problems.iter().partition(|problem| problem.is_warning());
     let prints_source = !output.is_json() && std::io::stderr().is_terminal();
     let source = NamedSource::new(file.display().to_string(), text.to_owned());

@@ -1,14 +1,43 @@
-//! Parsed files: their content, all mistakes, and the positions of fields.
+//! Stages of a configuration: the fields of a file, then validated values.
 
 use std::path::{Path, PathBuf};
 
+use linewarden_cli::failure::Failure;
+use linewarden_cli::log;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-use crate::problem::{FieldError, Problem};
+use crate::problem::{FieldError, Problem, failure};
 use crate::program::Program;
 use crate::reader::{Reader, is_skipped};
-use crate::text::{key_of, position};
+use crate::text::{directory, key_of, position};
+
+/// The configuration of a program: the fields of its file.
+pub trait Configuration: DeserializeOwned + JsonSchema {
+    /// The program.
+    const PROGRAM: Program;
+
+    /// Values that were validated: each can be used, and none contradicts another one.
+    type Valid;
+
+    /// The field `log.level`.
+    fn log_level(&self) -> Option<&str>;
+
+    /// Makes paths absolute that are only a part of a field. Relative paths start from `directory`.
+    fn resolve_paths(&mut self, _directory: &Path) {}
+
+    /// Validates the fields.
+    ///
+    /// # Errors
+    /// All fields that cannot be used.
+    fn validate(&self) -> Result<Self::Valid, Vec<FieldError>>;
+
+    /// Checks whether this machine meets the prerequisites; changes nothing. Warnings have exit code 0.
+    ///
+    /// # Errors
+    /// The check itself failed.
+    fn check_machine(config: &Validated<Self>) -> Result<Vec<Problem>, Failure>;
+}
 
 /// A parsed file, with its text to locate fields.
 #[derive(Debug)]
@@ -30,42 +59,95 @@ pub struct Parsed<T> {
     skipped: Vec<Vec<String>>,
 }
 
-impl<T> Parsed<T> {
-    /// Returns the file, if there is any, and all mistakes: those of parsing, and those that `check` finds in the content. Errors
-    /// of missing and skipped fields are not reported again.
-    pub fn check(self, check: impl FnOnce(&T) -> Vec<FieldError>) -> (Option<ConfigFile<T>>, Vec<Problem>) {
-        let found: Vec<Problem> = self.file.as_ref().map_or_else(Vec::new, |file| {
-            let errors = check(&file.value);
-            let errors = errors.iter().filter(|error| !self.is_missing(&error.path));
-            errors.map(|error| file.field_problem(error)).collect()
-        });
-        let mut problems = self.problems;
-        problems.extend(found);
-        problems.sort_by_key(Problem::position);
-        (self.file, problems)
-    }
+/// A file without mistakes.
+#[derive(Debug)]
+pub struct Validated<T: Configuration> {
+    /// The file.
+    pub file: ConfigFile<T>,
+    /// Its validated values.
+    pub valid: T::Valid,
+}
 
+impl<T> Parsed<T> {
     /// Whether a field, or a table that contains it, is missing or was skipped.
     pub fn is_missing(&self, field: &[impl AsRef<str>]) -> bool {
         is_skipped(&self.skipped, field)
     }
 }
 
-impl<T: DeserializeOwned + JsonSchema> ConfigFile<T> {
-    /// Reads and parses a configuration of this program.
+impl<T: Configuration> Parsed<T> {
+    /// Validates the content.
     ///
     /// # Errors
-    /// The file cannot be read, is not TOML, is the configuration of another program, or has unknown, missing or invalid
-    /// fields: all mistakes.
-    pub fn read(program: Program, path: &Path) -> Result<Self, Vec<Problem>> {
-        let text = program.read(path).map_err(|problem| vec![problem])?;
-        let Parsed { file, problems, .. } = Self::parse(path, text);
-        file.filter(|_| problems.is_empty()).ok_or(problems)
+    /// All mistakes: those of parsing, and those of validation. Mistakes of missing and skipped fields are not reported again.
+    pub fn validate(self) -> Result<Validated<T>, Vec<Problem>> {
+        let Some(file) = self.file else {
+            return Err(self.problems);
+        };
+        let level = file.value.log_level().map(log::filter).and_then(Result::err);
+        let mut errors: Vec<_> = level
+            .map(|problem| FieldError::new(&["log", "level"], problem))
+            .into_iter()
+            .collect();
+        let valid = file.value.validate();
+        let valid = valid.map_err(|found| errors.extend(found)).ok();
+        errors.retain(|error| !is_skipped(&self.skipped, &error.path));
+        let mut problems = self.problems;
+        problems.extend(errors.iter().map(|error| file.field_problem(error)));
+        problems.sort_by_key(Problem::position);
+        match valid.filter(|_| problems.is_empty()) {
+            Some(valid) => Ok(Validated { file, valid }),
+            None => Err(problems),
+        }
+    }
+}
+
+impl<T: Configuration> Validated<T> {
+    /// Reads and validates a configuration of this program; the paths in the configuration become absolute.
+    ///
+    /// # Errors
+    /// The file cannot be read, or belongs to another program; or all mistakes in the file.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        Self::read_changed(path, |_| {})
+    }
+
+    /// As [`Validated::read`]; options of the command line change fields before the validation.
+    ///
+    /// # Errors
+    /// As [`Validated::read`].
+    pub fn read_changed(path: &Path, change: impl FnOnce(&mut T)) -> Result<Self, Failure> {
+        let mut parsed = ConfigFile::<T>::parse(path, T::PROGRAM.read(path)?);
+        if let Some(file) = &mut parsed.file {
+            change(&mut file.value);
+        }
+        parsed.validate().map_err(|problems| failure(&problems))
+    }
+}
+
+impl<T: Configuration> ConfigFile<T> {
+    /// Reads and parses a configuration of this program, without validation.
+    ///
+    /// # Errors
+    /// The file cannot be read, or belongs to another program; or all mistakes that parsing finds.
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let Parsed { file, problems, .. } = Self::parse(path, T::PROGRAM.read(path)?);
+        file.filter(|_| problems.is_empty())
+            .ok_or_else(|| failure(&problems))
     }
 
     /// Parses a text and collects all mistakes. A field with a mistake is skipped, a missing field gets a placeholder, and
     /// parsing continues.
     pub fn parse(path: &Path, text: String) -> Parsed<T> {
+        let mut parsed = Self::parse_fields(path, text);
+        if let Some(file) = &mut parsed.file {
+            file.value.resolve_paths(&directory(path));
+        }
+        parsed
+    }
+}
+
+impl<T: DeserializeOwned + JsonSchema> ConfigFile<T> {
+    pub(crate) fn parse_fields(path: &Path, text: String) -> Parsed<T> {
         let mut reader = Reader::new(path, &text);
         let value = reader.read();
         let Reader {
@@ -102,6 +184,16 @@ impl<T> ConfigFile<T> {
         problems
     }
 
+    /// A failure with errors at the positions of their fields.
+    pub fn field_failures(&self, errors: &[FieldError]) -> Failure {
+        failure(&self.field_problems(errors))
+    }
+
+    /// A failure at the position of a field.
+    pub fn field_failure(&self, field: &[impl AsRef<str>], problem: &str) -> Failure {
+        self.problem(field, problem).into()
+    }
+
     /// A mistake at the position of a field.
     pub fn problem(&self, field: &[impl AsRef<str>], problem: &str) -> Problem {
         let span = key_of(&self.text, field);
@@ -136,7 +228,7 @@ mod tests {
     }
 
     fn problems_of(text: &str) -> Vec<String> {
-        let parsed = ConfigFile::<Outer>::parse(Path::new("f"), text.to_owned());
+        let parsed = ConfigFile::<Outer>::parse_fields(Path::new("f"), text.to_owned());
         parsed.problems.iter().map(ToString::to_string).collect()
     }
 
@@ -198,7 +290,7 @@ mod tests {
 
     #[test]
     fn placeholders_replace_missing_fields_and_reading_continues() {
-        let parse = |text: &str| ConfigFile::<Lacking>::parse(Path::new("f"), text.to_owned());
+        let parse = |text: &str| ConfigFile::<Lacking>::parse_fields(Path::new("f"), text.to_owned());
         let problems_of = |text: &str| -> Vec<String> {
             let parsed = parse(text);
             parsed.problems.iter().map(ToString::to_string).collect()

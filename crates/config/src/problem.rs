@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use linewarden_cli::failure::Failure;
 use serde::Serialize;
 
 /// A mistake in a configuration file, or a prerequisite that this machine does not meet.
@@ -89,6 +90,22 @@ impl std::fmt::Display for Problem {
             Some(remedy) => write!(f, "; {remedy}"),
             None => Ok(()),
         }
+    }
+}
+
+/// A failure with all problems that are not warnings. The first of these problems determines the exit code.
+#[must_use]
+pub fn failure(problems: &[Problem]) -> Failure {
+    let mut errors = problems.iter().filter(|problem| problem.exit_code != 0);
+    let Some(first) = errors.next() else {
+        return Failure::failed("configuration refused without an error; report this defect of the program");
+    };
+    Failure::new(first.exit_code, first).with_further_messages(errors.map(ToString::to_string).collect())
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        failure(&[problem])
     }
 }
 

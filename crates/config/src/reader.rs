@@ -327,7 +327,8 @@ mod tests {
 
     #[test]
     fn paths_are_relative_to_the_file_and_programs_in_path_are_not() {
-        let read = |text: &str| ConfigFile::<Paths>::parse(Path::new("/etc/lw/f.toml"), text.to_owned());
+        let read =
+            |text: &str| ConfigFile::<Paths>::parse_fields(Path::new("/etc/lw/f.toml"), text.to_owned());
         let file = read("file = \"a\"\nother = \"b\"\n").file.unwrap();
         assert_eq!(
             (file.value.file, file.value.other),
@@ -364,7 +365,7 @@ mod tests {
     #[test]
     fn numbers_are_within_the_range_of_the_schema() {
         let text = "low = 0\nfraction = nan\n".to_owned();
-        let parsed = ConfigFile::<Numbers>::parse(Path::new("f"), text);
+        let parsed = ConfigFile::<Numbers>::parse_fields(Path::new("f"), text);
         let problems: Vec<String> = parsed.problems.iter().map(ToString::to_string).collect();
         assert_eq!(
             problems,
@@ -374,6 +375,9 @@ mod tests {
             ]
         );
         let text = "low = 4294967295\nfraction = 1\n".to_owned();
-        assert_eq!(ConfigFile::<Numbers>::parse(Path::new("f"), text).problems, []);
+        assert_eq!(
+            ConfigFile::<Numbers>::parse_fields(Path::new("f"), text).problems,
+            []
+        );
     }
 }

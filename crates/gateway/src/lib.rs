@@ -19,7 +19,6 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`config`] | the configuration file, its checks and defaults |
 //! | [`data_plane`] | start of the data plane, and removal of gates |
 //! | `gateway` | [`Gateway`]: threads, clocks, link |
 //! | `node` | [`Node`]: devices, rows, sessions, attestation, eviction |
@@ -54,8 +53,6 @@ mod attester;
 pub mod audit;
 pub mod classic;
 #[cfg(feature = "full")]
-pub mod config;
-#[cfg(feature = "full")]
 pub mod data_plane;
 mod dispatcher;
 pub mod evidence_server;
@@ -76,8 +73,9 @@ pub use evidence_source::EvidenceSource;
 pub use evidence_source::SwitchAttester;
 pub use gateway::{ConfigChange, DataPlaneHandle, Gateway, GatewayError, StopReport};
 pub use node::{
-    AttestStatus, Eviction, LinkState, Node, P4draStatus, PacketEvidenceStatus, ReconfigureError, Settings,
-    SettingsError, Status, TrustState, WRONG_TAGS,
+    ATTEST_PERIOD_S_MAX, AttestStatus, Eviction, LinkState, Node, P4DRA_ROUND_S, P4draStatus,
+    PacketEvidenceStatus, ReconfigureError, Settings, SettingsError, Status, TrustState, WIPE_AFTER_MS,
+    WRONG_TAGS,
 };
 pub use packet_stamper::PacketStamper;
 pub use requests::{ControllerRequest, ControllerResponse};

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::num::NonZeroU64;
+use core::str::FromStr;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $inner:ty, $hex:literal) => {
@@ -26,6 +27,32 @@ id!(
     /// A device id, sparse and chosen at enrollment; 0 is not a device.
     DeviceId, u64, "{:016x}"
 );
+/// A text is not a device ID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParseDeviceIdError;
+
+impl fmt::Display for ParseDeviceIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a device ID is 1 to 16 hexadecimal digits, not all 0")
+    }
+}
+
+impl core::error::Error for ParseDeviceIdError {}
+
+/// Parses 1 to 16 hexadecimal digits, possibly after `0x`.
+impl FromStr for DeviceId {
+    type Err = ParseDeviceIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.strip_prefix("0x").unwrap_or(text);
+        let is_valid = digits.len() <= 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        match u64::from_str_radix(digits, 16) {
+            Ok(id) if is_valid && id != 0 => Ok(Self(id)),
+            _ => Err(ParseDeviceIdError),
+        }
+    }
+}
+
 id!(
     /// A gateway id, from the gateway's certificate, never reused (LAP/1 1.4.11).
     GatewayId, u32, "{}"
@@ -91,4 +118,18 @@ pub enum Mode {
     Pool,
     /// A weak PUF: one key, never exhausted; `idx` only counts authentications.
     Key,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_ids_are_hexadecimal_and_not_zero() {
+        assert_eq!("00000000000000d1".parse(), Ok(DeviceId(0xd1)));
+        assert_eq!("0xD1".parse(), Ok(DeviceId(0xd1)));
+        for wrong in ["", "0", "0000000000000000", "g1", "+d1", "11112222333344445"] {
+            assert_eq!(wrong.parse::<DeviceId>(), Err(ParseDeviceIdError), "{wrong}");
+        }
+    }
 }

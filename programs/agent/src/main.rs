@@ -18,14 +18,14 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
-use linewarden_agent::AgentConfig;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::manual::ConfigPage;
 use linewarden_cli::output::Output;
 use linewarden_cli::program::{self, CommonCommand, GlobalArgs};
 use linewarden_cli::{exit_codes, log};
 use linewarden_config::Program;
-use linewarden_config::command::{CheckArgs, ConfigCommand};
+use linewarden_config::agent::AgentConfig;
+use linewarden_config::command::{CheckArgs, ConfigCommand, check};
 use linewarden_config::example::example;
 use linewarden_config::schema::schema_of;
 
@@ -123,7 +123,7 @@ fn run_command(cli: Cli) -> Result<(), Failure> {
     log::start(flag, None, "warn,tss_esapi=off")?;
     match &cli.command {
         Command::Run(_) => Ok(()),
-        Command::Check(args) => config::check(args, output),
+        Command::Check(args) => check::<AgentConfig>(args),
         Command::Config(command) => command.run::<AgentConfig>(),
         Command::Measure(args) => measure::run(args, output),
         #[cfg(feature = "tpm")]
@@ -134,24 +134,5 @@ fn run_command(cli: Cli) -> Result<(), Failure> {
             program: Program::Agent.name(),
             example: &EXAMPLE,
         })),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use linewarden_agent::AgentConfig;
-    use linewarden_config::ConfigFile;
-    use linewarden_config::example::{example, example_with_all_fields};
-    use linewarden_config::schema::schema_of;
-
-    #[test]
-    fn the_example_is_a_configuration_as_it_is_and_with_every_field() {
-        let schema = schema_of::<AgentConfig>();
-        for text in [example(&schema), example_with_all_fields(&schema)] {
-            let parsed = ConfigFile::<AgentConfig>::parse(Path::new("agent.toml"), text);
-            assert_eq!(parsed.problems, []);
-        }
     }
 }

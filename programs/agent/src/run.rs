@@ -6,22 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linewarden_agent::config::parse_gateway;
-use linewarden_agent::{
-    Agent, AgentConfig, AgentEvent, AgentOptions, Keyring, LOSS_COUNTERS, RunOutcome, interface_mac,
-};
+use linewarden_agent::{Agent, AgentEvent, LOSS_COUNTERS, RunOutcome};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::metrics_file::{MetricsFile, Page};
 use linewarden_cli::output::{Output, printable};
 use linewarden_cli::signals::Signals;
 use linewarden_cli::{log, random_u64, service_manager};
-use linewarden_config::ConfigFile;
-use linewarden_protocol::device::DeviceConfig;
-use linewarden_protocol::ids::Suite;
-use linewarden_puf::Puf;
-use linewarden_puf::health::HealthTest;
-
-use crate::config::read;
+use linewarden_config::Validated;
+use linewarden_config::agent::{AgentConfig, RunSettings, parse_gateway};
 
 /// Arguments of `run`.
 #[derive(Args, Debug)]
@@ -66,21 +58,27 @@ pub struct RunArgs {
 
 /// Runs the agent until a signal stops it.
 pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
-    let mut file = read(&args.config)?;
+    let config = Validated::<AgentConfig>::read_changed(&args.config, |config| {
+        if args.interface.is_some() {
+            config.gateway.interface.clone_from(&args.interface);
+        }
+        if let Some(address) = args.gateway {
+            config.gateway.address = Some(address.to_string());
+        }
+    })?;
+    let file = &config.file;
     // The agent itself reports errors of the TPM library.
     log::start(log_flag, file.value.log.level.as_deref(), "info,tss_esapi=off")?;
-    let gateway = &mut file.value.gateway;
-    if args.interface.is_some() {
-        gateway.interface.clone_from(&args.interface);
-    }
-    if let Some(address) = args.gateway {
-        gateway.address = Some(address.to_string());
-    }
-    let problems = file.value.problems();
-    if !problems.is_empty() {
-        return Err(linewarden_config::failure(&file.field_problems(&problems)));
-    }
-    let (options, puf) = build_options(&file, args)?;
+    let settings = RunSettings {
+        renew: args.renew,
+        once: args.once,
+        session_timeout: args.timeout.map(Duration::from_secs),
+        noise_seed: random_u64()?,
+    };
+    let (options, puf) = config
+        .valid
+        .open(settings)
+        .map_err(|errors| file.field_failures(&errors))?;
     let stop = Signals::for_stop()?;
     let output = Output::new(args.json);
     let mut print_result = Ok(());
@@ -137,47 +135,4 @@ fn attestation_status(event: &AgentEvent) -> Option<String> {
         )),
         _ => None,
     }
-}
-
-fn build_options(
-    file: &ConfigFile<AgentConfig>,
-    args: &RunArgs,
-) -> Result<(AgentOptions, Box<dyn Puf>), Failure> {
-    let config = &file.value;
-    let field =
-        |error: linewarden_agent::FieldError| linewarden_config::failure(&[file.field_problem(&error)]);
-    let device = config.device_id().map_err(field)?;
-    let keyring = Keyring::read_from(&config.device.helper)
-        .map_err(|error| file.field_failure(&["device", "helper"], &error.to_string()))?;
-    let gateway = config.gateway_address().map_err(field)?;
-    let bound_mac = match &config.gateway.interface {
-        Some(name) => Some(
-            interface_mac(name)
-                .map_err(|error| file.field_failure(&["gateway", "interface"], &error.to_string()))?,
-        ),
-        None => None,
-    };
-    let puf = config.open_puf(device, random_u64()?).map_err(field)?;
-    let tunnels = config.tunnels(gateway).map_err(field)?;
-    let options = AgentOptions {
-        tunnels,
-        device: DeviceConfig {
-            device,
-            suite: Suite::SipHash128,
-            mode: keyring.current().mode(),
-            gateways: config.gateway_policy().map_err(field)?,
-            bound_mac,
-        },
-        keyring,
-        renewal: config.renewal(args.renew).map_err(field)?,
-        ticket_port: config.ticket_port(gateway).map_err(field)?,
-        peers: config.peers(gateway).map_err(field)?,
-        peer_port: config.peer_port(gateway).map_err(field)?,
-        attest: config.attest().map_err(field)?,
-        health: HealthTest::default(),
-        gateway,
-        once: args.once,
-        session_timeout: args.timeout.map(Duration::from_secs),
-    };
-    Ok((options, puf))
 }

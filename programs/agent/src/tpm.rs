@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use linewarden_agent::AgentConfig;
-use linewarden_agent::attest::{self, AttestSection, EnrollError, KeyFileError, TpmScope};
+use linewarden_agent::attest::{self, EnrollError, KeyFileError, TpmScope};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
 use linewarden_cli::results;
 use linewarden_config::ConfigFile;
+use linewarden_config::agent::{AgentConfig, AttestSection};
 use linewarden_files::PrivateFileError;
 use linewarden_measurement::eventlog::Notice;
 use linewarden_tpm::device::{Cause, EndorsementKind, TpmError};

@@ -1,7 +1,6 @@
 //! The program `linewarden-controller`: serves API, dashboard and gateways.
 #![forbid(unsafe_code)]
 
-mod check;
 mod run;
 
 use std::process::ExitCode;
@@ -10,11 +9,10 @@ use std::sync::LazyLock;
 use clap::{Parser, Subcommand};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::manual::ConfigPage;
-use linewarden_cli::output::Output;
 use linewarden_cli::program::{self, CommonCommand, GlobalArgs};
 use linewarden_cli::{exit_codes, log};
 use linewarden_config::Program;
-use linewarden_config::command::{CheckArgs, ConfigCommand};
+use linewarden_config::command::{CheckArgs, ConfigCommand, check};
 use linewarden_config::controller::ControllerConfig;
 use linewarden_config::example::example;
 use linewarden_config::schema::schema_of;
@@ -96,7 +94,7 @@ fn run_command(cli: Cli) -> Result<(), Failure> {
     log::start(flag, None, "warn")?;
     match &cli.command {
         Command::Run(_) => Ok(()),
-        Command::Check(args) => check::run(args, Output::new(args.json)),
+        Command::Check(args) => check::<ControllerConfig>(args),
         Command::Config(command) => command.run::<ControllerConfig>(),
         Command::Common(command) => command.run::<Cli>(Some(&ConfigPage {
             program: Program::Controller.name(),

@@ -10,7 +10,7 @@ use linewarden_cli::signals::{SignalRequest, Signals};
 use linewarden_cli::tls::TlsFiles;
 use linewarden_cli::{log, service_manager};
 use linewarden_config::controller::{self, ControllerConfig};
-use linewarden_config::{ConfigFile, failure};
+use linewarden_config::{Validated, failure};
 use linewarden_controller::{Controller, Policy};
 use linewarden_registry::Registry;
 use linewarden_service::{ApiOptions, Service, ServiceOptions};
@@ -64,8 +64,8 @@ enum ControllerOutput<'a> {
 
 /// Runs the controller until a signal stops it.
 pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
-    let file = controller::read(&args.config)?;
-    let config = &file.value;
+    let validated = Validated::<ControllerConfig>::read(&args.config)?;
+    let config = &validated.file.value;
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
     let output = Output::new(args.json);
     // Signals are blocked before the first thread starts, so that only this thread receives them.
@@ -83,10 +83,10 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     });
     let name = controller_name(config);
     let identity = files.as_ref().map(TlsFiles::read_server).transpose()?;
-    if let Some(problem) = controller::certificate_problem(&file) {
+    if let Some(problem) = controller::certificate_problem(&validated.file) {
         tracing::error!(error = %problem, action = "replace the certificate and send SIGHUP to the controller", "certificate of the controller is invalid; clients and gateways refuse the controller");
     }
-    let (service, registry) = start(&runtime, &file, &name, identity)?;
+    let (service, registry) = start(&runtime, &validated, &name, identity)?;
     print_start(output, &name, &service, config)?;
     service_manager::notify(service_manager::READY);
     serve(&signals, &service, files.as_ref(), output)?;
@@ -102,18 +102,18 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
 /// Starts the service; checks all files before it opens the registry.
 fn start(
     runtime: &Runtime,
-    file: &ConfigFile<ControllerConfig>,
+    validated: &Validated<ControllerConfig>,
     name: &str,
     identity: Option<ServerTls>,
 ) -> Result<(Service, Registry), Failure> {
-    let config = &file.value;
+    let (file, config) = (&validated.file, &validated.file.value);
     let signing_key = config.attest.signing_key.as_deref();
     let signer = signing_key.map(controller::read_signing_key).transpose()?;
     let trust_policies = controller::read_trust_policies(file).map_err(|problems| failure(&problems))?;
-    let socket = controller::read_socket(file).map_err(|problem| failure(&[problem]))?;
-    let nats = controller::read_nats(file).map_err(|problem| failure(&[problem]))?;
-    let telemetry = controller::read_telemetry(file).map_err(|problem| failure(&[problem]))?;
-    let registry = runtime.block_on(config.registry.open())?;
+    let socket = controller::read_socket(file)?;
+    let nats = controller::read_nats(validated)?;
+    let telemetry = controller::read_telemetry(file)?;
+    let registry = runtime.block_on(validated.valid.registry.open())?;
     let policy = Policy {
         lease_rows: config.rows.lease_rows,
         mark_block: config.rows.mark_block,

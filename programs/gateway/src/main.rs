@@ -1,8 +1,7 @@
 //! The program `linewarden-gateway`: authenticates devices in the packet path.
 //!
 //! ```text
-//!   arguments ─► run ─► config ─► run::start ─► data plane, gateway, evidence ─► run::watch, until a signal
-//!                check ─► config
+//!   arguments ─► run ─► configuration ─► run::start ─► data plane, gateway, evidence ─► run::watch, until a signal
 //! ```
 //!
 //! The program contains no protocol and no data plane: the other crates of this repository implement them.
@@ -10,18 +9,14 @@
 //! | Module | Contents |
 //! |---|---|
 //! | `run` | start, reload and stop of a gateway |
-//! | `config` | all mistakes of a configuration, and prerequisites of this machine |
 //! | `evidence` | the commands `evidence export` and `evidence key` |
 //! | `privileges` | capabilities |
-//! | `tls` | certificates of the connection to the controller |
 #![forbid(unsafe_code)]
 
-mod config;
 mod evidence;
 mod export;
 mod privileges;
 mod run;
-mod tls;
 
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -29,14 +24,13 @@ use std::sync::LazyLock;
 use clap::{Parser, Subcommand};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::manual::ConfigPage;
-use linewarden_cli::output::Output;
 use linewarden_cli::program::{self, CommonCommand, GlobalArgs};
 use linewarden_cli::{exit_codes, log};
 use linewarden_config::Program;
-use linewarden_config::command::{CheckArgs, ConfigCommand};
+use linewarden_config::command::{CheckArgs, ConfigCommand, check};
 use linewarden_config::example::example;
+use linewarden_config::gateway::GatewayConfig;
 use linewarden_config::schema::schema_of;
-use linewarden_gateway::config::GatewayConfig;
 
 /// Commented example of the configuration, with all fields.
 static EXAMPLE: LazyLock<String> = LazyLock::new(|| example(&schema_of::<GatewayConfig>()));
@@ -129,31 +123,12 @@ fn run_command(cli: Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Run(_) => Ok(()),
         Command::RemoveGate(args) => run::remove_gates(args),
-        Command::Check(args) => config::check(args, Output::new(args.json)),
+        Command::Check(args) => check::<GatewayConfig>(args),
         Command::Config(command) => command.run::<GatewayConfig>(),
         Command::Evidence(command) => evidence::run(command),
         Command::Common(command) => command.run::<Cli>(Some(&ConfigPage {
             program: Program::Gateway.name(),
             example: &EXAMPLE,
         })),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use linewarden_config::ConfigFile;
-    use linewarden_config::example::{example, example_with_all_fields};
-    use linewarden_config::schema::schema_of;
-    use linewarden_gateway::config::GatewayConfig;
-
-    #[test]
-    fn the_example_is_a_configuration_as_it_is_and_with_every_field() {
-        let schema = schema_of::<GatewayConfig>();
-        for text in [example(&schema), example_with_all_fields(&schema)] {
-            let parsed = ConfigFile::<GatewayConfig>::parse(Path::new("gateway.toml"), text);
-            assert_eq!(parsed.problems, []);
-        }
     }
 }

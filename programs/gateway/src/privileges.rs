@@ -7,8 +7,8 @@
 use std::panic::resume_unwind;
 
 use linewarden_cli::failure::Failure;
+use linewarden_config::gateway::{Backend, Gate, GatewayConfig};
 use linewarden_dataplane::capability::{Capability, keep_only};
-use linewarden_gateway::config::{Backend, Gate, GatewayConfig};
 
 /// The capabilities that a gateway retains after its start.
 #[derive(Clone, Debug, PartialEq, Eq)]

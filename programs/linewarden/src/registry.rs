@@ -2,7 +2,8 @@
 
 use indicatif::ProgressBar;
 use linewarden_cli::failure::Failure;
-use linewarden_config::controller;
+use linewarden_config::Validated;
+use linewarden_config::controller::ControllerConfig;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -67,7 +68,8 @@ impl LocationArgs {
     /// Opens the registry.
     pub async fn open(&self) -> Result<Registry, Failure> {
         if let Some(path) = &self.config {
-            return controller::read(path)?.value.registry.open().await;
+            let config = Validated::<ControllerConfig>::read(path)?;
+            return config.valid.registry.open().await;
         }
         let location = self.registry.as_deref().ok_or_else(|| {
             Failure::input("no registry selected: use --config FILE with the configuration of the controller, or --registry and --key-file")

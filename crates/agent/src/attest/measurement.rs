@@ -17,7 +17,7 @@ use linewarden_tpm::KeyError;
 use super::key::open;
 
 /// Event log of the first TPM on Linux. Missing if the firmware provides none.
-pub(super) const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
+pub const EVENT_LOG: &str = "/sys/kernel/security/tpm0/binary_bios_measurements";
 
 /// What the configuration of a device consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ fn read_pcrs(tpm: &TpmScope) -> Result<PcrValues, KeyError> {
 }
 
 /// A parsed event log.
-pub(crate) struct LogFile<'a> {
+pub struct LogFile<'a> {
     path: &'a Path,
     bytes: Vec<u8>,
     log: EventLog,
@@ -181,7 +181,10 @@ pub(crate) struct LogFile<'a> {
 
 impl<'a> LogFile<'a> {
     /// Reads the log. A missing log at the default path is an empty log: the TPM exists, but the firmware provides no log.
-    pub(crate) fn read(path: &'a Path) -> Result<Self, MeasureError> {
+    ///
+    /// # Errors
+    /// The log is unreadable, or not an event log.
+    pub fn read(path: &'a Path) -> Result<Self, MeasureError> {
         let bytes = match read_bounded(path, LOG_BYTES_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && path == Path::new(EVENT_LOG) => {
                 Vec::new()

@@ -19,7 +19,6 @@ mod measurement;
 mod options;
 mod request_keys;
 mod responder;
-mod section;
 mod state;
 mod worker;
 
@@ -41,15 +40,16 @@ use crate::retry::{self, RetryTimer};
 use evidence::EvidenceReporter;
 use request_keys::RequestKeys;
 use responder::{KeyJob, ProofReply, Rejections, Responder};
-use state::StateFile;
 use worker::{Job, JobResult, JobRunner, Worker};
 
 #[cfg(feature = "tpm")]
 pub use enroll::{EnrollError, accept_offer, identity};
 pub use key::{KeyFile, KeyFileError, KeySource};
-pub use measurement::{CheckedLog, MeasureError, Measurement, MeasurementScope, TpmScope};
+pub use measurement::{
+    CheckedLog, EVENT_LOG, LogFile, MeasureError, Measurement, MeasurementScope, TpmScope,
+};
 pub use options::AttestOptions;
-pub use section::AttestSection;
+pub use state::StateFile;
 
 /// Maximum number of datagrams before other sockets are served.
 const BATCH: usize = 64;

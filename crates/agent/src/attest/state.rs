@@ -42,7 +42,7 @@ impl Default for State {
 
 /// The state with its file.
 #[derive(Clone, Debug)]
-pub(crate) struct StateFile {
+pub struct StateFile {
     path: PathBuf,
     saved: State,
     pub(crate) state: State,
@@ -53,7 +53,7 @@ impl StateFile {
     ///
     /// # Errors
     /// The file cannot be read, or is damaged.
-    pub(crate) fn read_from(path: &Path) -> io::Result<Self> {
+    pub fn read_from(path: &Path) -> io::Result<Self> {
         let state = match read_bounded(path, BYTES_MAX) {
             Ok(bytes) => parse(&bytes)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => State::default(),

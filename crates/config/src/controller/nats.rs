@@ -1,6 +1,6 @@
 //! `[nats]` of a controller: validates the section and reads its files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::{secret_file, tls};
@@ -8,85 +8,86 @@ use linewarden_service::{NatsOptions, NatsTls};
 use linewarden_tls::ClientTls;
 use zeroize::Zeroizing;
 
-use super::{ControllerConfig, NatsSection};
-use crate::file::ConfigFile;
+use super::fields::{ControllerConfig, NatsSection};
+use crate::file::Validated;
 use crate::problem::Problem;
 
 /// Maximum size of a credentials file, bytes.
 const CREDENTIALS_BYTES_MAX: usize = 65_536;
 
-/// A field, and its error.
-type FieldFailure = (&'static str, Failure);
-
-/// Reads the section, if there is one.
-///
-/// # Errors
-/// A field is invalid, or a file cannot be read or has invalid content.
-pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<NatsOptions>, Problem> {
-    let Some(section) = &file.value.nats else {
-        return Ok(None);
-    };
-    options(section).map(Some).map_err(|(field, failure)| {
-        file.problem(&["nats", field], &failure.to_string())
-            .with_code(failure.code())
-    })
+/// Servers to which the registry event log is published.
+#[derive(Debug)]
+pub struct NatsPublisher {
+    /// The options, without credentials.
+    options: NatsOptions,
+    credentials_file: Option<PathBuf>,
 }
 
-/// Returns the first error of the section, without reading files.
-pub fn field_error(section: &NatsSection) -> Option<(&'static str, String)> {
-    let tls = section.ca.clone().map(|ca| NatsTls {
-        ca,
-        identity: section.cert.clone().zip(section.key.clone()),
-    });
+/// Validates the section, without reading files.
+///
+/// # Errors
+/// The first field that is invalid, and the reason.
+pub fn validate(section: &NatsSection) -> Result<NatsPublisher, (&'static str, String)> {
     let options = NatsOptions {
         servers: section.servers.clone(),
-        tls,
+        tls: tls_of(section)?,
         plaintext: section.plaintext,
         credentials: None,
         stream: section.stream.clone(),
         subject_prefix: section.subject_prefix.clone(),
     };
-    let error = options.check().err()?;
-    Some((error.field(), error.to_string()))
+    match options.check() {
+        Ok(()) => Ok(NatsPublisher {
+            options,
+            credentials_file: section.credentials_file.clone(),
+        }),
+        Err(error) => Err((error.field(), error.to_string())),
+    }
 }
 
-fn options(section: &NatsSection) -> Result<NatsOptions, FieldFailure> {
-    let credentials = section.credentials_file.as_deref().map(credentials).transpose();
-    let options = NatsOptions {
-        servers: section.servers.clone(),
-        tls: tls_of(section)?,
-        plaintext: section.plaintext,
-        credentials: credentials.map_err(|failure| ("credentials_file", failure))?,
-        stream: section.stream.clone(),
-        subject_prefix: section.subject_prefix.clone(),
-    };
-    options.check().map_err(|error| {
-        let field = error.field();
-        (field, Failure::input(error.to_string()))
-    })?;
-    Ok(options)
-}
-
-fn tls_of(section: &NatsSection) -> Result<Option<NatsTls>, FieldFailure> {
-    let refuse = |problem: &str| Err(("cert", Failure::input(problem)));
+fn tls_of(section: &NatsSection) -> Result<Option<NatsTls>, (&'static str, String)> {
+    let refuse = |problem: &str| Err(("cert", problem.to_owned()));
     match (&section.ca, &section.cert, &section.key) {
         (None, None, None) => Ok(None),
         (None, ..) => refuse("TLS needs `ca`: set the path of the CA of the servers"),
         (Some(_), Some(_), None) | (Some(_), None, Some(_)) => {
             refuse("`cert` and `key` must be set together")
         }
-        (Some(ca), cert, key) => {
+        (Some(ca), cert, key) => Ok(Some(NatsTls {
+            ca: ca.clone(),
+            identity: cert.clone().zip(key.clone()),
+        })),
+    }
+}
+
+/// Reads the files of the section, if there is one.
+///
+/// # Errors
+/// A file cannot be read or has invalid content.
+pub fn read(config: &Validated<ControllerConfig>) -> Result<Option<NatsOptions>, Problem> {
+    let options = config.valid.nats.as_ref().map(NatsPublisher::read).transpose();
+    options.map_err(|(field, failure)| {
+        config
+            .file
+            .problem(&["nats", field], &failure.to_string())
+            .with_code(failure.code())
+    })
+}
+
+impl NatsPublisher {
+    fn read(&self) -> Result<NatsOptions, (&'static str, Failure)> {
+        if let Some(NatsTls { ca, identity }) = &self.options.tls {
             let pem = tls::read_certificates(ca).map_err(|failure| ("ca", failure))?;
             ClientTls::new(&pem).map_err(|error| ("ca", tls::file_failure(ca, &error)))?;
-            let identity = cert.clone().zip(key.clone());
-            if let Some((cert, key)) = &identity {
+            if let Some((cert, key)) = identity {
                 tls::read_identity(cert, key).map_err(|failure| ("cert", failure))?;
             }
-            Ok(Some(NatsTls {
-                ca: ca.clone(),
-                identity,
-            }))
         }
+        let credentials = self.credentials_file.as_deref().map(credentials).transpose();
+        Ok(NatsOptions {
+            credentials: credentials.map_err(|failure| ("credentials_file", failure))?,
+            ..self.options.clone()
+        })
     }
 }
 

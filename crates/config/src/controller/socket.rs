@@ -4,7 +4,7 @@ use linewarden_cli::failure::Failure;
 use linewarden_service::SocketOptions;
 use nix::unistd::Group;
 
-use super::ControllerConfig;
+use super::fields::ControllerConfig;
 use crate::file::ConfigFile;
 use crate::problem::Problem;
 

@@ -7,7 +7,7 @@ use linewarden_cli::tls;
 use linewarden_service::TelemetryOptions;
 use linewarden_tls::ClientTls;
 
-use super::{ControllerConfig, TelemetrySection};
+use super::fields::{ControllerConfig, TelemetrySection};
 use crate::file::ConfigFile;
 use crate::problem::Problem;
 

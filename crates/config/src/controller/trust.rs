@@ -11,7 +11,7 @@ use linewarden_evidence::statement::DataPlaneKind;
 use linewarden_evidence::{CHANGING_OBJECTS, SwitchId};
 use linewarden_protocol::ids::GatewayId;
 
-use super::TrustSection;
+use super::fields::TrustSection;
 
 /// Builds the trust policy.
 ///

@@ -99,7 +99,10 @@ impl AdmissionQueue {
 
     /// The devices of the RESPONSEs in flight: the controller may admit these devices.
     pub(super) fn responses_in_flight(&self) -> impl Iterator<Item = DeviceId> {
-        self.in_flight.iter().filter(|miss| is_response(miss)).map(Miss::device)
+        self.in_flight
+            .iter()
+            .filter(|miss| is_response(miss))
+            .map(Miss::device)
     }
 
     /// Takes the messages in flight, in order.

@@ -52,7 +52,7 @@ use self::freshness::Freshness;
 use self::p4dra::P4draRounds;
 pub use self::packets::WRONG_TAGS;
 use self::roaming::SessionReports;
-pub(crate) use self::settings::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, WIPE_AFTER_MS};
+pub use self::settings::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, WIPE_AFTER_MS};
 pub use self::settings::{ReconfigureError, Settings, SettingsError};
 pub use self::status::{AttestStatus, LinkState, P4draStatus, PacketEvidenceStatus, Status, TrustState};
 use crate::audit::{AuditBuffer, AuditEvent, AuditRecord, AuditState};

@@ -7,13 +7,13 @@ use linewarden_protocol::ids::GatewayId;
 use super::eviction::Eviction;
 
 /// How long a revoked device stays in the data plane, ms.
-pub(crate) const WIPE_AFTER_MS: u64 = 60_000;
+pub const WIPE_AFTER_MS: u64 = 60_000;
 
 /// Maximum duration of an attestation period, seconds (LAP/1 3.2).
-pub(crate) const ATTEST_PERIOD_S_MAX: u32 = 3_600;
+pub const ATTEST_PERIOD_S_MAX: u32 = 3_600;
 
 /// Default interval of `p4dra-classic` rounds, seconds.
-pub(crate) const P4DRA_ROUND_S: u32 = 60;
+pub const P4DRA_ROUND_S: u32 = 60;
 /// Maximum interval of `p4dra-classic` rounds, seconds.
 const P4DRA_ROUND_S_MAX: u32 = 86_400;
 

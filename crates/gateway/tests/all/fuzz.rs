@@ -1,76 +1,20 @@
-//! Fuzzing of files: configurations and CRPs are parsed or rejected, and never cause a panic.
+//! Fuzzing of files: CRPs and provers are parsed or rejected, and never cause a panic.
 
 use linewarden_gateway::classic::parse_crps;
-use linewarden_gateway::config::GatewayConfig;
 use linewarden_gateway::p4dra::parse_provers;
 use proptest::collection::vec;
 use proptest::prelude::*;
-
-const CONFIG: &str = r#"
-[gateway]
-id = 1
-dataplane = "host"
-addresses = ["127.0.0.1", "::1"]
-port = 20550
-gate = "off"
-session_lifetime_s = 300
-slots = 1000
-ring = 8
-low_rows = 2
-mark_block = 4
-nak_per_s = 10
-threads = 2
-[controller]
-socket = "controller.sock"
-[classic]
-profile = "iot"
-response_bits = 64
-crps_file = "crps"
-[log]
-level = "info"
-"#;
-
-const VALUES: [&str; 12] = [
-    "0",
-    "-1",
-    "4294967296",
-    "18446744073709551615",
-    "1e300",
-    "\"\"",
-    "[]",
-    "true",
-    "{}",
-    "nan",
-    "\"\\u0000\"",
-    "",
-];
 
 const CRPS: &str =
     "1 00000001 1111111111111111\n1 00000002 2222222222222222\n2 00000003 3333333333333333 # last\n";
 
 #[test]
-fn the_unedited_files_are_valid() {
-    toml::from_str::<GatewayConfig>(CONFIG).unwrap();
+fn the_unedited_file_is_valid() {
     assert_eq!(parse_crps(CRPS, 8).unwrap().len(), 2);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn altered_configurations_cause_no_panic(line in 0..CONFIG.lines().count(), value in 0..VALUES.len(), seed in any::<u64>()) {
-        let text: Vec<String> = CONFIG
-            .lines()
-            .enumerate()
-            .map(|(number, text)| match text.split_once(" = ") {
-                Some((key, _)) if number == line => format!("{key} = {}", VALUES[value]),
-                _ => text.to_owned(),
-            })
-            .collect();
-        if let Ok(config) = toml::from_str::<GatewayConfig>(&text.join("\n")) {
-            let _ = config.resolve([seed, 1], seed);
-        }
-    }
 
     #[test]
     fn responses_in_altered_crps_have_equal_lengths(edits in vec((0..CRPS.len(), any::<u8>()), 0..6), bytes in 0..64usize) {

@@ -163,7 +163,9 @@ fn a_device_that_may_be_admitted_gets_no_resumed_rows() {
     node.resume(admitted, false);
     node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
     node.send(refused, message_type::RESPONSE);
-    node.respond(ControllerResponse::AdmitDevices(Ok(vec![AdmissionResponse::NoResponse])));
+    node.respond(ControllerResponse::AdmitDevices(Ok(vec![
+        AdmissionResponse::NoResponse,
+    ])));
     node.send(requesting, message_type::REQUEST);
     for device in [admitted, refused, requesting] {
         node.resume(device, false);

@@ -3,25 +3,24 @@
 use std::sync::{Arc, Mutex};
 
 use linewarden_cli::failure::Failure;
+use linewarden_config::gateway::{EvidenceSection, GatewayConfig, ResolvedGateway, read_evidence_signer};
 use linewarden_config::{ConfigFile, Problem};
 use linewarden_evidence::BootCount;
 use linewarden_evidence::inband::MasterKey;
 use linewarden_files::next_count;
-use linewarden_gateway::config::{EvidenceSection, GatewayConfig, ResolvedConfig};
+use linewarden_gateway::data_plane::DataPlaneOptions;
 use linewarden_gateway::evidence_server::EvidenceServer;
 use linewarden_gateway::{Attester, EvidenceSource, Gateway, PacketStamper, SwitchAttester};
 use linewarden_protocol::ids::GatewayId;
 
-use crate::config;
-
 /// Returns the source of evidence: the switch for a P4 data plane, otherwise this process; `None` without evidence.
 pub fn evidence_source(
     file: &ConfigFile<GatewayConfig>,
-    resolved: &ResolvedConfig,
+    resolved: &ResolvedGateway,
     attester: Option<&Arc<Mutex<Attester>>>,
 ) -> Option<EvidenceSource> {
-    match (&file.value.p4, &resolved.p4) {
-        (Some(p4), Some(options)) => Some(EvidenceSource::Switch(SwitchAttester {
+    match (&file.value.p4, &resolved.data_plane) {
+        (Some(p4), DataPlaneOptions::P4(options)) => Some(EvidenceSource::Switch(SwitchAttester {
             address: p4.address,
             tls: options.tls.clone(),
         })),
@@ -34,7 +33,7 @@ pub fn evidence_source(
 /// # Errors
 /// The key or the boot count is unusable.
 pub fn create_attester(file: &ConfigFile<GatewayConfig>) -> Result<Option<Arc<Mutex<Attester>>>, Problem> {
-    let (Some(section), Some(signer)) = (&file.value.evidence, config::read_evidence_signer(file)?) else {
+    let (Some(section), Some(signer)) = (&file.value.evidence, read_evidence_signer(file)?) else {
         return Ok(None);
     };
     let count = next_count(&section.boot_count).map_err(|error| {

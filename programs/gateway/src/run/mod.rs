@@ -14,13 +14,13 @@ use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
 use linewarden_cli::signals::Signals;
 use linewarden_cli::{log, random_u64, service_manager};
-use linewarden_config::failure;
-use linewarden_gateway::config::GatewayConfig;
+use linewarden_config::gateway::GatewayConfig;
+use linewarden_config::{ConfigFile, Validated};
 use linewarden_gateway::data_plane::{self, RemoveGateError};
+use linewarden_protocol::ids::GatewayId;
 
 use self::output::{ServeOutput, print_end};
 use self::watch::GatewayMonitor;
-use crate::config;
 
 /// Default log level.
 const LOG_LEVEL: &str = "info";
@@ -70,16 +70,16 @@ pub struct RemoveGateArgs {
 /// Runs the gateway until a signal stops it.
 pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let output = Output::new(args.json);
-    let file = config::read(&args.config)?;
-    let config = &file.value;
+    let validated = Validated::<GatewayConfig>::read(&args.config)?;
+    let config = &validated.file.value;
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
-    let resolved = config
+    let resolved = validated
         .resolve([random_u64()?, random_u64()?], random_u64()?)
-        .map_err(|errors| failure(&file.field_problems(&errors)))?;
+        .map_err(|errors| validated.file.field_failures(&errors))?;
     warn_about_classic_profile(config);
     // Signals are blocked before the first thread starts, so that only this thread receives them.
     let signals = Signals::for_service()?;
-    let (running_gateway, reloader) = start::start(file, &resolved, output)?;
+    let (running_gateway, reloader) = start::start(validated, &resolved, output)?;
     service_manager::notify(service_manager::READY);
     let interval = Duration::from_secs(args.status_interval);
     let result = GatewayMonitor::new(output, &running_gateway.gateway, reloader, interval).run(&signals);
@@ -94,11 +94,14 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
 /// not prevent the removal.
 pub fn remove_gates(args: &RemoveGateArgs) -> Result<(), Failure> {
     let output = Output::new(args.json);
-    let (file, mistakes) = config::read_for_gate_removal(&args.config)?;
+    let (file, mistakes) = ConfigFile::<GatewayConfig>::read_for_gate_removal(&args.config)?;
     for mistake in mistakes {
         tracing::warn!(reason = %mistake, "configuration error ignored: removing a gate does not need the field");
     }
-    let interfaces = data_plane::remove_gates(&file.value.gateway).map_err(|error| match error {
+    let section = &file.value.gateway;
+    let removed =
+        data_plane::remove_gates(GatewayId(section.id), &section.interfaces, &section.pin_directory);
+    let interfaces = removed.map_err(|error| match error {
         RemoveGateError::Interface(error) => Failure::input(error),
         RemoveGateError::DataPlane(error) => error.into(),
     })?;

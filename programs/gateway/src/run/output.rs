@@ -2,8 +2,8 @@
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
+use linewarden_config::gateway::{Backend, Gate, GatewayConfig, ResolvedGateway};
 use linewarden_dataplane::Counters;
-use linewarden_gateway::config::{Backend, Gate, GatewayConfig, ResolvedConfig};
 use linewarden_gateway::{AttestStatus, LinkState, P4draStatus, Status, StopReport, TrustState};
 use serde::Serialize;
 
@@ -55,7 +55,11 @@ pub fn gate_name(config: &GatewayConfig) -> &'static str {
     }
 }
 
-pub fn print_start(output: Output, config: &GatewayConfig, resolved: &ResolvedConfig) -> Result<(), Failure> {
+pub fn print_start(
+    output: Output,
+    config: &GatewayConfig,
+    resolved: &ResolvedGateway,
+) -> Result<(), Failure> {
     let section = &config.gateway;
     let (dataplane, gate) = (dataplane_name(config), gate_name(config));
     let addresses = resolved.config.local.clone();

@@ -4,14 +4,13 @@ use std::net::IpAddr;
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::log;
-use linewarden_config::{ConfigFile, Problem, failure};
-use linewarden_gateway::config::{FieldError, GatewayConfig};
+use linewarden_config::gateway::{GatewayConfig, check_veths};
+use linewarden_config::{ConfigFile, FieldError, Problem, Validated};
 use linewarden_gateway::{ConfigChange, Gateway, GatewayError, PacketStamper};
 use linewarden_protocol::sources::DeviceSources;
 
 use super::LOG_LEVEL;
 use super::start::open_audit;
-use crate::config;
 
 /// Holds the configuration in force.
 pub struct Reloader {
@@ -116,17 +115,17 @@ impl Reloader {
     }
 
     fn change(&mut self, gateway: &Gateway) -> Result<(), Failure> {
-        let next = config::read(self.file.path())?;
-        let needs_restart = self.file.value.needing_restart(&next.value);
+        let validated = Validated::<GatewayConfig>::read(self.file.path())?;
+        let needs_restart = self.file.value.needing_restart(&validated.file.value);
         if !needs_restart.is_empty() {
-            return Err(failure(&next.field_problems(&needs_restart)));
+            return Err(validated.file.field_failures(&needs_restart));
         }
         // These seeds are not used: the running data plane keeps its seeds.
-        let resolved = next
-            .value
+        let resolved = validated
             .resolve([0; 2], 0)
-            .map_err(|errors| failure(&next.field_problems(&errors)))?;
-        let audit = open_audit(&next).map_err(|problem| failure(&[problem]))?;
+            .map_err(|errors| validated.file.field_failures(&errors))?;
+        let next = validated.file;
+        let audit = open_audit(&next)?;
         let live = resolved.live();
         let sources = live.sources.clone();
         let change = ConfigChange {
@@ -144,7 +143,7 @@ impl Reloader {
         }
         log::set_level(next.value.log.level.as_deref(), LOG_LEVEL);
         if self.file.value.gateway.forward_to != next.value.gateway.forward_to {
-            let warnings = config::check_veths(&next);
+            let warnings = check_veths(&next);
             let is_forward_to = |problem: &&Problem| problem.field.as_deref() == Some("gateway.forward_to");
             let warnings = warnings.iter().filter(is_forward_to);
             warnings.for_each(|warning| tracing::warn!(reason = %warning, "configuration warning"));
@@ -157,9 +156,8 @@ impl Reloader {
 /// Converts an error to a failure. If the data plane has refused the change, the cause is `forward_to`, because the kernel
 /// checks only this setting.
 fn reconfigure_failure(next: &ConfigFile<GatewayConfig>, error: &GatewayError) -> Failure {
-    let problem: Problem = match error {
-        GatewayError::Reconfigure(_) => next.problem(&["gateway", "forward_to"], &error.to_string()),
-        _ => return Failure::failed(error),
-    };
-    failure(&[problem])
+    match error {
+        GatewayError::Reconfigure(_) => next.field_failure(&["gateway", "forward_to"], &error.to_string()),
+        _ => Failure::failed(error),
+    }
 }

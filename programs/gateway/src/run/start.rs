@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex};
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
-use linewarden_config::{ConfigFile, Problem, failure};
+use linewarden_config::gateway::{GatewayConfig, ResolvedGateway, read_packet_key};
+use linewarden_config::{ConfigFile, Problem, Validated, failure};
+use linewarden_dataplane::{DataPlane, DataPlaneError};
 use linewarden_evidence::inband::MasterKey as PacketKey;
 use linewarden_gateway::audit::{AuditEvent, AuditLog};
-use linewarden_gateway::config::{Backend, GatewayConfig, ResolvedConfig};
+use linewarden_gateway::data_plane::{self, DataPlaneOptions};
 use linewarden_gateway::evidence_server::EvidenceServer;
 use linewarden_gateway::{
-    Attester, DataPlaneInfo, Gateway, StopReport, TicketCounts, TicketRelay, TicketSockets, data_plane,
+    Attester, DataPlaneInfo, Gateway, StopReport, TicketCounts, TicketRelay, TicketSockets,
 };
 use linewarden_link::{Client, RemoteController};
 use linewarden_types::ControllerLink;
@@ -21,7 +23,6 @@ use linewarden_types::ControllerLink;
 use super::evidence;
 use super::output::{dataplane_name, gate_name, print_start};
 use super::reload::Reloader;
-use crate::config;
 use crate::privileges::RetainedCapabilities;
 
 /// A running gateway.
@@ -41,41 +42,42 @@ struct StartInputs {
 }
 
 impl StartInputs {
-    fn read(file: &ConfigFile<GatewayConfig>, retained: &RetainedCapabilities) -> Result<Self, Failure> {
-        let failure = |problem| failure(&[problem]);
+    fn read(validated: &Validated<GatewayConfig>, retained: &RetainedCapabilities) -> Result<Self, Failure> {
+        let file = &validated.file;
         Ok(Self {
-            audit: retained.run_confined(|| open_audit(file))?.map_err(failure)?,
-            packet_key: config::read_packet_key(file).map_err(failure)?,
+            audit: retained.run_confined(|| open_audit(file))??,
+            packet_key: read_packet_key(file)?,
             // The boot count increments only after the check of the machine, so a refused start does not count.
-            attester: evidence::create_attester(file).map_err(failure)?,
-            client: config::controller_client(file).map_err(failure)?,
+            attester: evidence::create_attester(file)?,
+            client: validated.controller_client()?,
         })
     }
 }
 
 /// Starts the gateway; returns the running gateway and its reloader.
 pub fn start(
-    file: ConfigFile<GatewayConfig>,
-    resolved: &ResolvedConfig,
+    validated: Validated<GatewayConfig>,
+    resolved: &ResolvedGateway,
     output: Output,
 ) -> Result<(RunningGateway, Reloader), Failure> {
+    let file = &validated.file;
     let config = &file.value;
     let retained = RetainedCapabilities::for_config(config);
-    check_problems(&config::check_machine(&file))?;
-    let inputs = StartInputs::read(&file, &retained)?;
+    check_problems(&validated.machine_problems())?;
+    let inputs = StartInputs::read(&validated, &retained)?;
     // The sockets are bound before the data plane is attached, because a port in use prevents the start.
     let ticket_sockets = bind_ticket_sockets(resolved)?;
-    let data_plane = match config.gateway.dataplane {
+    let data_plane = match resolved.data_plane {
         // The P4 data plane has its own threads and needs no privilege.
-        Backend::P4 => retained.run_confined(|| data_plane::start(&config.gateway, resolved))??,
-        Backend::Xdp | Backend::Host => data_plane::start(&config.gateway, resolved)?,
+        DataPlaneOptions::P4(_) => retained.run_confined(|| start_data_plane(resolved))??,
+        DataPlaneOptions::Xdp { .. } | DataPlaneOptions::Host { .. } => start_data_plane(resolved)?,
     };
     retained.enforce()?;
     print_start(output, config, resolved)?;
     let controller: Arc<dyn ControllerLink> = Arc::new(RemoteController::from(inputs.client));
     let id = resolved.config.gateway_id;
     let attester = inputs.attester;
-    let source = evidence::evidence_source(&file, resolved, attester.as_ref());
+    let source = evidence::evidence_source(file, resolved, attester.as_ref());
     let gateway = Gateway::start_with_evidence(
         data_plane,
         Arc::clone(&controller),
@@ -85,9 +87,8 @@ pub fn start(
     )
     .map_err(Failure::failed)?;
     let packet_stamper =
-        evidence::start_packet_stamper(&file, &gateway, attester.as_ref(), &inputs.packet_key)?;
-    let evidence_server =
-        evidence::open_socket(&file, &gateway, attester).map_err(|problem| failure(&[problem]))?;
+        evidence::start_packet_stamper(file, &gateway, attester.as_ref(), &inputs.packet_key)?;
+    let evidence_server = evidence::open_socket(file, &gateway, attester)?;
     gateway.set_audit(inputs.audit).map_err(Failure::failed)?;
     gateway.record(started_event(config, resolved));
     let handle = gateway.data_plane_handle();
@@ -100,8 +101,17 @@ pub fn start(
         evidence_server,
         gateway,
     };
-    let reloader = Reloader::new(file, packet_stamper, &resolved.config);
+    let reloader = Reloader::new(validated.file, packet_stamper, &resolved.config);
     Ok((running_gateway, reloader))
+}
+
+fn start_data_plane(resolved: &ResolvedGateway) -> Result<Box<dyn DataPlane>, DataPlaneError> {
+    data_plane::start(
+        &resolved.config,
+        &resolved.data_plane,
+        &resolved.interfaces,
+        &resolved.forward_to,
+    )
 }
 
 impl RunningGateway {
@@ -171,7 +181,7 @@ pub fn open_audit(file: &ConfigFile<GatewayConfig>) -> Result<Option<(AuditLog, 
     }
 }
 
-fn started_event(config: &GatewayConfig, resolved: &ResolvedConfig) -> AuditEvent {
+fn started_event(config: &GatewayConfig, resolved: &ResolvedGateway) -> AuditEvent {
     let names = config.gateway.interfaces.iter().cloned();
     AuditEvent::Started {
         program: env!("CARGO_PKG_VERSION"),
@@ -182,7 +192,7 @@ fn started_event(config: &GatewayConfig, resolved: &ResolvedConfig) -> AuditEven
 }
 
 /// Binds the sockets of the ticket relay, if it is enabled.
-fn bind_ticket_sockets(resolved: &ResolvedConfig) -> Result<Option<TicketSockets>, Failure> {
+fn bind_ticket_sockets(resolved: &ResolvedGateway) -> Result<Option<TicketSockets>, Failure> {
     let bind = |port| TicketSockets::bind(&resolved.config.local, port);
     resolved
         .ticket_port

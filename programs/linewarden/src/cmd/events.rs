@@ -5,7 +5,6 @@ use linewarden_cli::output::Output;
 use std::time::Duration;
 
 use clap::Args;
-use linewarden_agent::config::parse_device_id;
 use linewarden_api::{EventHistoryQuery, EventRecord};
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{EventLogReader, Registry};
@@ -39,7 +38,7 @@ pub struct EventsArgs {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<String>,
     /// Only events of this device (ID)
-    #[arg(long, value_name = "ID", value_parser = parse_device_id)]
+    #[arg(long, value_name = "ID")]
     device: Option<DeviceId>,
     /// Only events of the gateway with this ID (integer)
     #[arg(long, value_name = "NUMBER")]

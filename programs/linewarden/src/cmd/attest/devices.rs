@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use clap::Args;
-use linewarden_agent::config::parse_device_id;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{DeviceInfo, NewProver, ProverLocation, Registry, RegistryError};
 use linewarden_types::ReleaseMode;
@@ -24,7 +23,7 @@ Examples:
   linewarden attest delete d1 d2 --config controller.toml")]
 pub struct DeleteArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
-    #[arg(required = true, value_parser = parse_device_id)]
+    #[arg(required = true)]
     devices: Vec<DeviceId>,
     #[command(flatten)]
     registry: RegistryArgs,
@@ -44,7 +43,6 @@ Examples:
   linewarden attest move d1 --port 20555 --config controller.toml")]
 pub struct MoveArgs {
     /// Device ID (1 to 16 hexadecimal digits)
-    #[arg(value_parser = parse_device_id)]
     device: DeviceId,
     /// ID of the gateway that attests the device while the device has no session (integer)
     #[arg(long, value_name = "ID", requires = "address")]
@@ -75,7 +73,7 @@ Examples:
   linewarden attest release d1 --config controller.toml")]
 pub struct ReleaseArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
-    #[arg(required = true, value_parser = parse_device_id)]
+    #[arg(required = true)]
     devices: Vec<DeviceId>,
     #[command(flatten)]
     registry: RegistryArgs,

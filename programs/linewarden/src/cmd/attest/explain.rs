@@ -1,7 +1,6 @@
 //! `linewarden attest explain`.
 
 use clap::Args;
-use linewarden_agent::config::parse_device_id;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::now_s;
 use linewarden_cli::output::Output;
@@ -32,7 +31,6 @@ Examples:
   linewarden attest explain d1 --json --config controller.toml | jq .difference")]
 pub struct ExplainArgs {
     /// Device ID (1 to 16 hexadecimal digits)
-    #[arg(value_parser = parse_device_id)]
     device: DeviceId,
     #[command(flatten)]
     registry: RegistryArgs,

@@ -7,7 +7,6 @@ use linewarden_config::controller::read_signing_key;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use linewarden_agent::config::parse_device_id;
 use linewarden_controller::attest::{DeviceResult, SUBMODULES_MAX};
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::DeviceId;
@@ -40,7 +39,6 @@ Examples:
   linewarden attest status --ear --signing-key results.pem --config controller.toml")]
 pub struct StatusArgs {
     /// Device IDs (1 to 16 hexadecimal digits each, default: all devices)
-    #[arg(value_parser = parse_device_id)]
     devices: Vec<DeviceId>,
     /// Only devices of this group (name)
     #[arg(long, value_name = "NAME", conflicts_with = "devices")]

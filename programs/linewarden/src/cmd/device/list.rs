@@ -1,7 +1,6 @@
 //! `linewarden device list` and `show`.
 
 use clap::{Args, ValueEnum};
-use linewarden_agent::config::parse_device_id;
 use linewarden_api::{Device, DeviceQuery, EventHistoryQuery};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::{Output, counted};
@@ -87,7 +86,6 @@ Examples:
   linewarden device show d1 --history --config controller.toml")]
 pub struct ShowArgs {
     /// Device ID (1 to 16 hexadecimal digits)
-    #[arg(value_parser = parse_device_id)]
     device: DeviceId,
     /// Also print stored events of the device, newest first (flag)
     #[arg(long)]

@@ -1,7 +1,6 @@
 //! `linewarden device pair`.
 
 use clap::{Args, Subcommand};
-use linewarden_agent::config::parse_device_id;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
 use linewarden_protocol::ids::DeviceId;
@@ -36,10 +35,8 @@ Examples:
 #[derive(Args, Debug)]
 pub struct PairArgs {
     /// Device ID (1 to 16 hexadecimal digits)
-    #[arg(value_parser = parse_device_id)]
     device: DeviceId,
     /// Device ID of the peer (1 to 16 hexadecimal digits)
-    #[arg(value_parser = parse_device_id)]
     peer: DeviceId,
     #[command(flatten)]
     registry: RegistryArgs,
@@ -52,7 +49,6 @@ pub struct PairArgs {
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Device ID (1 to 16 hexadecimal digits)
-    #[arg(value_parser = parse_device_id)]
     device: DeviceId,
     #[command(flatten)]
     registry: RegistryArgs,

@@ -1,7 +1,6 @@
 //! `linewarden device quarantine` and `release`.
 
 use clap::Args;
-use linewarden_agent::config::parse_device_id;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
 use linewarden_client::DeviceAction;
@@ -21,7 +20,7 @@ Examples:
     --server https://ctl.example:20560 --token-file alice.token")]
 pub struct QuarantineArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
-    #[arg(required = true, value_parser = parse_device_id)]
+    #[arg(required = true)]
     devices: Vec<DeviceId>,
     #[command(flatten)]
     reason: ReasonArgs,
@@ -39,7 +38,7 @@ Examples:
   linewarden device release d1 --reason \"checked\" --config controller.toml")]
 pub struct ReleaseArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
-    #[arg(required = true, value_parser = parse_device_id)]
+    #[arg(required = true)]
     devices: Vec<DeviceId>,
     #[command(flatten)]
     reason: ReasonArgs,

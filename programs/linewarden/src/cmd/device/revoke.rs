@@ -1,7 +1,6 @@
 //! `linewarden device revoke`.
 
 use clap::Args;
-use linewarden_agent::config::parse_device_id;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
 use linewarden_client::DeviceAction;
@@ -20,7 +19,7 @@ Examples:
   linewarden device revoke 00000000000000d1 --reason \"stolen\" --config controller.toml")]
 pub struct RevokeArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
-    #[arg(required = true, value_parser = parse_device_id)]
+    #[arg(required = true)]
     devices: Vec<DeviceId>,
     #[command(flatten)]
     reason: ReasonArgs,

@@ -371,16 +371,10 @@ fn check_and_agent_report_all_mistakes_of_an_agents_configuration() {
         assert!(report.contains(&format!("error: {line}")), "{line}\n{report}");
     }
     assert_eq!(report.lines().count(), all_lines.len(), "{report}");
-    // The agent reports the same errors, unless parsing finds errors: then the agent reports these errors only.
-    let text = fs::read_to_string(site.path("a.toml")).unwrap();
-    let corrected = text
-        .replace("\"127.0.0.1\"\n[[peer]]", "\"127.0.0.1:4\"\n[[peer]]")
-        .replace("ids = \"all\"\n", "")
-        .replace("\nrows = 0", "\nrows = 1")
-        .replace("adress", "address");
-    site.write("a.toml", &corrected);
-    let error = site.run("linewarden-agent check a.toml").refused(2);
-    assert_eq!(site.run("linewarden-agent run --config a.toml").refused(2), error);
+    assert_eq!(
+        site.run("linewarden-agent run --config a.toml").refused(2),
+        report
+    );
 }
 
 #[test]
@@ -393,7 +387,7 @@ fn broken_agent_configurations_are_reported_with_file_line_and_field() {
         (
             "id = \"00000000000000d1\"",
             "id = \"xyz\"",
-            "a.toml:4:1: device.id: \"xyz\" is not a device ID",
+            "a.toml:4:1: device.id: \"xyz\": a device ID is 1 to 16 hexadecimal digits",
         ),
         ("fleet.seed", "nothing.seed", "puf.simulated.seed_file: "),
         (".helper\"", ".helpers\"", "a.toml:5:1: device.helper: "),

@@ -12,7 +12,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use linewarden_agent::config::parse_device_id;
 use linewarden_measurement::configuration::{Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
@@ -63,7 +62,7 @@ Examples:
 )]
 pub struct EnrollArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
-    #[arg(required = true, value_parser = parse_device_id)]
+    #[arg(required = true)]
     devices: Vec<DeviceId>,
     /// Group whose reference value the devices must prove (name)
     #[arg(long, value_name = "NAME")]

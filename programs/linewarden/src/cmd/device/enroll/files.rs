@@ -8,7 +8,8 @@ use linewarden_cli::results;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use linewarden_agent::{AgentConfig, Credential};
+use linewarden_agent::Credential;
+use linewarden_config::agent::AgentConfig;
 use linewarden_files::sync_parent;
 use linewarden_protocol::ids::DeviceId;
 
@@ -143,7 +144,7 @@ mod tests {
             };
             let text = agent_config(DeviceId(0xd1), route, puf);
             let config: AgentConfig = toml::from_str(&text).unwrap();
-            assert_eq!(config.device_id().unwrap(), DeviceId(0xd1));
+            assert_eq!(config.device.id.parse(), Ok(DeviceId(0xd1)));
             assert_eq!(config.gateway.address.as_deref(), value);
             assert_eq!(config.gateway.interface.as_deref(), value);
         }

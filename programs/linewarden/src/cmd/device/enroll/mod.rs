@@ -9,7 +9,6 @@ use linewarden_cli::output::Output;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use linewarden_agent::config::parse_device_id;
 use linewarden_agent::source::Model;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_puf::readout::Span;
@@ -52,7 +51,7 @@ pub struct CommonArgs {
     #[arg(long, value_name = "TEXT", default_value = "")]
     name: String,
     /// Device ID (1 to 16 hexadecimal digits, default: random)
-    #[arg(long, value_name = "ID", value_parser = parse_device_id)]
+    #[arg(long, value_name = "ID")]
     device: Option<DeviceId>,
     /// Replace the credentials of an enrolled device; row numbers continue (flag)
     #[arg(long, requires = "device")]

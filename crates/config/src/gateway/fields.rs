@@ -1,30 +1,17 @@
-//! The configuration file of a gateway (TOML), and its resolved form.
-//!
-//! The caller reads the file. This module defines the fields, their defaults and their consistency.
-//! Paths are relative to the configuration file.
+//! The fields of the configuration file, and their defaults.
 
-mod devices;
-mod live;
-mod p4;
-mod resolve;
-
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-pub use linewarden_config::FieldError;
-use linewarden_dataplane as dataplane;
-use linewarden_dataplane::p4runtime::{self, P4Options};
+use linewarden_dataplane::p4runtime;
 use linewarden_evidence::inband::ContentFormat;
+use linewarden_gateway::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S};
 use linewarden_protocol::classic::p4dra;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::sources::Prefix;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
-
-pub use self::devices::DetectedSources;
-pub use self::p4::{BridgeSection, P4Section, Side};
-use crate::node::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, Settings};
 
 /// Configuration of `linewarden-gateway`. Relative paths start from this file's directory. Commented-out settings show the
 /// default, or an example if there is none. `linewarden-gateway check` reports errors; SIGHUP makes a gateway reload the file.
@@ -80,7 +67,7 @@ pub struct GatewaySection {
     /// Prefixes of devices' addresses, up to 16: a REQUEST or RESPONSE from another address is dropped. By default the subnets of
     /// the interfaces (without interfaces, of the addresses), and fe80::/10 with IPv6. Set device_prefixes for interfaces without
     /// an address, for routed devices, and with "p4".
-    #[serde(default, deserialize_with = "devices::prefixes")]
+    #[serde(default, deserialize_with = "prefixes")]
     #[schemars(with = "Option<Vec<String>>", extend("examples" = [["192.0.2.0/24"]]))]
     pub device_prefixes: Option<Vec<Prefix>>,
     /// UDP port of LAP/1.
@@ -287,6 +274,67 @@ pub enum PacketContent {
     Classic,
 }
 
+/// `[p4]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct P4Section {
+    /// Address of its P4Runtime server, which also serves evidence.
+    #[schemars(extend("format" = "socket-address"), example = "127.0.0.1:9559")]
+    pub address: SocketAddr,
+    /// TLS, required if the switch is on another machine, because the connection transports keys of devices, and its client controls
+    /// the switch: CA of the switch's certificate, PEM.
+    #[schemars(extend("format" = "path"), example = "switch-ca.pem")]
+    pub ca: Option<PathBuf>,
+    /// This gateway's client certificate, PEM, if the switch requires one.
+    #[schemars(extend("format" = "path"), example = "gateway.pem")]
+    pub cert: Option<PathBuf>,
+    /// Private key of the client certificate, PEM, mode 0600.
+    #[schemars(extend("format" = "path"), example = "gateway.key")]
+    pub key: Option<PathBuf>,
+    /// Name in the switch's certificate, by default the address.
+    #[schemars(example = "switch.example")]
+    pub domain: Option<String>,
+    /// Device ID of the switch in P4Runtime.
+    #[serde(default)]
+    pub device_id: u64,
+    /// Election ID: the P4Runtime client with the highest one controls the switch.
+    #[serde(default = "default_election_id")]
+    pub election_id: u64,
+    /// Port of the devices: all MAC addresses that are not listed below.
+    #[schemars(example = 0)]
+    pub devices_port: u16,
+    /// MAC address behind another port. Repeat the table for further addresses.
+    #[serde(default)]
+    pub bridge: Vec<BridgeSection>,
+}
+
+/// `[[p4.bridge]]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BridgeSection {
+    /// MAC address.
+    #[serde(deserialize_with = "mac")]
+    #[schemars(with = "String", extend("format" = "mac"), example = "02:00:00:00:00:01")]
+    pub mac: Mac,
+    /// Port of the switch.
+    #[schemars(example = 1)]
+    pub port: u16,
+    /// Side of the port.
+    #[serde(default)]
+    pub side: Side,
+}
+
+/// The side of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// services, and the rest of the network; frames from there pass unchecked.
+    #[default]
+    Services,
+    /// devices; frames from there are checked.
+    Devices,
+}
+
 /// `[log]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -362,6 +410,9 @@ pub enum ClassicProfile {
     Uav,
 }
 
+fn default_election_id() -> u64 {
+    1
+}
 fn default_port() -> u16 {
     linewarden_protocol::wire::LAP_PORT
 }
@@ -417,6 +468,16 @@ fn default_audit_bytes_max() -> u64 {
     1 << 30
 }
 
+/// Parses prefixes, such as `192.0.2.0/24`.
+fn prefixes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Prefix>>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let prefix = |text: String| {
+        let error = |error| serde::de::Error::custom(format_args!("{text:?}: {error}"));
+        text.parse::<Prefix>().map_err(error)
+    };
+    texts.into_iter().map(prefix).collect::<Result<_, _>>().map(Some)
+}
+
 /// Parses a MAC address of six pairs of hexadecimal digits.
 fn mac<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mac, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -459,9 +520,6 @@ fn control_protocols<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<C
     names.into_iter().map(protocol).collect()
 }
 
-/// The mark of a device is moved when it allows spending at most this number of rows.
-pub(crate) const LOW_CREDIT: u32 = 2;
-
 impl EvidenceSection {
     /// The content of evidence in packets, if packets carry any.
     #[must_use]
@@ -496,36 +554,10 @@ impl GatewaySection {
 impl AttestSection {
     /// Maximum number of provers; default: with a P4 switch as many as the program `lap` has registers for, otherwise
     /// 100,000.
-    fn provers(&self, dataplane: Backend) -> u32 {
+    pub(super) fn provers(&self, dataplane: Backend) -> u32 {
         self.provers.unwrap_or(match dataplane {
             Backend::P4 => p4runtime::PROVERS,
             Backend::Xdp | Backend::Host => 100_000,
         })
     }
 }
-
-/// A resolved configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResolvedConfig {
-    /// The configuration of the data plane.
-    pub config: dataplane::Config,
-    /// The settings of the node.
-    pub settings: Settings,
-    /// Interfaces without a subnet, while `device_prefixes` is not set. The gateway can start, but admits no device
-    /// behind them until they have a subnet. Empty on a completely configured machine.
-    pub without_subnet: Vec<FieldError>,
-    /// A warning, if device prefixes are the subnets of bridges, bonds, VLANs or macvlans because `device_prefixes`
-    /// is not set: these subnets may contain services.
-    pub upper_subnets: Option<FieldError>,
-    /// Indexes of the interfaces on the devices' side, in the order of `interfaces`.
-    pub interfaces: Vec<u32>,
-    /// Indexes of the interfaces of `forward_to`.
-    pub forward_to: Vec<u32>,
-    /// The port of the ticket relay, if any.
-    pub ticket_port: Option<u16>,
-    /// The switch, of `dataplane = "p4"`.
-    pub p4: Option<P4Options>,
-}
-
-#[cfg(test)]
-mod tests;

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use linewarden_dataplane::Links;
 use linewarden_dataplane::config::source_problems;
+use linewarden_gateway::addresses::{self, InterfaceAddress, InterfaceError};
 use linewarden_protocol::sources::{DeviceSources, OwnAddress, PREFIXES_MAX, Prefix};
-use serde::{Deserialize as _, Deserializer};
 
-use super::resolve::data_plane_field;
-use super::{FieldError, GatewayConfig, GatewaySection};
-use crate::addresses::{self, InterfaceAddress, InterfaceError};
+use super::fields::{GatewayConfig, GatewaySection};
+use super::validate::data_plane_field;
+use crate::problem::FieldError;
 
 /// Addresses of the gateway and of its devices.
 pub(super) struct Addresses {
@@ -24,7 +24,7 @@ pub(super) struct Addresses {
     pub(super) others: Vec<OwnAddress>,
     /// Interfaces without a subnet, while `device_prefixes` is not set: no device behind them is admitted.
     pub(super) without_subnet: Vec<FieldError>,
-    /// See [`ResolvedConfig`](super::ResolvedConfig).
+    /// See [`ResolvedGateway`](super::ResolvedGateway).
     pub(super) upper_subnets: Option<FieldError>,
 }
 
@@ -33,20 +33,10 @@ pub(super) struct Addresses {
 pub struct DetectedSources {
     /// The sources.
     pub sources: DeviceSources,
-    /// See [`ResolvedConfig`](super::ResolvedConfig).
+    /// See [`ResolvedGateway`](super::ResolvedGateway).
     pub without_subnet: Vec<FieldError>,
     /// The machine's addresses and subnets for which the data plane has no room.
     pub overflow: Vec<FieldError>,
-}
-
-/// Parses prefixes, such as `192.0.2.0/24`.
-pub(super) fn prefixes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Prefix>>, D::Error> {
-    let texts = Vec::<String>::deserialize(deserializer)?;
-    let prefix = |text: String| {
-        let error = |error| serde::de::Error::custom(format_args!("{text:?}: {error}"));
-        text.parse::<Prefix>().map_err(error)
-    };
-    texts.into_iter().map(prefix).collect::<Result<_, _>>().map(Some)
 }
 
 impl GatewayConfig {
@@ -260,7 +250,7 @@ fn without_contained(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{CONTROLLER, parse, refused};
+    use super::super::tests::{CONTROLLER, parse, refused, resolve};
     use super::{
         GatewayConfig, InterfaceAddress, OwnAddress, Prefix, addresses, within_room, without_contained,
     };
@@ -348,7 +338,7 @@ mod tests {
     fn devices_are_in_the_configured_prefixes_or_in_the_subnets_of_the_interfaces() {
         let prefixes = |more: &str| -> Vec<String> {
             let text = format!("[gateway]\nid = 7\n{more}\n{CONTROLLER}");
-            let resolved = parse(&text).resolve([1, 2], 3).unwrap();
+            let resolved = resolve(&parse(&text)).unwrap();
             resolved
                 .config
                 .device_prefixes

@@ -1,162 +1,107 @@
-//! Resolves a configuration for the data plane and the node, and reports all errors.
+//! Validates the fields of a configuration, and reports all errors.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use linewarden_dataplane as dataplane;
 use linewarden_evidence::inband::ContentFormat;
+use linewarden_gateway::data_plane::DataPlaneOptions;
+use linewarden_gateway::{
+    ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS, classic, p4dra,
+};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::sources::Prefix;
 use linewarden_protocol::ticket;
 
-use super::devices::Addresses;
-use super::{
-    Backend, ClassicProfile, ClassicSection, ControllerSection, EvidenceSection, FieldError, Gate,
-    GatewayConfig, GatewaySection, LOW_CREDIT, P4Section, PacketCarrier, ResolvedConfig,
+use super::controller::ControllerAddress;
+use super::fields::{
+    Backend, ClassicProfile, ClassicSection, EvidenceSection, Gate, GatewayConfig, GatewaySection, P4Section,
+    PacketCarrier,
 };
-use crate::node::{ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS};
-use crate::{addresses, classic, p4dra};
+use crate::problem::FieldError;
 
-impl ControllerSection {
-    fn problems(&self) -> Vec<FieldError> {
+/// The mark of a device is moved when it allows spending at most this number of rows.
+const LOW_CREDIT: u32 = 2;
+
+/// The validated configuration of a gateway. Interfaces and addresses of the machine are not known yet.
+#[derive(Debug)]
+pub struct ValidGateway {
+    /// The controllers.
+    pub controller: ControllerAddress,
+    /// The configuration of the data plane, with placeholders for addresses and random seeds.
+    pub(super) config: dataplane::Config,
+    /// The settings of the node.
+    pub(super) settings: Settings,
+    /// The kind of the data plane.
+    pub(super) data_plane: DataPlaneOptions,
+    /// The port of the ticket relay, if any.
+    pub(super) ticket_port: Option<u16>,
+}
+
+impl ValidGateway {
+    /// Validates the fields.
+    ///
+    /// # Errors
+    /// All fields that cannot be used.
+    pub(super) fn new(fields: &GatewayConfig) -> Result<Self, Vec<FieldError>> {
+        let section = &fields.gateway;
         let mut errors = Vec::new();
-        let remote = [
-            ("ca", self.ca.is_some()),
-            ("cert", self.cert.is_some()),
-            ("key", self.key.is_some()),
-        ];
-        if self.socket.is_some() {
-            let set = [
-                ("addresses", !self.addresses.is_empty()),
-                ("server_name", self.server_name.is_some()),
-            ];
-            let set = remote.into_iter().chain(set).filter(|(_, is_set)| *is_set);
-            errors.extend(set.map(|(field, _)| {
-                let problem =
-                    "remove this setting, or remove socket: a socket needs no address and no certificate";
-                FieldError::new(&["controller", field], problem)
-            }));
-            return errors;
-        }
-        if self.addresses.is_empty() {
-            errors.push(FieldError::new(
-                &["controller"],
-                "addresses is missing: HOST:PORT of at least one controller (or set socket, for a controller on this machine)",
-            ));
-            return errors;
-        }
-        let missing = remote.into_iter().filter(|(_, is_set)| !is_set);
-        errors.extend(missing.map(|(field, _)| {
-            let problem = format!("{field} is missing: the path of a PEM file");
-            FieldError::new(&["controller"], problem)
-        }));
-        let has_port = |address: &str| {
-            address
-                .rsplit_once(':')
-                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        let controller = fields.controller.validate().map_err(|found| errors.extend(found));
+        errors.extend(fields.evidence_contradictions());
+        errors.extend(fields.p4_contradictions());
+        errors.extend(section.contradictions());
+        let mut refuse = |error| errors.push(error);
+        let ticket_port = section.ticket_port(fields.classic.as_ref()).map_err(&mut refuse);
+        let classic = fields.classic().map_err(&mut refuse);
+        let p4dra = fields.p4dra().map_err(&mut refuse);
+        let p4 = fields.p4.as_ref().map(P4Section::options).transpose();
+        let p4 = p4.map_err(&mut refuse).ok().flatten();
+        let config = fields.data_plane_config(classic.unwrap_or_default(), p4dra.unwrap_or_default());
+        let data_plane = match (section.dataplane, p4) {
+            (Backend::Xdp, _) => Some(DataPlaneOptions::Xdp {
+                pin_directory: section.pin_directory_if_kept().map(ToOwned::to_owned),
+            }),
+            (Backend::Host, _) => Some(DataPlaneOptions::Host {
+                threads: section.threads,
+            }),
+            (Backend::P4, Some(options)) => Some(DataPlaneOptions::P4(Box::new(options))),
+            // Reported above.
+            (Backend::P4, None) => None,
         };
-        for address in self.addresses.iter().filter(|address| !has_port(address)) {
-            let problem = format!("must be HOST:PORT; found {address:?}");
-            errors.push(FieldError::new(&["controller", "addresses"], problem));
+        errors.extend(data_plane_errors(&config, data_plane.as_ref()));
+        let settings = fields.settings();
+        fields.add_settings_errors(&settings, &mut errors);
+        match (controller, data_plane, ticket_port) {
+            (Ok(controller), Some(data_plane), Ok(ticket_port)) if errors.is_empty() => Ok(Self {
+                controller,
+                config,
+                settings,
+                data_plane,
+                ticket_port,
+            }),
+            _ => Err(errors),
         }
-        errors
     }
 }
 
 impl GatewayConfig {
-    /// Checks the configuration without reading this machine's interfaces and connecting to a controller.
-    ///
-    /// # Errors
-    /// All fields that cannot be used.
-    pub fn check(&self) -> Result<(), Vec<FieldError>> {
-        // This check may run on another machine, which does not have the gateway's addresses.
-        let localhost = || vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
-        let local = self.gateway.addresses.clone().unwrap_or_else(localhost);
-        let devices = self.gateway.device_prefixes.clone();
-        let devices = devices.unwrap_or_else(|| {
-            localhost()
-                .into_iter()
-                .filter_map(|ip| Prefix::containing(ip, 8))
-                .collect()
-        });
-        self.data_plane_config(
-            [0; 2],
-            0,
-            Addresses {
-                local,
-                devices,
-                follows_interfaces: false,
-                others: Vec::new(),
-                without_subnet: Vec::new(),
-                upper_subnets: None,
-            },
-        )
-        .map(drop)
-    }
-
-    /// Checks the configuration like [`GatewayConfig::check`], and returns the data plane's and the node's part.
-    /// Looks up interfaces and their addresses; `hash_seed` and `classic_seed` are random.
-    ///
-    /// # Errors
-    /// All fields that cannot be used.
-    pub fn resolve(&self, hash_seed: [u64; 2], classic_seed: u64) -> Result<ResolvedConfig, Vec<FieldError>> {
-        self.check()?;
-        let section = &self.gateway;
-        let mut errors = Vec::new();
-        let interfaces = section.interface_indices(&mut errors);
-        let forward_to = section.forward_indices(&interfaces, &mut errors);
-        let mut addresses = match errors.is_empty() {
-            true => section.detect_addresses().map_err(|error| vec![error])?,
-            false => return Err(errors),
-        };
-        let without_subnet = std::mem::take(&mut addresses.without_subnet);
-        let upper_subnets = addresses.upper_subnets.take();
-        let mut config = self.data_plane_config(hash_seed, classic_seed, addresses)?;
-        if let Some(p4dra) = &mut config.p4dra {
-            p4dra.interfaces.clone_from(&interfaces);
-        }
-        let p4 = self.p4.as_ref().map(P4Section::options).transpose();
-        let p4 = p4.map_err(|error| vec![error])?;
-        Ok(ResolvedConfig {
-            config,
-            settings: self.settings(),
-            without_subnet,
-            upper_subnets,
-            interfaces,
-            forward_to,
-            ticket_port: section.ticket_port(self.classic.as_ref()).unwrap_or_default(),
-            p4,
-        })
-    }
-
-    /// Returns the data plane's part, if there are no errors.
+    /// Returns the configuration of the data plane, with placeholders for addresses and seeds.
     fn data_plane_config(
         &self,
-        hash_seed: [u64; 2],
-        classic_seed: u64,
-        addresses: Addresses,
-    ) -> Result<dataplane::Config, Vec<FieldError>> {
-        let mut errors = self.controller.problems();
-        errors.extend(self.evidence_contradictions());
-        errors.extend(self.p4_contradictions());
+        classic: Option<dataplane::Classic>,
+        p4dra: Option<dataplane::P4dra>,
+    ) -> dataplane::Config {
         let section = &self.gateway;
-        errors.extend(section.contradictions());
-        errors.extend(section.ticket_port(self.classic.as_ref()).err());
-        let classic = self.classic(classic_seed).unwrap_or_else(|error| {
-            errors.push(error);
-            None
-        });
-        let p4dra = self.p4dra().unwrap_or_else(|error| {
-            errors.push(error);
-            None
-        });
-        let config = dataplane::Config {
+        // The validation may run on another machine, which does not have the gateway's addresses.
+        let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let loopback = || Prefix::containing(localhost, 8).into_iter().collect();
+        dataplane::Config {
             gateway_id: GatewayId(section.id),
             session_lifetime_s: section.session_lifetime_s,
             lap_port: section.port,
-            local: addresses.local,
-            device_prefixes: addresses.devices,
-            follows_interfaces: addresses.follows_interfaces,
-            other_addresses: addresses.others,
+            local: section.addresses.clone().unwrap_or_else(|| vec![localhost]),
+            device_prefixes: section.device_prefixes.clone().unwrap_or_else(loopback),
+            follows_interfaces: false,
+            other_addresses: Vec::new(),
             // The value is set from the MTU of the interfaces, once the interfaces are known.
             fragments: false,
             gate: match section.gate {
@@ -174,7 +119,7 @@ impl GatewayConfig {
             geometry: dataplane::Geometry {
                 slots: section.slots(),
                 ring: section.ring,
-                hash_seed,
+                hash_seed: [0; 2],
             },
             provers: self
                 .attest
@@ -187,17 +132,11 @@ impl GatewayConfig {
                 Gate::Off => None,
                 Gate::Bound | Gate::Sealed => evidence.content_format(),
             }),
-        };
-        errors.extend(config.problems().into_iter().map(data_plane_field));
-        if section.dataplane == Backend::P4
-            && let Some(p4) = &self.p4
-        {
-            match p4.options() {
-                Ok(options) => errors.extend(options.check(&config).err().map(data_plane_field)),
-                Err(error) => errors.push(error),
-            }
         }
-        for error in self.settings().problems() {
+    }
+
+    fn add_settings_errors(&self, settings: &Settings, errors: &mut Vec<FieldError>) {
+        for error in settings.problems() {
             let path = match error.field {
                 "attest_period_s" => ["attest", "period_s"],
                 "p4dra_round_s" => ["p4dra_classic", "round_s"],
@@ -208,10 +147,6 @@ impl GatewayConfig {
                 let problem = format!("must be {}; found {}", error.allowed, error.value);
                 errors.push(FieldError::new(&path, problem));
             }
-        }
-        match errors.is_empty() {
-            true => Ok(config),
-            false => Err(errors),
         }
     }
 
@@ -285,7 +220,7 @@ impl GatewayConfig {
         }))
     }
 
-    fn classic(&self, seed: u64) -> Result<Option<dataplane::Classic>, FieldError> {
+    fn classic(&self) -> Result<Option<dataplane::Classic>, FieldError> {
         let Some(section) = &self.classic else {
             return Ok(None);
         };
@@ -304,7 +239,7 @@ impl GatewayConfig {
             port: section.port,
             response_bytes,
             crps,
-            seed,
+            seed: 0,
         }))
     }
 }
@@ -387,20 +322,6 @@ impl GatewaySection {
         }
         errors
     }
-
-    fn interface_indices(&self, errors: &mut Vec<FieldError>) -> Vec<u32> {
-        indices("interfaces", &self.interfaces, errors)
-    }
-
-    fn forward_indices(&self, device_side: &[u32], errors: &mut Vec<FieldError>) -> Vec<u32> {
-        let forward_to = indices("forward_to", &self.forward_to, errors);
-        // An interface can have alternative names.
-        if forward_to.iter().any(|index| device_side.contains(index)) {
-            let problem = "names an interface that is also in `interfaces`, where frames must be sealed; remove the interface from one of the two lists";
-            errors.push(FieldError::new(&["gateway", "forward_to"], problem));
-        }
-        forward_to
-    }
 }
 
 /// Passes contradictions in the settings of evidence in packets to `refuse`.
@@ -451,16 +372,16 @@ fn first_duplicate<T: PartialEq + ToString>(names: &[T]) -> Option<String> {
         .map(|(_, name)| name.to_string())
 }
 
-/// Returns the indexes of these interfaces, in their order. An interface that does not exist is added to `errors`.
-fn indices(field: &'static str, names: &[String], errors: &mut Vec<FieldError>) -> Vec<u32> {
-    let mut indexes = Vec::new();
-    for name in names {
-        match addresses::index(name) {
-            Ok(index) => indexes.push(index),
-            Err(error) => errors.push(FieldError::new(&["gateway", field], error)),
-        }
+/// Returns the errors of a data plane's configuration.
+pub(super) fn data_plane_errors(
+    config: &dataplane::Config,
+    options: Option<&DataPlaneOptions>,
+) -> Vec<FieldError> {
+    let mut errors = config.problems();
+    if let Some(DataPlaneOptions::P4(options)) = options {
+        errors.extend(options.check(config).err());
     }
-    indexes
+    errors.into_iter().map(data_plane_field).collect()
 }
 
 /// Converts an error of the data plane's configuration to a field of this configuration.

@@ -1,16 +1,23 @@
 //! Resolution of configuration files, and the errors of each field.
 
+use linewarden_dataplane as dataplane;
+use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::ids::GatewayId;
 
 use super::*;
+use crate::problem::FieldError;
 
 pub(super) fn parse(text: &str) -> GatewayConfig {
     toml::from_str(text).unwrap()
 }
 
+pub(super) fn resolve(config: &GatewayConfig) -> Result<ResolvedGateway, Vec<FieldError>> {
+    config.validate()?.resolve(&config.gateway, [1, 2], 3)
+}
+
 /// Returns the path and the problem of the first invalid field.
 pub(super) fn refused(text: &str) -> (String, String) {
-    let mut errors = parse(text).resolve([1, 2], 3).unwrap_err();
+    let mut errors = resolve(&parse(text)).unwrap_err();
     let error = errors.remove(0);
     (error.path.join("."), error.problem)
 }
@@ -22,7 +29,7 @@ fn the_smallest_configuration_has_the_documented_defaults() {
     let config = parse(&format!(
         "[gateway]\nid = 7\ndataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n{CONTROLLER}"
     ));
-    let resolved = config.resolve([1, 2], 3).unwrap();
+    let resolved = resolve(&config).unwrap();
     assert_eq!(resolved.config.gateway_id, GatewayId(7));
     assert_eq!(resolved.config.lap_port, 20_550);
     assert_eq!(resolved.config.session_lifetime_s, 300);
@@ -34,7 +41,7 @@ fn the_smallest_configuration_has_the_documented_defaults() {
 #[test]
 fn addresses_come_from_the_interfaces() {
     let config = parse(&format!("[gateway]\nid = 7\ninterfaces = [\"lo\"]\n{CONTROLLER}"));
-    let resolved = config.resolve([1, 2], 3).unwrap();
+    let resolved = resolve(&config).unwrap();
     assert!(resolved.config.local.contains(&"127.0.0.1".parse().unwrap()));
     assert_eq!(resolved.interfaces, [1]);
 }
@@ -60,7 +67,7 @@ fn exempt_protocols_are_known_by_name_and_need_a_gate() {
     };
     let bound = "gate = \"bound\"\n";
     let lists = "always_pass = [\"lldp\", \"ptp\"]\ndhcp_servers = [\"10.0.0.1\", \"ff05::1:3\"]\n";
-    let resolved = parse(&config_with(lists, bound)).resolve([0; 2], 0).unwrap();
+    let resolved = resolve(&parse(&config_with(lists, bound))).unwrap();
     assert_eq!(
         resolved.config.always_pass,
         [ControlProtocol::Lldp, ControlProtocol::Ptp]
@@ -185,7 +192,7 @@ fn all_errors_are_reported_at_once() {
         "[gateway]\nid = 1\ndataplane = \"host\"\naddresses = []\ngate = \"bound\"\nsession_lifetime_s = 0\nmark_block = 15\n\
          low_rows = 20\nfeed_poll_ms = 0\noffline_limit_s = 0\nforward_to = [\"a\", \"a\"]\n{CONTROLLER}"
     );
-    let errors = parse(&text).check().unwrap_err();
+    let errors = parse(&text).validate().unwrap_err();
     let mut fields: Vec<String> = errors.iter().map(|error| error.path.join(".")).collect();
     fields.sort();
     assert_eq!(

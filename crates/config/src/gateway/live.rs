@@ -1,12 +1,11 @@
 //! Configuration fields that can change while the gateway runs, and fields that need a restart.
 
 use linewarden_dataplane::LiveSettings;
+use linewarden_gateway::audit::AuditOptions;
 
-use super::{
-    AttestSection, AuditSection, FieldError, GatewayConfig, GatewaySection, P4draClassicSection,
-    ResolvedConfig,
-};
-use crate::audit::AuditOptions;
+use super::fields::{AttestSection, AuditSection, GatewayConfig, GatewaySection, P4draClassicSection};
+use super::resolve::ResolvedGateway;
+use crate::problem::FieldError;
 
 impl GatewayConfig {
     /// Returns the fields that differ in `next` and cannot change while a gateway runs.
@@ -140,7 +139,7 @@ fn needs_restart(path: &[&'static str]) -> FieldError {
     )
 }
 
-impl ResolvedConfig {
+impl ResolvedGateway {
     /// The settings that a running data plane applies.
     #[must_use]
     pub fn live(&self) -> LiveSettings {

@@ -1,11 +1,16 @@
 //! `[attest]` of the configuration.
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use linewarden_config::FieldError;
+use linewarden_agent::AttestOptions;
+use linewarden_agent::attest::{
+    EVENT_LOG, KeyFile, KeyFileError, KeySource, LogFile, MeasurementScope, StateFile, TpmScope,
+};
 use linewarden_files::{PrivateFileError, can_replace};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::files::{self, FilePath, Limits};
@@ -15,11 +20,7 @@ use linewarden_protocol::wire::ATTEST_PORT;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::key::{KeyFile, KeyFileError, KeySource};
-use super::measurement::{EVENT_LOG, LogFile, MeasurementScope, TpmScope};
-use super::options::AttestOptions;
-use super::state::StateFile;
-use crate::config::field_error::field;
+use crate::problem::FieldError;
 
 /// Default PCRs: measured by firmware and boot loader, and equal on devices of the same kind. PCR 1 is omitted: on most
 /// machines it contains serial numbers or individual boot options.
@@ -82,14 +83,31 @@ fn default_send_log() -> bool {
 }
 
 fn attest_error<T>(key: &str, problem: impl ToString) -> Result<T, FieldError> {
-    field(&["attest", key], problem)
+    Err(FieldError::new(&["attest", key], problem))
+}
+
+/// The validated section.
+#[derive(Clone, Debug)]
+pub(super) struct ValidAttest {
+    scope: MeasurementScope,
+    key: PathBuf,
+    port: u16,
+    send_log: bool,
+    quote_every: u64,
+    state: PathBuf,
+    enrolled_period: Period,
 }
 
 impl AttestSection {
-    /// All mistakes in the section. `used_ports`: UDP ports that other sections use.
-    pub(crate) fn problems(&self, used_ports: &[u16]) -> Vec<FieldError> {
-        let files = (0..self.files.len()).filter_map(|n| self.file_at(n)?.err());
-        let mut problems: Vec<FieldError> = files.collect();
+    /// Validates the section. `used_ports`: UDP ports that other sections use.
+    ///
+    /// # Errors
+    /// All mistakes in the section.
+    pub(super) fn validate(&self, used_ports: &[u16]) -> Result<ValidAttest, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let mut refuse = |error| errors.push(error);
+        let files = (0..self.files.len()).filter_map(|n| self.file_at(n)?.map_err(&mut refuse).ok());
+        let files = files.collect();
         let port = match self.port {
             0 => attest_error(
                 "port",
@@ -99,13 +117,24 @@ impl AttestSection {
                 "port",
                 format!("{port} is the port of LAP or peers: use another port"),
             ),
-            _ => Ok(()),
+            port => Ok(port),
         };
-        problems.extend(port.err());
-        problems.extend(self.key().err());
-        problems.extend(self.tpm_scope().err());
-        problems.extend(self.check_not_empty().err());
-        problems
+        let port = port.map_err(&mut refuse);
+        let key = self.key().map_err(&mut refuse);
+        let tpm = self.tpm_scope().map_err(&mut refuse);
+        let content = self.check_not_empty().map_err(&mut refuse);
+        match (port, key, tpm, content) {
+            (Ok(port), Ok(key), Ok(tpm), Ok(())) if errors.is_empty() => Ok(ValidAttest {
+                scope: MeasurementScope { files, tpm },
+                key: key.to_owned(),
+                port,
+                send_log: self.send_log,
+                quote_every: self.quote_every.unwrap_or(QUOTE_EVERY).into(),
+                state: self.state.clone().unwrap_or_else(|| key.with_extension("state")),
+                enrolled_period: Period(self.enrolled_period),
+            }),
+            _ => Err(errors),
+        }
     }
 
     /// Refuses an empty measurement: all devices with an empty measurement would have the same h.
@@ -131,7 +160,6 @@ impl AttestSection {
     }
 
     fn file_at(&self, n: usize) -> Option<Result<FilePath, FieldError>> {
-        use std::os::unix::ffi::OsStrExt as _;
         let path = self.files.get(n)?;
         Some(FilePath::new(path.as_os_str().as_bytes()).or_else(|error| attest_error("files", error)))
     }
@@ -196,125 +224,98 @@ impl AttestSection {
             event_log: self.event_log.clone().unwrap_or_else(|| PathBuf::from(EVENT_LOG)),
         })
     }
+}
 
-    /// Reads the key; also returns its file.
-    fn read_key(&self) -> Result<(KeySource, KeyFile), FieldError> {
-        // This call reports a TPM setting that this program does not support.
-        self.tpm_scope()?;
-        let key = self.key()?;
-        let mut file = KeyFile::new(key.to_owned(), self.tpm.clone());
-        let source = file.read().or_else(|error| {
-            let is_unsafe = matches!(error, KeyFileError::File(PrivateFileError::Unsafe { .. }));
-            let is_missing = matches!(
-                &error,
-                KeyFileError::File(PrivateFileError::Io(error)) if error.kind() == io::ErrorKind::NotFound
-            );
-            let refused = match (is_missing, &self.tpm) {
-                (false, _) => attest_error("key", format!("{}: {error}", key.display())),
-                (true, None) => attest_error(
-                    "key",
-                    format!(
-                        "{}: file not found; the operator creates it with `linewarden attest enroll --software`",
-                        key.display()
-                    ),
-                ),
-                (true, Some(_)) => attest_error(
-                    "key",
-                    format!(
-                        "{}: file not found; create it with `linewarden-agent identity`, which begins the enrollment",
-                        key.display()
-                    ),
-                ),
-            };
-            refused.map_err(|refused| FieldError { is_unsafe, ..refused })
-        })?;
-        Ok((source, file))
-    }
-
-    fn state_path(&self) -> Result<PathBuf, FieldError> {
-        let state_path = |key: &Path| key.with_extension("state");
-        self.state.clone().map_or_else(|| self.key().map(state_path), Ok)
-    }
-
+impl ValidAttest {
     /// The settings of the agent; reads the key and checks the state file.
     ///
     /// # Errors
-    /// A field cannot be used.
-    pub fn options(&self) -> Result<AttestOptions, FieldError> {
-        let scope = self.scope()?;
+    /// A file cannot be used.
+    pub(super) fn options(&self) -> Result<AttestOptions, FieldError> {
         let (key, key_file) = self.read_key()?;
-        let state = self.state_path()?;
-        read_state(&state)?;
+        read_state(&self.state)?;
         Ok(AttestOptions {
-            scope,
+            scope: self.scope.clone(),
             key,
             key_file: Some(key_file),
             port: self.port,
             send_log: self.send_log,
-            quote_every: self.quote_every.unwrap_or(QUOTE_EVERY).into(),
-            state,
-            enrolled_period: Period(self.enrolled_period),
+            quote_every: self.quote_every,
+            state: self.state.clone(),
+            enrolled_period: self.enrolled_period,
         })
+    }
+
+    /// Reads the key; also returns its file.
+    fn read_key(&self) -> Result<(KeySource, KeyFile), FieldError> {
+        let tcti = self.scope.tpm.as_ref().map(|tpm| tpm.tcti.clone());
+        let command = match tcti {
+            None => "the operator creates it with `linewarden attest enroll --software`",
+            Some(_) => "create it with `linewarden-agent identity`, which begins the enrollment",
+        };
+        let mut file = KeyFile::new(self.key.clone(), tcti);
+        let source = file.read().map_err(|error| {
+            let path = self.key.display();
+            let is_unsafe = matches!(error, KeyFileError::File(PrivateFileError::Unsafe { .. }));
+            let problem = match &error {
+                KeyFileError::File(PrivateFileError::Io(error))
+                    if error.kind() == io::ErrorKind::NotFound =>
+                {
+                    format!("{path}: file not found; {command}")
+                }
+                _ => format!("{path}: {error}"),
+            };
+            FieldError {
+                is_unsafe,
+                ..FieldError::new(&["attest", "key"], problem)
+            }
+        })?;
+        Ok((source, file))
     }
 
     /// Checks the prerequisites on this machine; returns mistakes and warnings. Opens the TPM's device file without using the
     /// TPM, and measures the files.
-    pub(crate) fn check_machine(&self) -> Vec<FieldError> {
-        let state = self.state_path().and_then(|state| {
-            read_state(&state)?;
-            can_replace(&state).or_else(|error| attest_error("state", path_error(&state, &error)))
+    pub(super) fn machine_errors(&self) -> impl Iterator<Item = FieldError> {
+        let state = read_state(&self.state).and_then(|()| {
+            can_replace(&self.state).or_else(|error| attest_error("state", path_error(&self.state, &error)))
         });
-        let log = match self.tpm_scope() {
-            Ok(Some(tpm)) if !tpm.pcrs.is_empty() => LogFile::read(&tpm.event_log)
+        let log = match &self.scope.tpm {
+            Some(tpm) if !tpm.pcrs.is_empty() => LogFile::read(&tpm.event_log)
                 .map(drop)
                 .or_else(|error| attest_error("event_log", error)),
             _ => Ok(()),
         };
-        let tpm = self.tpm.as_deref().and_then(|tcti| tcti.strip_prefix("device:"));
-        let tpm = tpm.map_or(Ok(()), |path| open_device(Path::new(path)));
-        let files = self.scope().and_then(|scope| {
-            let entries = files::measure(Path::new("/"), &scope.files, Limits::default());
-            entries.map(drop).or_else(|error| attest_error("files", error))
-        });
-        [
-            self.read_key().map(drop).err(),
-            tpm.err(),
-            files.err(),
-            log.err(),
-            state.err(),
-        ]
-        .into_iter()
-        .flatten()
-        .chain(self.paths_hidden_by_unit())
-        .collect()
+        let tcti = self.scope.tpm.as_ref().map(|tpm| tpm.tcti.as_str());
+        let device_file = tcti.and_then(|tcti| tcti.strip_prefix("device:"));
+        let tpm = device_file.map_or(Ok(()), |path| open_device(Path::new(path)));
+        let files = files::measure(Path::new("/"), &self.scope.files, Limits::default());
+        let files = files.map(drop).or_else(|error| attest_error("files", error));
+        let key = self.read_key().map(drop);
+        let errors = [key, tpm, files, log, state].into_iter().filter_map(Result::err);
+        errors.chain(paths_hidden_by_unit(&self.scope.files))
     }
+}
 
-    /// Warnings for listed paths at which the packaged service reads other content than a shell.
-    fn paths_hidden_by_unit(&self) -> impl Iterator<Item = FieldError> {
-        let is_in = |outer: &Path, inner: &Path| inner.starts_with(outer);
-        let private_directory = move |path: &PathBuf| {
-            let directories = UNIT_PRIVATE_DIRECTORIES.iter();
-            let directories = directories.map(|(directory, setting)| (Path::new(*directory), *setting));
-            let mut overlapping =
-                directories.filter(|(directory, _)| is_in(directory, path) || is_in(path, directory));
-            let (directory, setting) = overlapping.next()?;
-            Some((path.clone(), directory, setting))
-        };
-        let hidden_paths = self.files.iter().filter_map(private_directory);
-        hidden_paths.filter_map(|(path, directory, setting)| {
-            let problem = format!(
-                "{}: linewarden-agent.service has a private {} ({setting}), so the agent measures other content there: list files in other \
-                 directories",
-                path.display(),
-                directory.display()
-            );
-            let warning = attest_error::<()>("files", problem).err()?;
-            Some(FieldError {
-                is_warning: true,
-                ..warning
-            })
+/// Warnings for listed paths at which the packaged service reads other content than a shell.
+fn paths_hidden_by_unit(files: &[FilePath]) -> impl Iterator<Item = FieldError> {
+    let warning = |file: &FilePath| {
+        let path = Path::new(OsStr::from_bytes(file.as_bytes()));
+        let is_hidden =
+            |directory: &&str| Path::new(directory).starts_with(path) || path.starts_with(directory);
+        let (directory, setting) = UNIT_PRIVATE_DIRECTORIES
+            .iter()
+            .find(|(directory, _)| is_hidden(directory))?;
+        let problem = format!(
+            "{}: linewarden-agent.service has a private {directory} ({setting}), so the agent measures other content there: list files \
+             in other directories",
+            path.display(),
+        );
+        Some(FieldError {
+            is_warning: true,
+            ..FieldError::new(&["attest", "files"], problem)
         })
-    }
+    };
+    files.iter().filter_map(warning)
 }
 
 fn open_device(path: &Path) -> Result<(), FieldError> {
@@ -357,7 +358,10 @@ mod tests {
     }
 
     fn fields(text: &str) -> Vec<String> {
-        let problems = section(text).problems(&[20_550, 20_553]);
+        let problems = section(text)
+            .validate(&[20_550, 20_553])
+            .err()
+            .unwrap_or_default();
         problems.iter().map(|problem| problem.path.join(".")).collect()
     }
 
@@ -393,10 +397,9 @@ mod tests {
     fn measuring_needs_no_key_but_attesting_does() {
         let section: AttestSection = toml::from_str("files = [\"/etc/hostname\"]").unwrap();
         assert_eq!(section.scope().unwrap().files.len(), 1);
-        let problems = section.problems(&[]);
+        let problems = section.validate(&[]).unwrap_err();
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].to_string().starts_with("attest.key: is missing"));
-        assert!(section.options().is_err());
     }
 
     #[test]
@@ -408,15 +411,16 @@ mod tests {
             (HashAlgorithm::Sha256, "0,2-4,7")
         );
         assert_eq!(tpm.event_log, Path::new(EVENT_LOG));
-        assert_eq!(section("").state_path().unwrap(), Path::new("k/attest.state"));
-        assert_eq!(section("").port, 20_554);
+        let valid = section("files = [\"/a\"]").validate(&[]).unwrap();
+        assert_eq!(valid.state, Path::new("k/attest.state"));
+        assert_eq!(valid.port, 20_554);
     }
 
     #[test]
     fn paths_that_the_unit_hides_cause_warnings() {
-        let section = section("files = [\"/var/tmp/x\", \"/var\", \"/etc/hostname\", \"/device\", \"/dev\"]");
-        let warnings: Vec<String> = section
-            .paths_hidden_by_unit()
+        let files = ["/var/tmp/x", "/var", "/etc/hostname", "/device", "/dev"];
+        let files = files.map(|path| FilePath::new(path).unwrap());
+        let warnings: Vec<String> = paths_hidden_by_unit(&files)
             .map(|warning| {
                 assert!(warning.is_warning);
                 warning.problem
@@ -445,32 +449,22 @@ mod tests {
             key: Some(key.clone()),
             ..section("files = [\"/etc/hostname\"]")
         };
-        let problem = |section: &AttestSection| section.options().unwrap_err().to_string();
-        assert!(
-            problem(&section).starts_with("attest.key"),
-            "{}",
-            problem(&section)
-        );
+        let valid = section.validate(&[]).unwrap();
+        let problem = || valid.options().unwrap_err().to_string();
+        assert!(problem().starts_with("attest.key"), "{}", problem());
         std::fs::write(&key, "ab".repeat(32)).unwrap();
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(problem(&section).contains("0644"), "{}", problem(&section));
-        assert!(section.options().unwrap_err().is_unsafe && section.check_machine()[0].is_unsafe);
+        assert!(problem().contains("0644"), "{}", problem());
+        assert!(valid.options().unwrap_err().is_unsafe);
+        assert!(valid.machine_errors().next().unwrap().is_unsafe);
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
-        let options = section.options().unwrap();
+        let options = valid.options().unwrap();
         assert_eq!(options.state, directory.path().join("attest.state"));
-        assert!(section.check_machine().is_empty());
+        assert_eq!(valid.machine_errors().count(), 0);
         std::fs::write(&key, "ab".repeat(31)).unwrap();
-        assert!(
-            problem(&section).contains("64 hexadecimal"),
-            "{}",
-            problem(&section)
-        );
+        assert!(problem().contains("64 hexadecimal"), "{}", problem());
         std::fs::write(directory.path().join("attest.state"), "{").unwrap();
-        let problem_fields: Vec<String> = section
-            .check_machine()
-            .iter()
-            .map(|field| field.path.join("."))
-            .collect();
+        let problem_fields: Vec<String> = valid.machine_errors().map(|field| field.path.join(".")).collect();
         assert_eq!(problem_fields, ["attest.key", "attest.state"]);
     }
 }

@@ -1,86 +1,18 @@
 //! The switch of `dataplane = "p4"`.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use linewarden_dataplane::p4runtime::{BridgeEntry, P4Options, SwitchPort};
 use linewarden_files::{PrivateFileError, read_bounded, read_private};
-use linewarden_protocol::frame::Mac;
 use linewarden_tls::{ClientTls, Identity, TlsPart};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-use super::{Backend, FieldError, GateOnExit, GatewayConfig, mac};
+use super::fields::{Backend, BridgeSection, GateOnExit, GatewayConfig, P4Section, Side};
+use crate::problem::FieldError;
 
 /// Maximum size of a certificate chain or bundle, bytes.
 const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
 /// Maximum size of a key, bytes. An RSA key of 16,384 bits takes less than 13 KB.
 const KEY_BYTES_MAX: usize = 16_384;
-
-/// `[p4]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct P4Section {
-    /// Address of its P4Runtime server, which also serves evidence.
-    #[schemars(extend("format" = "socket-address"), example = "127.0.0.1:9559")]
-    pub address: SocketAddr,
-    /// TLS, required if the switch is on another machine, because the connection transports keys of devices, and its client controls
-    /// the switch: CA of the switch's certificate, PEM.
-    #[schemars(extend("format" = "path"), example = "switch-ca.pem")]
-    pub ca: Option<PathBuf>,
-    /// This gateway's client certificate, PEM, if the switch requires one.
-    #[schemars(extend("format" = "path"), example = "gateway.pem")]
-    pub cert: Option<PathBuf>,
-    /// Private key of the client certificate, PEM, mode 0600.
-    #[schemars(extend("format" = "path"), example = "gateway.key")]
-    pub key: Option<PathBuf>,
-    /// Name in the switch's certificate, by default the address.
-    #[schemars(example = "switch.example")]
-    pub domain: Option<String>,
-    /// Device ID of the switch in P4Runtime.
-    #[serde(default)]
-    pub device_id: u64,
-    /// Election ID: the P4Runtime client with the highest one controls the switch.
-    #[serde(default = "default_election_id")]
-    pub election_id: u64,
-    /// Port of the devices: all MAC addresses that are not listed below.
-    #[schemars(example = 0)]
-    pub devices_port: u16,
-    /// MAC address behind another port. Repeat the table for further addresses.
-    #[serde(default)]
-    pub bridge: Vec<BridgeSection>,
-}
-
-/// `[[p4.bridge]]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct BridgeSection {
-    /// MAC address.
-    #[serde(deserialize_with = "mac")]
-    #[schemars(with = "String", extend("format" = "mac"), example = "02:00:00:00:00:01")]
-    pub mac: Mac,
-    /// Port of the switch.
-    #[schemars(example = 1)]
-    pub port: u16,
-    /// Side of the port.
-    #[serde(default)]
-    pub side: Side,
-}
-
-/// The side of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Side {
-    /// services, and the rest of the network; frames from there pass unchecked.
-    #[default]
-    Services,
-    /// devices; frames from there are checked.
-    Devices,
-}
-
-fn default_election_id() -> u64 {
-    1
-}
 
 impl P4Section {
     /// Returns the options of the data plane.
@@ -210,7 +142,11 @@ impl GatewayConfig {
 
 #[cfg(test)]
 mod tests {
+    use linewarden_gateway::data_plane::DataPlaneOptions;
+
+    use super::super::tests::resolve;
     use super::*;
+    use crate::file::Configuration as _;
 
     const TEXT: &str = "\
 [gateway]
@@ -235,7 +171,7 @@ side = \"devices\"
 
     fn refused(text: &str) -> Vec<(String, String)> {
         let config: GatewayConfig = toml::from_str(text).unwrap();
-        let errors = config.check().unwrap_err();
+        let errors = config.validate().unwrap_err();
         let path_and_problem = |error: FieldError| (error.path.join("."), error.problem);
         errors.into_iter().map(path_and_problem).collect()
     }
@@ -243,9 +179,11 @@ side = \"devices\"
     #[test]
     fn a_switch_section_is_resolved_with_defaults() {
         let config: GatewayConfig = toml::from_str(TEXT).unwrap();
-        let resolved = config.resolve([1, 2], 3).unwrap();
+        let resolved = resolve(&config).unwrap();
         let switch_port = |port, is_device_port| SwitchPort { port, is_device_port };
-        let options = resolved.p4.unwrap();
+        let DataPlaneOptions::P4(options) = resolved.data_plane else {
+            panic!("{:?}", resolved.data_plane);
+        };
         assert_eq!((options.device_id, options.election_id), (0, 1));
         assert_eq!(options.default_port, Some(switch_port(3, true)));
         let ports: Vec<_> = options
@@ -269,7 +207,7 @@ side = \"devices\"
         for (attest, provers) in [("[attest]", 65_536), ("[attest]\nprovers = 9", 9)] {
             let text = TEXT.replacen("[p4]", &format!("{attest}\n[p4]"), 1);
             let config: GatewayConfig = toml::from_str(&text).unwrap();
-            let resolved = config.resolve([0; 2], 0).unwrap();
+            let resolved = resolve(&config).unwrap();
             assert_eq!(resolved.config.provers, provers);
         }
     }

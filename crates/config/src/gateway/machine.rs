@@ -1,117 +1,75 @@
-//! Reads a gateway's configuration. Finds all mistakes in the file, and all prerequisites that this machine does not meet, for
-//! the commands `check` and `run`.
+//! Prerequisites of a gateway on its machine.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use linewarden_cli::failure::Failure;
-use linewarden_cli::output::Output;
-use linewarden_cli::tls::TlsFiles;
-use linewarden_cli::{evidence, log};
-use linewarden_config::command::{CheckArgs, report};
-use linewarden_config::{ConfigFile, FieldError, Problem, Program, failure};
 use linewarden_dataplane::capability::{self, Capability};
 use linewarden_dataplane::{ethtool, xdp};
-use linewarden_evidence::inband::MasterKey as PacketKey;
-use linewarden_evidence::keys::Signer as EvidenceSigner;
 use linewarden_files::check_regular;
-use linewarden_gateway::config::{Backend, Gate, GatewayConfig, ResolvedConfig};
-use linewarden_link::{Client, ClientOptions, Controllers};
-use linewarden_protocol::ids::GatewayId;
 
-use crate::tls::{GatewayCertificate, gateway_in_certificate};
+use super::evidence::check_evidence;
+use super::fields::{Backend, Gate, GatewayConfig};
+use super::resolve::ResolvedGateway;
+use crate::file::{ConfigFile, Validated};
+use crate::problem::{Problem, failure};
+use crate::program::Program;
 
 /// Oldest kernel that supports the eBPF program: major and minor version.
 const KERNEL_MIN: (u32, u32) = (6, 1);
 
-/// Checks a configuration file, and with `--machine` the prerequisites on this machine.
-///
-/// # Errors
-/// The file cannot be read, belongs to another program, or has mistakes.
-pub fn check(args: &CheckArgs, output: Output) -> Result<(), Failure> {
-    let text = Program::Gateway.read(&args.file)?;
-    let (file, mut problems) = parse(&args.file, text.clone());
-    if let (Some(file), true, true) = (file, args.machine, problems.is_empty()) {
-        problems = check_machine(&file);
-        problems.extend(interfaces_without_subnet(&file));
-        problems.sort_by_key(Problem::position);
-    }
-    report(&args.file, &text, &problems, output)
-}
-
-/// Reads a gateway's configuration; the paths in the configuration become absolute.
-///
-/// # Errors
-/// All mistakes in the file.
-pub fn read(path: &Path) -> Result<ConfigFile<GatewayConfig>, Failure> {
-    let text = Program::Gateway.read(path)?;
-    match parse(path, text) {
-        (Some(file), problems) if problems.is_empty() => Ok(file),
-        (_, problems) => Err(failure(&problems)),
+impl ConfigFile<GatewayConfig> {
+    /// Reads the fields that the removal of gates needs: ID, interfaces, pin directory. Other fields may be wrong: a wrong
+    /// field gets a placeholder, and the mistakes are returned.
+    ///
+    /// # Errors
+    /// A required field is missing or wrong.
+    pub fn read_for_gate_removal(path: &Path) -> Result<(Self, Vec<Problem>), Failure> {
+        let mut parsed = Self::parse(path, Program::Gateway.read(path)?);
+        let required = ["id", "interfaces", "pin_directory"];
+        let is_complete = !required
+            .iter()
+            .any(|field| parsed.is_missing(&["gateway", field]));
+        match parsed.file.take() {
+            Some(file) if is_complete => Ok((file, parsed.problems)),
+            _ => Err(failure(&parsed.problems)),
+        }
     }
 }
 
-/// Reads the fields that the removal of gates needs: ID, interfaces, pin directory. Other fields may be wrong: a wrong
-/// field gets a placeholder, and the mistakes are returned.
-///
-/// # Errors
-/// A required field is missing or wrong.
-pub fn read_for_gate_removal(path: &Path) -> Result<(ConfigFile<GatewayConfig>, Vec<Problem>), Failure> {
-    let text = Program::Gateway.read(path)?;
-    let mut parsed = ConfigFile::<GatewayConfig>::parse(path, text);
-    let required = ["id", "interfaces", "pin_directory"];
-    let is_complete = !required
-        .iter()
-        .any(|field| parsed.is_missing(&["gateway", field]));
-    match parsed.file.take() {
-        Some(file) if is_complete => Ok((file, parsed.problems)),
-        _ => Err(failure(&parsed.problems)),
+impl Validated<GatewayConfig> {
+    /// Checks whether this machine meets the prerequisites of a start; changes nothing. Warnings have exit code 0.
+    pub fn machine_problems(&self) -> Vec<Problem> {
+        let file = &self.file;
+        let mut problems = Vec::new();
+        match self.resolve([0; 2], 0) {
+            Ok(resolved) => {
+                problems.extend(check_gates(file, &resolved));
+                let upper_subnets = resolved.upper_subnets.iter();
+                problems.extend(upper_subnets.map(|warning| file.field_problem(warning).with_code(0)));
+            }
+            Err(errors) => problems.extend(file.field_problems(&errors)),
+        }
+        problems.extend(check_veths(file));
+        problems.extend(check_privileges(file));
+        problems.extend(check_kernel(file));
+        problems.extend(check_pin_directory(file));
+        problems.extend(check_audit(file));
+        problems.extend(check_evidence(file));
+        problems.extend(self.controller_client().err());
+        problems
     }
-}
-
-/// Parses the text of a gateway's configuration. Returns the content, if it can be parsed, and all mistakes.
-pub fn parse(path: &Path, text: String) -> (Option<ConfigFile<GatewayConfig>>, Vec<Problem>) {
-    ConfigFile::<GatewayConfig>::parse(path, text).check(|config| {
-        let level = config.log.level.as_deref().map(log::filter);
-        let level = level.and_then(Result::err);
-        let level = level.map(|problem| FieldError::new(&["log", "level"], problem));
-        let errors = config.check().err().unwrap_or_default();
-        errors.into_iter().chain(level).collect()
-    })
 }
 
 /// Returns a problem for each interface without a subnet, if `device_prefixes` is not set. Only `check` reports these
 /// problems: a start continues, because an interface may get an address later.
-pub fn interfaces_without_subnet(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
-    let resolved = file.value.resolve([0; 2], 0);
+pub(super) fn interfaces_without_subnet(config: &Validated<GatewayConfig>) -> Vec<Problem> {
+    let resolved = config.resolve([0; 2], 0);
     resolved.map_or_else(
         |_| Vec::new(),
-        |resolved| file.field_problems(&resolved.without_subnet),
+        |resolved| config.file.field_problems(&resolved.without_subnet),
     )
-}
-
-/// Checks whether this machine meets the prerequisites; changes nothing. Warnings have exit code 0.
-pub fn check_machine(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    match file.value.resolve([0; 2], 0) {
-        Ok(resolved) => {
-            problems.extend(check_gates(file, &resolved));
-            let upper_subnets = resolved.upper_subnets.iter();
-            problems.extend(upper_subnets.map(|warning| file.field_problem(warning).with_code(0)));
-        }
-        Err(errors) => problems.extend(file.field_problems(&errors)),
-    }
-    problems.extend(check_veths(file));
-    problems.extend(check_privileges(file));
-    problems.extend(check_kernel(file));
-    problems.extend(check_pin_directory(file));
-    problems.extend(check_audit(file));
-    problems.extend(check_evidence(file));
-    problems.extend(controller_client(file).err());
-    problems
 }
 
 fn check_privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
@@ -187,7 +145,7 @@ fn check_kernel(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
 
 /// Checks for gates that ended gateways left on the interfaces. A gate that this gateway would not replace is an error. A gate of
 /// another gateway that this gateway would replace is a warning.
-fn check_gates(file: &ConfigFile<GatewayConfig>, resolved: &ResolvedConfig) -> Vec<Problem> {
+fn check_gates(file: &ConfigFile<GatewayConfig>, resolved: &ResolvedGateway) -> Vec<Problem> {
     let section = &file.value.gateway;
     let problem = |name: &String, gate: xdp::OrphanedGate| {
         let owner = match gate.gateway_id {
@@ -342,120 +300,4 @@ fn check_audit(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
         },
     };
     vec![file.problem(&["audit", "path"], &problem)]
-}
-
-/// Checks the prerequisites for signed evidence.
-fn check_evidence(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
-    let Some(section) = &file.value.evidence else {
-        return Vec::new();
-    };
-    let mut problems = Vec::new();
-    problems.extend(read_evidence_signer(file).err());
-    problems.extend(read_packet_key(file).err());
-    let paths = [
-        ("boot_count", Some(&section.boot_count)),
-        ("socket", section.socket.as_ref()),
-    ];
-    for (field, path) in paths {
-        let directory = path.and_then(|path| path.parent());
-        if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
-            let problem = format!(
-                "directory {} does not exist; create the directory",
-                directory.display()
-            );
-            problems.push(file.problem(&["evidence", field], &problem));
-        }
-    }
-    problems
-}
-
-/// Reads the key that signs evidence, if evidence is configured.
-///
-/// # Errors
-/// The key cannot be read, is not a key, belongs to another TPM, or other users can read it.
-pub fn read_evidence_signer(
-    file: &ConfigFile<GatewayConfig>,
-) -> Result<Option<Box<dyn EvidenceSigner + Send>>, Problem> {
-    let Some(section) = &file.value.evidence else {
-        return Ok(None);
-    };
-    match evidence::read_signer(&section.key, section.tpm.as_deref()) {
-        Ok(signer) => Ok(Some(signer)),
-        Err(failure) => Err(file
-            .problem(&["evidence", "key"], &failure.to_string())
-            .with_code(failure.code())),
-    }
-}
-
-/// Reads the secret for the tags of in-packet evidence. Returns a key of zeros if no secret is configured, as in the classic
-/// profile.
-///
-/// # Errors
-/// The secret cannot be read, is malformed, or other users can read it.
-pub fn read_packet_key(file: &ConfigFile<GatewayConfig>) -> Result<PacketKey, Problem> {
-    let path = file
-        .value
-        .evidence
-        .as_ref()
-        .and_then(|section| section.packet_key_file.as_ref());
-    let Some(path) = path else {
-        return Ok(PacketKey::new([0; 16]));
-    };
-    evidence::packet_key(path).map_err(|failure| {
-        file.problem(&["evidence", "packet_key_file"], &failure.to_string())
-            .with_code(failure.code())
-    })
-}
-
-/// The client of the gateway's controllers.
-///
-/// # Errors
-/// A certificate or key cannot be read, or the certificate is not of this gateway.
-pub fn controller_client(file: &ConfigFile<GatewayConfig>) -> Result<Client, Problem> {
-    Ok(Client::new(ClientOptions {
-        controllers: controllers(file)?,
-        connect_timeout: Duration::from_secs(2),
-        response_timeout: Duration::from_secs(5),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    }))
-}
-
-fn controllers(file: &ConfigFile<GatewayConfig>) -> Result<Controllers, Problem> {
-    let section = &file.value.controller;
-    if let Some(path) = &section.socket {
-        return Ok(Controllers::Socket {
-            path: path.clone(),
-            gateway: GatewayId(file.value.gateway.id),
-        });
-    }
-    let (Some(ca), Some(cert), Some(key)) = (&section.ca, &section.cert, &section.key) else {
-        // The check of the configuration excludes this case.
-        return Err(file.problem(&["controller"], "has neither socket nor ca, cert and key"));
-    };
-    let identities = TlsFiles {
-        ca: ca.clone(),
-        cert: cert.clone(),
-        key: key.clone(),
-        domain: section.server_name.clone(),
-    };
-    let problem = |failure: Failure| {
-        file.problem(&["controller"], &failure.to_string())
-            .with_code(failure.code())
-    };
-    identities.read().map_err(problem)?;
-    let certificate_id = gateway_in_certificate(cert).map_err(problem)?;
-    if certificate_id != Some(file.value.gateway.id) {
-        let text = match certificate_id {
-            Some(other_id) => format!(
-                "the certificate is of gateway {other_id}, but `id` is {}; install the certificate of this gateway, or correct `id`",
-                file.value.gateway.id
-            ),
-            None => "not a gateway certificate (no urn:linewarden:gateway:N): create one with `linewarden certificate gateway`".to_owned(),
-        };
-        return Err(file.problem(&["controller", "cert"], &format!("{}: {text}", cert.display())));
-    }
-    Ok(Controllers::Remote {
-        addresses: section.addresses.clone(),
-        identities: Arc::new(GatewayCertificate(identities)),
-    })
 }
