@@ -55,6 +55,8 @@
     reason = "the examples show the attribute of this crate"
 )]
 
+mod one_cpu;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -69,6 +71,8 @@ use libtest_mimic::{Arguments, Completion, Failed, FormatSetting, Trial};
 #[doc(hidden)]
 pub use inventory;
 pub use linewarden_harness_macros::test;
+
+pub use self::one_cpu::stay_on_one_cpu;
 
 /// Ends the test as ignored. The arguments are those of `format!` and give the reason, for example `needs root`.
 ///

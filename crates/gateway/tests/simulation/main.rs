@@ -40,6 +40,7 @@ mod simulation;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use linewarden_harness::stay_on_one_cpu;
 use simulation::{FleetTally, Mechanism, Simulation, Tally};
 
 fn environment_number(variable: &str) -> Option<u64> {
@@ -70,6 +71,7 @@ fn run(
 ) -> (Option<Failure>, (Tally, FleetTally)) {
     let next = AtomicU64::new(0);
     let work = || {
+        stay_on_one_cpu();
         let mut tally = (Tally::default(), FleetTally::default());
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -87,9 +89,9 @@ fn run(
         }
     };
     std::thread::scope(|scope| {
-        let second_thread = scope.spawn(work);
-        let (first_failure, mut tally) = work();
-        let (second_failure, coverage) = second_thread.join().unwrap();
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        let [(first_failure, mut tally), (second_failure, coverage)] =
+            threads.map(|thread| thread.join().unwrap());
         add(&mut tally, &coverage);
         (first_failure.into_iter().chain(second_failure).min(), tally)
     })
@@ -223,7 +225,7 @@ fn wiping_is_needed() {
 
 #[test]
 fn memory_is_adopted_only_by_the_next_process() {
-    is_detected_by(84, Mechanism::Owner);
+    is_detected_by(40, Mechanism::Owner);
 }
 
 #[test]
@@ -233,17 +235,17 @@ fn reports_of_sessions_are_needed() {
 
 #[test]
 fn a_devices_memory_is_needed() {
-    is_detected(Mechanism::Memory);
+    is_detected_by(29, Mechanism::Memory);
 }
 
 #[test]
 fn a_devices_statement_is_needed() {
-    is_detected(Mechanism::Statement);
+    is_detected_by(13, Mechanism::Statement);
 }
 
 #[test]
 fn the_age_of_a_report_is_needed() {
-    is_detected_by(140, Mechanism::Age);
+    is_detected_by(35, Mechanism::Age);
 }
 
 #[test]

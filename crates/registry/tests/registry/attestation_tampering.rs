@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use crate::support::attestation::{NOW_S, appraisal, group, name, prover, round, with_enrollment};
 use crate::support::{fleet_file, gateway, open, sql};
+use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{LOST_COUNTER_GAP, Registry, RegistryError};
 use rand::{Rng as _, SeedableRng as _};
@@ -205,6 +206,7 @@ async fn edited_or_moved_records_are_omitted_and_other_records_kept() {
 
 #[test]
 async fn flipped_bytes_cause_no_wrong_result() {
+    stay_on_one_cpu();
     let (_directory, path) = attested_file().await;
     let original = fs::read(&path).unwrap();
     let seed = getrandom::u64().unwrap();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::attestation::{NOW_S, appraisal, group, name, prover, round, with_enrollment};
 use crate::support::{fleet_file, gateway, lease, lease_all, lease_request, open, pool_device, sql};
+use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RowIndex};
 use linewarden_registry::{DeviceFilter, ProvenSession, Registry, RegistryError, Renewal, SessionOrder};
 use linewarden_types::{BootId, BootTimestamp, Revision, UnusedRows};
@@ -86,6 +87,7 @@ async fn add_attestation(registry: &Registry) {
 /// SQLite stores values of any type in any column. A value of a wrong type damages one record, which is named.
 #[test]
 async fn a_value_of_another_type_spares_the_other_records() {
+    stay_on_one_cpu();
     let (_directory, path) = full_file().await;
     let original = fs::read(&path).unwrap();
     let storage_record = path.with_file_name("fleet.registry.storage");

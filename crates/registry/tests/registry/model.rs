@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::support::{in_memory, is_on_postgres, master_key, record, rows, unused_location};
+use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::nonce::RowStatement;
@@ -514,6 +515,7 @@ impl Simulation {
 }
 
 fn run(ops: Vec<Op>, on_disk: bool) {
+    stay_on_one_cpu();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,6 +1,7 @@
 //! Locations of devices: which of two sessions at two gateways has ended, for any order of reports.
 
 use crate::support::{in_memory, lease, pool_device};
+use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
     FencingToken, NewestSession, ProvenSession, Registry, RegistryError, SessionOrder,
@@ -164,6 +165,7 @@ async fn the_feed_reports_where_a_device_moved() {
 /// ended by the response to its report or by the feed.
 #[test]
 async fn every_order_of_reports_ends_the_same_way() {
+    stay_on_one_cpu();
     for seed in 0..200 {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
         let (registry, tokens) = site(3).await;

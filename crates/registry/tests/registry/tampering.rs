@@ -7,6 +7,7 @@ use crate::support::{
     fleet_file, fleet_of_40, gateway, lease, lease_all, lease_request, master_key, open, pool_device, sql,
     try_sql,
 };
+use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{DeviceFilter, ExportKey, OnConflict, OnDamage, Registry, RegistryError};
 use linewarden_types::{Revision, UnusedRows};
@@ -36,6 +37,7 @@ async fn truncated_files_give_errors_and_no_wrong_answer() {
 /// With flipped bytes, all records that are still returned equal the enrolled ones.
 #[test]
 async fn flipped_bytes_are_found_or_harmless() {
+    stay_on_one_cpu();
     let (_directory, path) = fleet_file().await;
     let original = fs::read(&path).unwrap();
     const FLIPS: u32 = 250;
