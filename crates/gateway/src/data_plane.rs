@@ -1,4 +1,4 @@
-//! Starts the data plane that a configuration selects.
+//! Starts data planes, and removes gates that stopped gateways have left.
 
 use std::path::{Path, PathBuf};
 
@@ -36,9 +36,9 @@ pub enum RemoveGateError {
     DataPlane(#[from] DataPlaneError),
 }
 
-/// Removes the programs that a stopped gateway with this ID has left on interfaces, and returns their number. Also removes
-/// the gateway's memory, even if another gateway uses the interfaces now. An error at one interface does not prevent the
-/// removal from other interfaces.
+/// Removes the gates that stopped gateways have left on these interfaces, and returns their number. Also removes the memory
+/// of the gateway with this ID, even if another gateway uses the interfaces now. An error at one interface does not prevent
+/// the removal from other interfaces.
 ///
 /// # Errors
 /// The first error: an interface does not exist, or a gateway runs on it, or a system call failed.

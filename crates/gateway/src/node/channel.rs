@@ -12,7 +12,7 @@ pub(super) struct Channel {
     /// When the request in flight was sent, boot-time clock.
     pub(super) sent_ns: u64,
     pub(super) retry: RetryTimer,
-    /// Whether the registry was restored after the request in flight was sent, so that its response is invalid.
+    /// Whether the response to the request in flight is invalid: the registry was restored, or the leases were dropped.
     is_void: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The devices of a node, and their states.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use linewarden_dataplane::{LineStatus, StoreError};
 use linewarden_protocol::commit;
@@ -245,7 +245,6 @@ impl Node {
         let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
-        entry.is_requesting = false;
         if entry.state != State::Installed || entry.epoch != provision.epoch {
             // The device is leaving; its unused rows are reported later.
             return;
@@ -288,7 +287,6 @@ impl Node {
         let Some(entry) = self.devices.get_mut(&refusal.device) else {
             return;
         };
-        let was_requesting = std::mem::take(&mut entry.is_requesting);
         match &refusal.reason {
             RefusalReason::Exhausted if entry.state != State::Installed => {}
             RefusalReason::Exhausted => {
@@ -303,8 +301,6 @@ impl Node {
             }
             // The feed reports the reason.
             RefusalReason::Inactive => {}
-            // The device was admitted again since the request.
-            RefusalReason::NotHeld if !was_requesting => {}
             RefusalReason::NotHeld => {
                 tracing::warn!(device_id = %refusal.device, "registry has no lease of the device at this gateway; the gateway removes the device, and the device authenticates again");
                 self.remove_device(refusal.device, false);
@@ -357,13 +353,14 @@ impl Node {
         }
     }
 
-    /// Marks all devices of a completed request as not requesting.
-    pub(super) fn clear_rows_in_flight(&mut self) {
-        for device in std::mem::take(&mut self.rows_in_flight) {
-            if let Some(entry) = self.devices.get_mut(&device) {
+    /// Returns the devices of a completed request whose entries still exist, and marks them as not requesting.
+    pub(super) fn take_rows_in_flight(&mut self) -> HashSet<DeviceId> {
+        for device in &self.rows_in_flight {
+            if let Some(entry) = self.devices.get_mut(device) {
                 entry.is_requesting = false;
             }
         }
+        self.rows_in_flight.drain(..).collect()
     }
 
     /// Installs the pending rows in the data plane.

@@ -153,8 +153,17 @@ impl Node {
             self.drop_device(device);
         }
         self.register_channel.done = false;
-        self.resume_channel.done = false;
-        self.responded_while_resuming.clear();
+        // Responses in flight may contain rows of the dropped leases.
+        for channel in [
+            &mut self.resume_channel,
+            &mut self.lease_channel,
+            &mut self.admission_channel,
+            &mut self.unused_rows_channel,
+        ] {
+            channel.invalidate();
+        }
+        // The controller may handle these RESPONSEs after it has read the first part of the leases.
+        self.responded_while_resuming = self.admission_queue.responses_in_flight().collect();
     }
 
     fn drop_device(&mut self, device: DeviceId) {
@@ -171,7 +180,7 @@ impl Node {
                 self.remove_from_data_plane(device);
             }
             State::ReportingUnusedRows => {
-                self.devices.remove(&device);
+                self.forget(device);
             }
             // The wipe is retried as soon as the line is not busy.
             State::Leaving { .. } => {

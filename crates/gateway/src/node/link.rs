@@ -40,9 +40,17 @@ impl Node {
                     self.unwrap_response("extend leases", result, now_ns, |node| &mut node.lease_channel);
                 match response {
                     Some((provisions, refusals)) => {
-                        self.clear_rows_in_flight();
-                        provisions.into_iter().for_each(|rows| self.accept_rows(rows));
-                        refusals.iter().for_each(|refusal| self.handle_refusal(refusal));
+                        let requesting = self.take_rows_in_flight();
+                        for rows in provisions {
+                            if requesting.contains(&rows.device) {
+                                self.accept_rows(rows);
+                            }
+                        }
+                        for refusal in &refusals {
+                            if requesting.contains(&refusal.device) {
+                                self.handle_refusal(refusal);
+                            }
+                        }
                     }
                     None => self.requeue_rows_in_flight(),
                 }
@@ -231,8 +239,8 @@ impl Node {
         self.status.damaged += chunk.damaged.len() as u64;
         self.status.resumed = chunk.progress;
         for provision in chunk.provisions {
-            // The RESPONSE may have moved the lease to other rows after this chunk was read. The rows in the chunk may
-            // then be leased to another gateway. The controller returns the device's rows with the admission.
+            // The controller may have handled the device's RESPONSE after it read this chunk, and moved the lease to other
+            // rows. The rows in the chunk may then be leased to another gateway. The device's rows come with its admission.
             if !self.responded_while_resuming.contains(&provision.device) {
                 self.admit(provision);
             }
@@ -377,10 +385,6 @@ impl Node {
         self.drop_leases();
         for channel in [
             &mut self.register_channel,
-            &mut self.resume_channel,
-            &mut self.lease_channel,
-            &mut self.admission_channel,
-            &mut self.unused_rows_channel,
             &mut self.report_channel,
             &mut self.feed_channel,
         ] {

@@ -79,7 +79,7 @@ pub struct Node {
     devices: HashMap<DeviceId, DeviceEntry>,
     /// Devices that need rows, in order of arrival.
     row_queue: VecDeque<DeviceId>,
-    /// Devices in the request for rows that is in flight.
+    /// Devices in the request for rows that is in flight, except those whose entries were removed since.
     rows_in_flight: Vec<DeviceId>,
     /// Devices whose line was busy; retried at each tick.
     busy_devices: Vec<DeviceId>,
@@ -106,8 +106,8 @@ pub struct Node {
     session_reports: SessionReports,
     /// Epochs that the feed has reported while a response that may contain the rows of devices was in flight.
     epochs_reported_meanwhile: HashMap<DeviceId, u32>,
-    /// Devices whose RESPONSE was sent to the controller before all leases were resumed. Their number is limited by the
-    /// registry: the data plane already drops messages of devices that are not enrolled.
+    /// Devices whose RESPONSE was sent to the controller before all leases were resumed. Their number is limited, because
+    /// the data plane already drops most messages of devices that are not enrolled.
     responded_while_resuming: HashSet<DeviceId>,
     freshness: Freshness,
     /// The current fresh value; `None` until a value is drawn.

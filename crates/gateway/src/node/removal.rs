@@ -1,5 +1,7 @@
 //! Removal of devices from the data plane: eviction, new credentials, revocation, and the stop of the gateway.
 
+use std::collections::HashSet;
+
 use linewarden_dataplane::{LineStatus, StoreError};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_types::UnusedRows;
@@ -99,7 +101,7 @@ impl Node {
             return;
         };
         let Some(unused_from) = unused_from else {
-            self.devices.remove(&device);
+            self.forget(device);
             return;
         };
         entry.state = State::ReportingUnusedRows;
@@ -110,6 +112,19 @@ impl Node {
             unused_from,
             keep_leased: false,
         });
+    }
+
+    /// Removes the entry of a device. A response to its request for rows is ignored: the registry may have leased other
+    /// rows to a later entry of the device.
+    pub(super) fn forget(&mut self, device: DeviceId) {
+        self.devices.remove(&device);
+        self.rows_in_flight.retain(|requesting| *requesting != device);
+    }
+
+    /// Devices whose unused rows the controller has not recorded yet.
+    fn unreported_devices(&self) -> impl Iterator<Item = DeviceId> {
+        let unused_rows = self.unused_rows_pending.iter().chain(&self.unused_rows_in_flight);
+        unused_rows.map(|unused| unused.device)
     }
 
     /// Removes the device from the slot queue and from the eviction order, and no longer counts it as exhausted.
@@ -137,9 +152,7 @@ impl Node {
                     };
                     self.remove_from_data_plane(device);
                 }
-                Some(entry) if entry.state == State::ReportingUnusedRows => {
-                    self.devices.remove(&device);
-                }
+                Some(entry) if entry.state == State::ReportingUnusedRows => self.forget(device),
                 // The device was revoked meanwhile, and is wiped like other revoked devices.
                 _ => {}
             }
@@ -148,8 +161,9 @@ impl Node {
 
     /// Number of devices whose slots become free when the controller has recorded their unused rows.
     fn slots_freed_soon(&self) -> usize {
-        let unused_rows = self.unused_rows_pending.iter().chain(&self.unused_rows_in_flight);
-        let entries = unused_rows.filter_map(|unused| self.devices.get(&unused.device));
+        let entries = self
+            .unreported_devices()
+            .filter_map(|device| self.devices.get(&device));
         entries
             .filter(|entry| entry.state == State::ReportingUnusedRows && entry.mode == Mode::Key)
             .count()
@@ -195,14 +209,14 @@ impl Node {
 
     /// Releases a device: its unused rows are reported, and the device starts like a new device.
     pub(super) fn release(&mut self, device: DeviceId) {
+        let is_unreported = self.unreported_devices().any(|unreported| unreported == device);
         let Some(entry) = self.devices.get_mut(&device) else {
             return;
         };
         if !matches!(entry.state, State::Revoked { .. }) {
             return;
         }
-        let mut unreported = self.unused_rows_pending.iter().chain(&self.unused_rows_in_flight);
-        if unreported.any(|unused| unused.device == device) {
+        if is_unreported {
             // The device was removed before its revocation. The device may return when the controller has recorded its
             // unused rows.
             entry.state = State::ReportingUnusedRows;
@@ -215,10 +229,11 @@ impl Node {
     }
 
     /// Wipes the keys of devices that were revoked `wipe_after_ms` ago or earlier. The entry of a device is removed
-    /// after the report of its unused rows, and only while no response in flight may contain rows of the device.
-    /// Otherwise, a released device could get rows that it has spent.
+    /// after the reports of its unused rows, and only while no response in flight may contain rows of the device.
+    /// Otherwise, a released device could get rows that it has spent, or a late report could return rows of its new lease.
     pub(super) fn wipe_revoked(&mut self, now_ns: u64) {
         let may_receive = self.may_receive_devices();
+        let unreported: HashSet<DeviceId> = self.unreported_devices().collect();
         let wipe_after_ns = self.settings.wipe_after_ms.saturating_mul(1_000_000);
         let data_plane = &mut self.data_plane;
         let mut removable = Vec::new();
@@ -234,7 +249,7 @@ impl Node {
                 continue;
             }
             entry.next_row = line.map(|line| line.commit.idx()).or(entry.next_row);
-            if !may_receive {
+            if !may_receive && !unreported.contains(device) {
                 removable.push((*device, entry.next_row.take()));
             }
         }

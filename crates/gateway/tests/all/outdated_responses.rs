@@ -1,7 +1,8 @@
-//! Leases of the previous process that the controller returns while devices already authenticate.
+//! Responses of the controller that no longer describe the leases of the gateway: the controller has handled another request,
+//! or has revoked the leases, meanwhile.
 
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Node, Settings};
@@ -10,7 +11,10 @@ use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::wire::{self, Message, Response, message_type};
-use linewarden_types::{AdmissionResponse, Change, Changes, LeaseChunk, LinkError, Provision, Revision};
+use linewarden_types::{
+    AdmissionResponse, Change, Changes, GatewayTrustState, LeaseChunk, LinkError, Provision, RefusalReason,
+    Revision, RowRefusal, TrustStatus,
+};
 use zerocopy::IntoBytes as _;
 
 use crate::site::{GATEWAY, TIMEOUT, TestDevice, config, row_key};
@@ -21,7 +25,7 @@ const FRESH: [u8; 8] = [7; 8];
 /// Number of the first row of each lease.
 const FIRST: u32 = 23;
 
-/// A node, and a controller that answers nothing except the registration and the feed.
+/// A node; the test takes the role of the controller. Only the registration and the feed are answered automatically.
 struct ResumingNode {
     node: Node,
     address: SocketAddr,
@@ -75,12 +79,21 @@ impl ResumingNode {
         })));
     }
 
+    /// Answers a read of the feed with this state of trust.
+    fn set_trust(&mut self, state: GatewayTrustState) {
+        self.respond(ControllerResponse::ListChanges {
+            result: Ok(no_changes()),
+            at_ns: Clock::now().boot_ns,
+            trust: Some(TrustStatus { nonce: None, state }),
+        });
+    }
+
     fn is_installed(&mut self, device: DeviceId) -> bool {
         self.node.data_plane_mut().status(device).is_some()
     }
 
-    /// Sends the device's REQUEST, or a RESPONSE without a preceding CHALLENGE, and waits until the controller has received
-    /// the message.
+    /// Sends the device's REQUEST, or a RESPONSE without a preceding CHALLENGE, and waits until the node has sent the
+    /// message to the controller.
     fn send(&mut self, device: DeviceId, kind: u8) {
         let mut client = TestDevice::new(device, Mode::Pool, self.address);
         let Output::Transmit(request) = client.device.start([9; 16], 0).unwrap() else {
@@ -108,7 +121,7 @@ impl ResumingNode {
     }
 }
 
-/// Every device was enrolled.
+/// A part of the feed that reports every device as enrolled.
 fn enrollments() -> ControllerResponse {
     let change = |device| Change {
         device,
@@ -118,13 +131,20 @@ fn enrollments() -> ControllerResponse {
     };
     ControllerResponse::ListChanges {
         result: Ok(Changes {
-            up_to_revision: Revision(4),
             changes: DEVICES.map(change).to_vec(),
-            newer_sessions: Vec::new(),
-            has_more: false,
+            ..no_changes()
         }),
         at_ns: Clock::now().boot_ns,
         trust: None,
+    }
+}
+
+fn no_changes() -> Changes {
+    Changes {
+        up_to_revision: Revision(4),
+        changes: Vec::new(),
+        newer_sessions: Vec::new(),
+        has_more: false,
     }
 }
 
@@ -152,7 +172,7 @@ fn provision(device: DeviceId) -> Provision {
 /// If the rows were installed, the gateway would use rows that the registry may lease to another gateway: the admission has
 /// moved the lease after the controller had read the chunk.
 #[test]
-fn a_device_that_may_be_admitted_gets_no_resumed_rows() {
+fn a_device_whose_response_was_sent_gets_no_resumed_rows() {
     let [admitted, refused, requesting, silent] = DEVICES;
     let mut node = ResumingNode::new();
     node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
@@ -173,4 +193,40 @@ fn a_device_that_may_be_admitted_gets_no_resumed_rows() {
     node.resume(silent, true);
     let is_installed = [admitted, refused, requesting, silent].map(|device| node.is_installed(device));
     assert_eq!(is_installed, [false, false, true, true]);
+}
+
+/// A part of the leases that was read before the controller revoked them, and that arrives after the gateway is trusted again.
+#[test]
+fn rows_of_revoked_leases_are_not_installed() {
+    let [device, ..] = DEVICES;
+    let mut node = ResumingNode::new();
+    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+    node.set_trust(GatewayTrustState::Untrusted {
+        reason: "a program differs".to_owned(),
+    });
+    node.set_trust(GatewayTrustState::Trusted);
+    node.resume(device, true);
+    assert!(!node.is_installed(device));
+    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+    node.resume(device, true);
+    assert!(node.is_installed(device));
+}
+
+#[test]
+fn a_device_without_a_lease_is_removed() {
+    let [device, ..] = DEVICES;
+    let mut node = ResumingNode::new();
+    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+    node.resume(device, true);
+    let mut client = TestDevice::new(device, Mode::Pool, node.address);
+    std::thread::scope(|scope| {
+        scope.spawn(|| client.authenticate(Duration::from_millis(500)));
+        node.run_until(|request| matches!(request, ControllerRequest::ExtendLeases(_)));
+    });
+    let refusal = RowRefusal {
+        device,
+        reason: RefusalReason::NotHeld,
+    };
+    node.respond(ControllerResponse::ExtendLeases(Ok((Vec::new(), vec![refusal]))));
+    assert!(!node.is_installed(device));
 }
