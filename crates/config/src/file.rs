@@ -17,13 +17,14 @@ pub trait Configuration: DeserializeOwned + JsonSchema {
     /// The program.
     const PROGRAM: Program;
 
-    /// Values that were validated: each can be used, and none contradicts another one.
+    /// Validated values: each is usable, and no two contradict each other.
     type Valid;
 
     /// The field `log.level`.
     fn log_level(&self) -> Option<&str>;
 
-    /// Makes paths absolute that are only a part of a field. Relative paths start from `directory`.
+    /// Makes relative paths absolute that the schema does not mark as paths, such as the file in a registry's location. They
+    /// start from `directory`.
     fn resolve_paths(&mut self, _directory: &Path) {}
 
     /// Validates the fields.
@@ -97,7 +98,10 @@ impl<T: Configuration> Parsed<T> {
         problems.sort_by_key(Problem::position);
         match valid.filter(|_| problems.is_empty()) {
             Some(valid) => Ok(Validated { file, valid }),
-            None => Err(problems),
+            None => {
+                debug_assert!(!problems.is_empty(), "validation failed without an error");
+                Err(problems)
+            }
         }
     }
 }
@@ -136,7 +140,7 @@ impl<T: Configuration> ConfigFile<T> {
     }
 
     /// Parses a text and collects all mistakes. A field with a mistake is skipped, a missing field gets a placeholder, and
-    /// parsing continues.
+    /// parsing continues. Paths become absolute.
     pub fn parse(path: &Path, text: String) -> Parsed<T> {
         let mut parsed = Self::parse_fields(path, text);
         if let Some(file) = &mut parsed.file {
@@ -147,6 +151,7 @@ impl<T: Configuration> ConfigFile<T> {
 }
 
 impl<T: DeserializeOwned + JsonSchema> ConfigFile<T> {
+    /// As [`ConfigFile::parse`], without [`Configuration::resolve_paths`].
     pub(crate) fn parse_fields(path: &Path, text: String) -> Parsed<T> {
         let mut reader = Reader::new(path, &text);
         let value = reader.read();

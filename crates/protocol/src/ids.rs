@@ -27,7 +27,8 @@ id!(
     /// A device id, sparse and chosen at enrollment; 0 is not a device.
     DeviceId, u64, "{:016x}"
 );
-/// A text is not a device ID.
+
+/// The text is not a device ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseDeviceIdError;
 

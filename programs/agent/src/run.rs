@@ -13,7 +13,7 @@ use linewarden_cli::output::{Output, printable};
 use linewarden_cli::signals::Signals;
 use linewarden_cli::{log, random_u64, service_manager};
 use linewarden_config::Validated;
-use linewarden_config::agent::{AgentConfig, RunSettings, parse_gateway};
+use linewarden_config::agent::{AgentConfig, RunOptions, parse_gateway};
 
 /// Arguments of `run`.
 #[derive(Args, Debug)]
@@ -69,7 +69,7 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let file = &config.file;
     // The agent itself reports errors of the TPM library.
     log::start(log_flag, file.value.log.level.as_deref(), "info,tss_esapi=off")?;
-    let settings = RunSettings {
+    let settings = RunOptions {
         renew: args.renew,
         once: args.once,
         session_timeout: args.timeout.map(Duration::from_secs),
@@ -77,7 +77,7 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     };
     let (options, puf) = config
         .valid
-        .open(settings)
+        .options(settings)
         .map_err(|errors| file.field_failures(&errors))?;
     let stop = Signals::for_stop()?;
     let output = Output::new(args.json);

@@ -365,6 +365,7 @@ mod tests {
         problems.iter().map(|problem| problem.path.join(".")).collect()
     }
 
+    #[cfg(feature = "tpm")]
     #[test]
     fn each_mistake_names_its_field() {
         let tpm = "tpm = \"device:/dev/tpmrm0\"\n";
@@ -402,6 +403,7 @@ mod tests {
         assert!(problems[0].to_string().starts_with("attest.key: is missing"));
     }
 
+    #[cfg(feature = "tpm")]
     #[test]
     fn defaults_are_those_of_the_example() {
         let subject = section("tpm = \"device:/dev/tpmrm0\"").scope().unwrap();

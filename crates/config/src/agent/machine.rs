@@ -16,9 +16,9 @@ use super::fields::DEFAULT_RENEWAL_ROWS;
 use super::validate::{PufSource, ValidAgent};
 use crate::problem::FieldError;
 
-/// Options of the command line.
+/// Options of one run: those of the command line, and a random seed.
 #[derive(Clone, Copy, Debug)]
-pub struct RunSettings {
+pub struct RunOptions {
     /// Request one renewal although none is due; in key mode, nothing else requests a new key.
     pub renew: bool,
     /// Exit after the first session and the requested renewal.
@@ -34,7 +34,7 @@ impl ValidAgent {
     ///
     /// # Errors
     /// All fields that cannot be used on this machine.
-    pub fn open(&self, run: RunSettings) -> Result<(AgentOptions, Box<dyn Puf>), Vec<FieldError>> {
+    pub fn options(&self, run: RunOptions) -> Result<(AgentOptions, Box<dyn Puf>), Vec<FieldError>> {
         let mut errors = Vec::new();
         let mut refuse = |error| errors.push(error);
         let keyring = self.keyring().map_err(&mut refuse);

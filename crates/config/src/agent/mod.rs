@@ -2,9 +2,10 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `fields`, `attest` | the fields, and their defaults |
-//! | `validate` | validation without reading files: [`ValidAgent`] |
-//! | `machine` | options of the agent: reads helper data, keys and the interface |
+//! | `fields` | the fields, and their defaults |
+//! | `attest` | `[attest]`: fields, validation, options, prerequisites |
+//! | `validate` | validation: [`ValidAgent`] |
+//! | `machine` | options of the agent, and prerequisites on its machine |
 
 mod attest;
 mod fields;
@@ -18,7 +19,7 @@ pub use self::fields::{
     AgentConfig, DeviceSection, GatewaySection, LogSection, PeerSection, PufSection, ReadoutsSection,
     RenewalSection, TunnelSection,
 };
-pub use self::machine::RunSettings;
+pub use self::machine::RunOptions;
 pub use self::validate::{ValidAgent, parse_gateway};
 use crate::file::{Configuration, Validated};
 use crate::problem::{FieldError, Problem};

@@ -15,7 +15,8 @@ use super::attest::ValidAttest;
 use super::fields::{AgentConfig, PeerSection, PufSection, ReadoutsSection, RenewalSection, TunnelSection};
 use crate::problem::FieldError;
 
-/// The validated configuration of an agent. Files and interfaces of the machine are not read yet.
+/// The validated configuration of an agent. The gateway's name is resolved; files and interfaces of the machine are not read
+/// yet.
 #[derive(Debug)]
 pub struct ValidAgent {
     pub(super) device: DeviceId,
@@ -172,7 +173,7 @@ impl AgentConfig {
         }
     }
 
-    /// The tunnels that a sealed gate forwards.
+    /// The valid tunnels; errors go to `refuse`.
     fn tunnels(&self, gateway: SocketAddr, refuse: &mut dyn FnMut(FieldError)) -> Vec<Tunnel> {
         let mut tunnels = Vec::new();
         for (n, TunnelSection { listen, service }) in self.tunnel.iter().enumerate() {
@@ -196,6 +197,7 @@ impl AgentConfig {
         tunnels
     }
 
+    /// The valid peers; errors go to `refuse`.
     fn peers(
         &self,
         own_id: Option<DeviceId>,

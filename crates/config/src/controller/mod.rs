@@ -21,8 +21,9 @@ pub use self::fields::{
     AttestSection, ControllerConfig, GatewayNumber, LogSection, NatsSection, RegistrySection, RowsSection,
     ServiceSection, TelemetrySection, TlsSection, TrustSection,
 };
-pub use self::nats::{NatsPublisher, read as read_nats};
-pub use self::registry::RegistryAccess;
+use self::nats::ValidNats;
+pub use self::nats::read as read_nats;
+use self::registry::ValidRegistry;
 pub use self::signing_key::read as read_signing_key;
 pub use self::socket::read as read_socket;
 pub use self::telemetry::read as read_telemetry;
@@ -70,13 +71,14 @@ impl Configuration for ControllerConfig {
     }
 }
 
-/// The validated parts of a configuration; the other sections have no fields that contradict each other.
+/// The sections of which the controller uses validated values. The other sections are validated, too; the controller uses
+/// their fields.
 #[derive(Debug)]
 pub struct ValidController {
     /// The registry.
-    pub registry: RegistryAccess,
+    pub registry: ValidRegistry,
     /// The NATS servers.
-    pub nats: Option<NatsPublisher>,
+    nats: Option<ValidNats>,
 }
 
 impl ControllerConfig {

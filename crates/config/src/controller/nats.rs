@@ -15,9 +15,9 @@ use crate::problem::Problem;
 /// Maximum size of a credentials file, bytes.
 const CREDENTIALS_BYTES_MAX: usize = 65_536;
 
-/// Servers to which the registry event log is published.
+/// The validated section.
 #[derive(Debug)]
-pub struct NatsPublisher {
+pub(super) struct ValidNats {
     /// The options, without credentials.
     options: NatsOptions,
     credentials_file: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub struct NatsPublisher {
 ///
 /// # Errors
 /// The first field that is invalid, and the reason.
-pub fn validate(section: &NatsSection) -> Result<NatsPublisher, (&'static str, String)> {
+pub(super) fn validate(section: &NatsSection) -> Result<ValidNats, (&'static str, String)> {
     let options = NatsOptions {
         servers: section.servers.clone(),
         tls: tls_of(section)?,
@@ -37,7 +37,7 @@ pub fn validate(section: &NatsSection) -> Result<NatsPublisher, (&'static str, S
         subject_prefix: section.subject_prefix.clone(),
     };
     match options.check() {
-        Ok(()) => Ok(NatsPublisher {
+        Ok(()) => Ok(ValidNats {
             options,
             credentials_file: section.credentials_file.clone(),
         }),
@@ -65,7 +65,7 @@ fn tls_of(section: &NatsSection) -> Result<Option<NatsTls>, (&'static str, Strin
 /// # Errors
 /// A file cannot be read or has invalid content.
 pub fn read(config: &Validated<ControllerConfig>) -> Result<Option<NatsOptions>, Problem> {
-    let options = config.valid.nats.as_ref().map(NatsPublisher::read).transpose();
+    let options = config.valid.nats.as_ref().map(ValidNats::read).transpose();
     options.map_err(|(field, failure)| {
         config
             .file
@@ -74,7 +74,7 @@ pub fn read(config: &Validated<ControllerConfig>) -> Result<Option<NatsOptions>,
     })
 }
 
-impl NatsPublisher {
+impl ValidNats {
     fn read(&self) -> Result<NatsOptions, (&'static str, Failure)> {
         if let Some(NatsTls { ca, identity }) = &self.options.tls {
             let pem = tls::read_certificates(ca).map_err(|failure| ("ca", failure))?;
@@ -84,10 +84,15 @@ impl NatsPublisher {
             }
         }
         let credentials = self.credentials_file.as_deref().map(credentials).transpose();
-        Ok(NatsOptions {
+        let options = NatsOptions {
             credentials: credentials.map_err(|failure| ("credentials_file", failure))?,
             ..self.options.clone()
-        })
+        };
+        // The validation did not know the text of the credentials.
+        match options.check() {
+            Ok(()) => Ok(options),
+            Err(error) => Err((error.field(), Failure::input(error.to_string()))),
+        }
     }
 }
 

@@ -10,13 +10,13 @@ use crate::problem::FieldError;
 
 /// A registry, and where its master key is.
 #[derive(Debug)]
-pub struct RegistryAccess {
+pub struct ValidRegistry {
     location: Location,
-    key: KeySource,
+    key: MasterKeySource,
 }
 
 #[derive(Debug)]
-enum KeySource {
+enum MasterKeySource {
     File(PathBuf),
     Variable(String),
 }
@@ -24,11 +24,11 @@ enum KeySource {
 impl RegistrySection {
     /// # Errors
     /// No master key is named, or two are.
-    pub(super) fn validate(&self) -> Result<RegistryAccess, FieldError> {
+    pub(super) fn validate(&self) -> Result<ValidRegistry, FieldError> {
         let refuse = |field, problem| Err(FieldError::new(&["registry", field], problem));
         let key = match (&self.master_key_file, &self.master_key_env) {
-            (Some(path), None) => KeySource::File(path.clone()),
-            (None, Some(variable)) => KeySource::Variable(variable.clone()),
+            (Some(path), None) => MasterKeySource::File(path.clone()),
+            (None, Some(variable)) => MasterKeySource::Variable(variable.clone()),
             (None, None) => {
                 return refuse(
                     "master_key_file",
@@ -42,14 +42,14 @@ impl RegistrySection {
                 );
             }
         };
-        Ok(RegistryAccess {
+        Ok(ValidRegistry {
             location: self.path.clone(),
             key,
         })
     }
 }
 
-impl RegistryAccess {
+impl ValidRegistry {
     /// Opens the registry.
     ///
     /// # Errors
@@ -65,8 +65,8 @@ impl RegistryAccess {
     /// The field that is wrong, and the reason.
     pub(super) async fn check(&self) -> Result<(), (&'static str, Failure)> {
         let field = match self.key {
-            KeySource::File(_) => "master_key_file",
-            KeySource::Variable(_) => "master_key_env",
+            MasterKeySource::File(_) => "master_key_file",
+            MasterKeySource::Variable(_) => "master_key_env",
         };
         let key = self.key.read().map_err(|error| (field, error.into()))?;
         let result = Registry::examine(&self.location, &key).await;
@@ -74,7 +74,7 @@ impl RegistryAccess {
     }
 }
 
-impl KeySource {
+impl MasterKeySource {
     fn read(&self) -> Result<MasterKey, RegistryError> {
         match self {
             Self::File(path) => MasterKey::from_file(path),

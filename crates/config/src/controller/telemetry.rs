@@ -27,7 +27,7 @@ pub fn read(file: &ConfigFile<ControllerConfig>) -> Result<Option<TelemetryOptio
 
 /// Returns the first error of the section, without reading files. A section with a CA is not checked, because the check needs
 /// the content of the CA file.
-pub fn field_error(section: &TelemetrySection) -> Option<(&'static str, String)> {
+pub(super) fn field_error(section: &TelemetrySection) -> Option<(&'static str, String)> {
     if section.ca.is_some() {
         return None;
     }

@@ -16,7 +16,7 @@ use crate::problem::{FieldError, Problem};
 
 /// Where the controllers of a gateway are.
 #[derive(Clone, Debug)]
-pub enum ControllerAddress {
+pub(super) enum ControllerAddress {
     /// On this machine: the path of the socket.
     Socket(PathBuf),
     /// On other machines.

@@ -3,11 +3,12 @@
 //! | module | content |
 //! |---|---|
 //! | `fields` | the fields, and their defaults |
-//! | `validate`, `p4`, `controller` | validation without reading interfaces: [`ValidGateway`] |
+//! | `validate`, `p4` | validation: [`ValidGateway`] |
+//! | `controller` | `[controller]`: validation, and the client |
 //! | `resolve`, `devices` | interfaces and addresses of this machine: [`ResolvedGateway`] |
 //! | `live` | fields that can change while a gateway runs |
 //! | `machine` | prerequisites on this machine |
-//! | `evidence` | keys of evidence |
+//! | `evidence` | `[evidence]`: keys and prerequisites |
 
 mod controller;
 mod devices;
@@ -21,7 +22,6 @@ mod validate;
 
 use linewarden_cli::failure::Failure;
 
-pub use self::controller::ControllerAddress;
 pub use self::devices::DetectedSources;
 pub use self::evidence::{read_evidence_signer, read_packet_key};
 pub use self::fields::{

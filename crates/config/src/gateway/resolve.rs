@@ -29,7 +29,7 @@ pub struct ResolvedGateway {
     pub forward_to: Vec<u32>,
     /// The port of the ticket relay, if any.
     pub ticket_port: Option<u16>,
-    /// The kind of the data plane.
+    /// The kind of the data plane, and its options.
     pub data_plane: DataPlaneOptions,
 }
 

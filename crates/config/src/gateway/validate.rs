@@ -22,16 +22,17 @@ use crate::problem::FieldError;
 /// The mark of a device is moved when it allows spending at most this number of rows.
 const LOW_CREDIT: u32 = 2;
 
-/// The validated configuration of a gateway. Interfaces and addresses of the machine are not known yet.
+/// The validated configuration of a gateway, with the content of CRP, prover and TLS files. Interfaces and addresses of the
+/// machine are not read yet.
 #[derive(Debug)]
 pub struct ValidGateway {
     /// The controllers.
-    pub controller: ControllerAddress,
+    pub(super) controller: ControllerAddress,
     /// The configuration of the data plane, with placeholders for addresses and random seeds.
     pub(super) config: dataplane::Config,
     /// The settings of the node.
     pub(super) settings: Settings,
-    /// The kind of the data plane.
+    /// The kind of the data plane, and its options.
     pub(super) data_plane: DataPlaneOptions,
     /// The port of the ticket relay, if any.
     pub(super) ticket_port: Option<u16>,
@@ -53,7 +54,8 @@ impl ValidGateway {
         let ticket_port = section.ticket_port(fields.classic.as_ref()).map_err(&mut refuse);
         let classic = fields.classic().map_err(&mut refuse);
         let p4dra = fields.p4dra().map_err(&mut refuse);
-        let p4 = fields.p4.as_ref().map(P4Section::options).transpose();
+        let p4 = fields.p4.as_ref().filter(|_| section.dataplane == Backend::P4);
+        let p4 = p4.map(P4Section::options).transpose();
         let p4 = p4.map_err(&mut refuse).ok().flatten();
         let config = fields.data_plane_config(classic.unwrap_or_default(), p4dra.unwrap_or_default());
         let data_plane = match (section.dataplane, p4) {
@@ -64,7 +66,7 @@ impl ValidGateway {
                 threads: section.threads,
             }),
             (Backend::P4, Some(options)) => Some(DataPlaneOptions::P4(Box::new(options))),
-            // Reported above.
+            // `p4_contradictions` or `P4Section::options` has reported the error.
             (Backend::P4, None) => None,
         };
         errors.extend(data_plane_errors(&config, data_plane.as_ref()));

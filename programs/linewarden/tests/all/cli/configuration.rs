@@ -281,6 +281,37 @@ fn check_machine_opens_the_registry_of_a_controller() {
     }
 }
 
+/// `check --machine` and `run` report mistakes in the file of NATS credentials; `check` reports a missing CA without files.
+#[test]
+fn credentials_and_certificates_of_nats_are_checked() {
+    let site = Site::new();
+    let write = |nats: &str| {
+        site.write(
+            "c.toml",
+            &format!(
+                "[service]\nsocket = \"controller.sock\"\n[registry]\npath = \"fleet.registry\"\nmaster_key_file = \"master.key\"\n\
+                 [nats]\nservers = [\"nats://127.0.0.1:4222\"]\n{nats}\n"
+            ),
+        );
+    };
+    write("credentials_file = \"nats.creds\"");
+    site.write("nats.creds", "not credentials");
+    fs::set_permissions(site.path("nats.creds"), fs::Permissions::from_mode(0o600)).unwrap();
+    for command_line in [
+        "linewarden-controller check --machine c.toml",
+        "linewarden-controller run --config c.toml",
+    ] {
+        let report = site.run(command_line).refused(2);
+        assert!(report.contains("c.toml:8:1: nats.credentials_file: "), "{report}");
+    }
+    write("cert = \"nats.pem\"\nkey = \"nats.key\"");
+    let report = site.run("linewarden-controller check c.toml").refused(2);
+    assert!(
+        report.contains("c.toml:8:1: nats.cert: TLS needs `ca`"),
+        "{report}"
+    );
+}
+
 #[test]
 fn check_knows_an_agents_configuration() {
     let site = Site::new();
