@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::GatewayConfig;
-use super::tests::{parse, resolve};
+use super::tests::parse;
+use crate::file::Configuration as _;
 
 const CONFIG: &str = r#"
 [gateway]
@@ -53,7 +54,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn altered_configurations_cause_no_panic(line in 0..CONFIG.lines().count(), value in 0..VALUES.len()) {
+    fn altered_configurations_cause_no_panic(line in 0..CONFIG.lines().count(), value in 0..VALUES.len(), seed in any::<u64>()) {
         let text: Vec<String> = CONFIG
             .lines()
             .enumerate()
@@ -63,7 +64,9 @@ proptest! {
             })
             .collect();
         if let Ok(config) = toml::from_str::<GatewayConfig>(&text.join("\n")) {
-            let _ = resolve(&config);
+            let _ = config
+                .validate()
+                .and_then(|valid| valid.resolve(&config.gateway, [seed, 1], seed));
         }
     }
 }

@@ -4,8 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use linewarden_dataplane::host::{Host, HostOptions};
-use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Node, Settings};
+use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Node};
 use linewarden_protocol::device::Output;
 use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
@@ -17,7 +16,7 @@ use linewarden_types::{
 };
 use zerocopy::IntoBytes as _;
 
-use crate::site::{GATEWAY, TIMEOUT, TestDevice, config, row_key};
+use crate::site::{GATEWAY, TIMEOUT, TestDevice, config, host_node, row_key};
 
 const DEVICES: [DeviceId; 4] = [DeviceId(1), DeviceId(2), DeviceId(3), DeviceId(4)];
 /// The result of every draw of random bytes.
@@ -34,13 +33,8 @@ struct ResumingNode {
 impl ResumingNode {
     fn new() -> Self {
         let config = config();
-        let options = HostOptions {
-            threads: 1,
-            ..HostOptions::default()
-        };
-        let host = Host::start(&config, &options).unwrap();
         Self {
-            node: Node::new(Box::new(host), Settings::for_data_plane(&config)).unwrap(),
+            node: host_node(&config),
             address: SocketAddr::new(config.local[0], config.lap_port),
         }
     }

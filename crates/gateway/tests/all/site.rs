@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use linewarden_controller::{Controller, InProcessController, Policy};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::{Config, Gate, Geometry};
-use linewarden_gateway::{Gateway, Settings};
+use linewarden_gateway::{Gateway, Node, Settings};
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{RowKey, SessionKey};
@@ -46,6 +46,16 @@ pub fn config() -> Config {
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }
+}
+
+/// A node on the `host` data plane with one thread.
+pub fn host_node(config: &Config) -> Node {
+    let options = HostOptions {
+        threads: 1,
+        ..HostOptions::default()
+    };
+    let host = Host::start(config, &options).unwrap();
+    Node::new(Box::new(host), Settings::for_data_plane(config)).unwrap()
 }
 
 pub fn record(device: DeviceId, credentials: Credentials) -> DeviceRecord {

@@ -8,9 +8,8 @@ mod proofs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
-use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_gateway::audit::AuditEvent;
-use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Node, Settings};
+use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Node};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodKey, PeriodStart, Round};
 use linewarden_protocol::gateway::Configuration::Current;
 use linewarden_protocol::gateway::{ProverKeys, Row};
@@ -24,7 +23,7 @@ use linewarden_types::{
 
 use zerocopy::IntoBytes as _;
 
-use crate::site::{GATEWAY, TIMEOUT, TestDevice, row_key};
+use crate::site::{GATEWAY, TIMEOUT, TestDevice, host_node, row_key};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// The result of every draw of random bytes.
@@ -89,13 +88,8 @@ impl NodeHarness {
             provers: 64,
             ..crate::site::config()
         };
-        let options = HostOptions {
-            threads: 1,
-            ..HostOptions::default()
-        };
-        let host = Host::start(&config, &options).unwrap();
         Self {
-            node: Node::new(Box::new(host), Settings::for_data_plane(&config)).unwrap(),
+            node: host_node(&config),
             gateway: (Ipv4Addr::LOCALHOST, config.lap_port).into(),
             groups: groups.to_vec(),
             now_ns: SECOND_NS,
