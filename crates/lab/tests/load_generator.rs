@@ -13,6 +13,7 @@
 extern crate linewarden_harness;
 
 #[path = "all/common.rs"]
+#[allow(dead_code, reason = "the other program uses all items")]
 mod common;
 
 use std::net::IpAddr;

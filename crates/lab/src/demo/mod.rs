@@ -59,6 +59,8 @@ pub const VICTIMS: u32 = 8;
 pub const DEVICES_MIN: u32 = 2 * VICTIMS;
 /// Maximum number of devices: absent devices and attackers use the following addresses.
 pub const DEVICES_MAX: u32 = 60_000;
+/// Messages of an attack in the standard demonstration.
+pub const MESSAGES_PER_ATTACK: u32 = 2_000;
 
 /// Minimum number of rows of a device: a device of the latency comparison authenticates four times, twice at each of the two
 /// gateways.
@@ -121,7 +123,7 @@ pub struct Options {
     pub bit_error_rate: f64,
     /// Concurrent handshakes of each worker.
     pub window: usize,
-    /// Number of messages of an attack that sends many messages.
+    /// Number of messages of an attack that sends many messages; a flood sends twenty times as many.
     pub messages_per_attack: u32,
     /// Devices of the latency comparison; at most a quarter of all devices takes part.
     pub latency_devices: u32,
@@ -142,7 +144,7 @@ impl Options {
             rows: 4,
             bit_error_rate: 0.05,
             window: 48,
-            messages_per_attack: 2_000,
+            messages_per_attack: MESSAGES_PER_ATTACK,
             latency_devices: 1_000,
             timeout: Duration::from_secs(120),
             fault: None,

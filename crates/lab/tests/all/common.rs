@@ -1,5 +1,6 @@
-//! Helpers of the tests that need root.
+//! Helpers of several tests.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use linewarden_lab::capability::{self, Capability};
@@ -21,4 +22,10 @@ pub fn wait_until(condition_name: &str, mut condition: impl FnMut() -> bool) {
         );
         std::thread::yield_now();
     }
+}
+
+pub fn assert_svg(path: &Path) {
+    let svg = std::fs::read_to_string(path).unwrap();
+    let is_complete = svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>");
+    assert!(is_complete, "{}", path.display());
 }

@@ -11,6 +11,7 @@
 extern crate linewarden_harness;
 
 mod attackers;
+mod benchmarks;
 mod common;
 mod fleet;
 mod oracle;

@@ -6,6 +6,9 @@ use crate::common::require;
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 use serde_json::Value;
 
+/// Messages per attack: the tests of the library send more.
+const MESSAGES: &str = "100";
+
 struct Demo {
     directory: tempfile::TempDir,
     output: Output,
@@ -15,7 +18,7 @@ impl Demo {
     fn run(arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_linewarden-lab"))
-            .args(["demo", "--json", "demo.json"])
+            .args(["demo", "--json", "demo.json", "--messages", MESSAGES])
             .args(arguments)
             .current_dir(directory.path())
             // The demonstration's registry is in a temporary directory, which must be deleted at the end.

@@ -70,7 +70,7 @@ impl Size {
         runs: 2,
         random_devices: 2_000,
         eviction_devices: 400,
-        eviction_accesses: 1_000,
+        eviction_accesses: 200,
         first_devices: 20,
         refill_devices: 8,
         refill_rounds: 16,

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use linewarden_dataplane::DataPlaneError;
 use linewarden_lab::demo::{
-    self, DEVICES_MAX, DEVICES_MIN, DataPlaneKind, DemoError, InjectedFault, Options, Report,
+    self, DEVICES_MAX, DEVICES_MIN, DataPlaneKind, DemoError, InjectedFault, MESSAGES_PER_ATTACK, Options,
+    Report,
 };
 
 use self::progress::ProgressDisplay;
@@ -55,6 +56,9 @@ pub struct DemoArgs {
     /// Seed of chips, their noise, and the attackers' random choices (integer)
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+    /// Messages per attack; a flood sends twenty times as many (integer)
+    #[arg(long, value_name = "COUNT", default_value_t = MESSAGES_PER_ATTACK, value_parser = clap::value_parser!(u32).range(1..))]
+    messages: u32,
     /// Time after which a device without a session counts as refused (integer, seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     limit: u64,
@@ -95,6 +99,7 @@ impl DemoArgs {
             DataPlaneName::P4 => DataPlaneKind::P4,
         };
         Options {
+            messages_per_attack: self.messages,
             timeout: Duration::from_secs(self.limit),
             fault: self.sabotage.map(|fault| match fault {
                 SabotageName::RevokeBeforeTurn => InjectedFault::RevokeBeforeAuthentication,
