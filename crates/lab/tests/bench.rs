@@ -18,7 +18,7 @@ mod common;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::{assert_svg, require};
+use common::{assert_positive, assert_svgs, require};
 use linewarden_harness::skip;
 use linewarden_lab::bench::scale::{Part, Size};
 use linewarden_lab::bench::{self, Scale, attest, figures, switch};
@@ -53,8 +53,7 @@ fn the_auth_bench_reports_values_and_draws_charts() {
     }
     let directory = tempfile::tempdir().unwrap();
     let chart_paths = figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(chart_paths.len(), 4);
-    chart_paths.iter().for_each(|path| assert_svg(path));
+    assert_svgs(&chart_paths, 4);
 }
 
 #[test]
@@ -63,7 +62,7 @@ fn the_scale_bench_measures_a_small_fleet() {
     let _machine = lock_machine();
     let parts = [Part::Fleet, Part::Memory, Part::Sealed, Part::Latency];
     let report = bench::scale::run(&Size::QUICK, &parts, &mut |_, _| {}).unwrap();
-    for name in [
+    let rows = [
         "enroll.devices_per_s",
         "restart.load_s",
         "install.rows_per_s",
@@ -74,14 +73,11 @@ fn the_scale_bench_measures_a_small_fleet() {
         "revoke.p99_ms",
         "refill.p99_over_baseline",
         "slowpath.first_auth_ms.p99",
-    ] {
-        let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
-        assert!(value.is_finite() && value > 0.0, "{name} = {value}");
-    }
+    ];
+    assert_positive(&report, &rows);
     let directory = tempfile::tempdir().unwrap();
     let chart_paths = bench::scale::figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(chart_paths.len(), 1);
-    chart_paths.iter().for_each(|path| assert_svg(path));
+    assert_svgs(&chart_paths, 1);
 }
 
 #[test]
@@ -92,7 +88,7 @@ fn the_attest_bench_measures_ciphers_and_rounds() {
         skip!("the sender and the measured program need two CPUs");
     }
     let report = attest::run(&attest::Size::QUICK, &attest::Part::ALL, &mut |_, _| {}).unwrap();
-    for name in [
+    let rows = [
         "cipher.step_ns",
         "cipher.forro14.x1.block_ns",
         "cipher.forro14.x4.block_ns",
@@ -122,14 +118,11 @@ fn the_attest_bench_measures_ciphers_and_rounds() {
         "round.complete",
         "forro14_over_chacha20.throughput",
         "forro14_over_chacha20.operations_limit",
-    ] {
-        let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
-        assert!(value.is_finite() && value > 0.0, "{name} = {value}");
-    }
+    ];
+    assert_positive(&report, &rows);
     let directory = tempfile::tempdir().unwrap();
     let chart_paths = attest::figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(chart_paths.len(), 4);
-    chart_paths.iter().for_each(|path| assert_svg(path));
+    assert_svgs(&chart_paths, 4);
 }
 
 #[test]
@@ -141,7 +134,7 @@ fn the_switch_bench_measures_forwarding_ciphers_and_proofs() {
     }
     let p4 = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4");
     let report = switch::run(&switch::Size::QUICK, &p4, &switch::Part::ALL, &mut |_, _| {}).unwrap();
-    for name in [
+    let rows = [
         "router.ns_per_packet",
         "router.ipv6.ns_per_packet",
         "router.copy_ns",
@@ -167,14 +160,11 @@ fn the_switch_bench_measures_forwarding_ciphers_and_proofs() {
         "ports.forro.quarter-round.28x1.measured",
         "ports.chacha.round.10x1.computed",
         "ports.max_deviation",
-    ] {
-        let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
-        assert!(value.is_finite() && value > 0.0, "{name} = {value}");
-    }
+    ];
+    assert_positive(&report, &rows);
     let directory = tempfile::tempdir().unwrap();
     let chart_paths = switch::figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(chart_paths.len(), 2);
-    chart_paths.iter().for_each(|path| assert_svg(path));
+    assert_svgs(&chart_paths, 2);
 }
 
 fn main() -> std::process::ExitCode {

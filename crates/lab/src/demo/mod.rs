@@ -123,7 +123,7 @@ pub struct Options {
     pub bit_error_rate: f64,
     /// Concurrent handshakes of each worker.
     pub window: usize,
-    /// Number of messages of an attack that sends many messages; a flood sends twenty times as many.
+    /// Number of messages of an attack that sends many messages.
     pub messages_per_attack: u32,
     /// Devices of the latency comparison; at most a quarter of all devices takes part.
     pub latency_devices: u32,

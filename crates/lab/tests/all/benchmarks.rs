@@ -3,30 +3,27 @@
 use linewarden_harness::stay_on_one_cpu;
 use linewarden_lab::bench::{self, scale, signatures};
 
-use crate::common::assert_svg;
+use crate::common::{assert_positive, assert_svgs};
 
 #[test]
 fn the_scale_bench_measures_eviction_policies() {
     stay_on_one_cpu();
     let report = scale::run(&scale::Size::QUICK, &[scale::Part::Eviction], &mut |_, _| {}).unwrap();
-    for name in [
+    let rows = [
         "eviction.hit_rate.mixed.s3_fifo",
         "eviction.hit_rate_over_lru.zipf",
-    ] {
-        let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
-        assert!(value.is_finite() && value > 0.0, "{name} = {value}");
-    }
+    ];
+    assert_positive(&report, &rows);
     let directory = tempfile::tempdir().unwrap();
     let chart_paths = scale::figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(chart_paths.len(), 1);
-    chart_paths.iter().for_each(|path| assert_svg(path));
+    assert_svgs(&chart_paths, 1);
 }
 
 #[test]
 fn the_signatures_bench_signs_verifies_and_schedules() {
     let parts = signatures::Part::ALL;
     let report = signatures::run(&signatures::Size::QUICK, &parts, &mut |_, _| {}).unwrap();
-    for name in [
+    let rows = [
         "rsa2048.verify.awslc_per_s",
         "rsa3072.sign.awslc_per_s",
         "p256.verify.awslc_per_s",
@@ -47,10 +44,8 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
         "sim.tau",
         "sim.bursts.p99_us",
         "sim.false_immediates.p99_us",
-    ] {
-        let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
-        assert!(value.is_finite() && value > 0.0, "{name} = {value}");
-    }
+    ];
+    assert_positive(&report, &rows);
     // Values that cannot be measured on this machine are in the report as pending, with a reason.
     let json = serde_json::to_value(&report).unwrap();
     let rows = json["rows"].as_array().unwrap();
@@ -64,8 +59,7 @@ fn the_signatures_bench_signs_verifies_and_schedules() {
     }
     let directory = tempfile::tempdir().unwrap();
     let chart_paths = signatures::figures::draw(&report, directory.path()).unwrap();
-    assert_eq!(chart_paths.len(), 3);
-    chart_paths.iter().for_each(|path| assert_svg(path));
+    assert_svgs(&chart_paths, 3);
     // The chart names the scheme of each bar.
     let table = chart_paths
         .iter()

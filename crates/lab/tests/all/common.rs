@@ -1,8 +1,9 @@
 //! Helpers of several tests.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use linewarden_lab::bench::Report;
 use linewarden_lab::capability::{self, Capability};
 
 /// Skips the test if this process does not have the capabilities.
@@ -24,8 +25,20 @@ pub fn wait_until(condition_name: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-pub fn assert_svg(path: &Path) {
-    let svg = std::fs::read_to_string(path).unwrap();
-    let is_complete = svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>");
-    assert!(is_complete, "{}", path.display());
+/// Asserts that the report contains these rows with positive values.
+pub fn assert_positive(report: &Report, rows: &[&str]) {
+    for name in rows {
+        let value = report.value(name).unwrap_or_else(|| panic!("no row {name}"));
+        assert!(value.is_finite() && value > 0.0, "{name} = {value}");
+    }
+}
+
+/// Asserts that there are `count` files, each with a complete SVG image.
+pub fn assert_svgs(paths: &[PathBuf], count: usize) {
+    assert_eq!(paths.len(), count, "{paths:?}");
+    for path in paths {
+        let svg = std::fs::read_to_string(path).unwrap();
+        let is_complete = svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>");
+        assert!(is_complete, "{}", path.display());
+    }
 }

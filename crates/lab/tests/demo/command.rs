@@ -6,7 +6,7 @@ use crate::common::require;
 use linewarden_lab::capability::FOR_LOAD_GENERATOR;
 use serde_json::Value;
 
-/// Messages per attack: the tests of the library send more.
+/// Messages of each attack. The tests of the library send more.
 const MESSAGES: &str = "100";
 
 struct Demo {

@@ -56,7 +56,7 @@ pub struct DemoArgs {
     /// Seed of chips, their noise, and the attackers' random choices (integer)
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// Messages per attack; a flood sends twenty times as many (integer)
+    /// Messages of each attack; some attacks send fewer, floods up to twenty times as many (integer)
     #[arg(long, value_name = "COUNT", default_value_t = MESSAGES_PER_ATTACK, value_parser = clap::value_parser!(u32).range(1..))]
     messages: u32,
     /// Time after which a device without a session counts as refused (integer, seconds)
