@@ -11,8 +11,8 @@ use linewarden_registry::{
     FencingToken, LeaseRequest, LeasedStream, NewestSession, Registry, RegistryError, SealedChunk,
 };
 use linewarden_types::{
-    BootTimestamp, Changes, LeaseChunk, LeasedCursor, NewerSession, Provision, Revision, RowRefusal,
-    RowRequest, UnusedRows,
+    BootTimestamp, Changes, LeaseChunk, LeasedCursor, NewerSession, ProcessId, Provision, Revision,
+    RowRefusal, RowRequest, UnusedRows,
 };
 
 use crate::attest::{EvidenceInbox, Signer};
@@ -134,19 +134,36 @@ impl Controller {
     /// A damaged record, or a failure of the database.
     pub async fn register(&self, gateway: GatewayId, now_s: u64) -> Result<Link, RegistryError> {
         let fencing_token = self.registry.register_gateway(gateway, now_s).await?;
+        self.begin_registration(gateway);
+        Ok(self.link(fencing_token))
+    }
+
+    /// Registers a process, unless it is registered already. Returns its fencing token, and whether the token is new. A
+    /// caller that gets a new token calls [`Controller::begin_registration`].
+    ///
+    /// # Errors
+    /// As [`Controller::register`].
+    pub async fn register_process(
+        &self,
+        gateway: GatewayId,
+        process: ProcessId,
+        now_s: u64,
+    ) -> Result<(FencingToken, bool), RegistryError> {
+        self.registry.register_process(gateway, process, now_s).await
+    }
+
+    /// Resets the trust state of a gateway that has a new fencing token: a trusted gateway is unproven until it submits
+    /// new evidence.
+    pub fn begin_registration(&self, gateway: GatewayId) {
         self.trust_table().restart(gateway);
-        Ok(Link {
-            controller: self.clone(),
-            fencing_token,
-        })
     }
 
     /// Returns the registration with this fencing token. Each request verifies that the token is the newest.
     #[must_use]
-    pub fn link(&self, gateway: GatewayId, token_number: u64) -> Link {
+    pub fn link(&self, fencing_token: FencingToken) -> Link {
         Link {
             controller: self.clone(),
-            fencing_token: FencingToken::presented(gateway, token_number),
+            fencing_token,
         }
     }
 
@@ -171,10 +188,7 @@ impl Controller {
     /// that the registration is the newest.
     #[must_use]
     pub fn reconnect(&self, previous: &Link) -> Link {
-        Link {
-            controller: self.clone(),
-            fencing_token: previous.fencing_token,
-        }
+        self.link(previous.fencing_token)
     }
 }
 
@@ -260,7 +274,9 @@ impl Link {
         self.fencing_token.number()
     }
 
-    pub(crate) fn fencing_token(&self) -> &FencingToken {
+    /// The fencing token.
+    #[must_use]
+    pub fn fencing_token(&self) -> &FencingToken {
         &self.fencing_token
     }
 
@@ -284,6 +300,17 @@ impl Link {
             spendable_rows: self.controller.policy().mark_block,
             statement,
         }
+    }
+
+    /// Records the number of requests that the gateway had abandoned before this request; they are refused from now on.
+    /// Must precede the requests of which a late repetition would do harm.
+    ///
+    /// # Errors
+    /// An outdated request, a stale fencing token, or a failure of the database.
+    pub async fn record_abandoned_requests(&self) -> Result<(), RegistryError> {
+        self.registry()
+            .record_abandoned_requests(&self.fencing_token)
+            .await
     }
 
     /// Verifies that this registration is the newest.

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -13,19 +13,21 @@ use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_tls::{ClientTls, endpoint};
 use linewarden_types::{
     AdmissionRequest, AdmissionResponse, Changes, LeaseChunk, LeasedCursor, LinkError, Plan, PlanRequest,
-    ProverIds, Provers, Provision, Revision, RoundAppraisal, RoundOutcome, RowRefusal, RowRequest,
+    ProcessId, ProverIds, Provers, Provision, Revision, RoundAppraisal, RoundOutcome, RowRefusal, RowRequest,
     SessionReport, SessionReportResult, StatusReport, TrustStatus, UnusedRows,
 };
 use tokio::net::UnixStream;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
 use tower::service_fn;
 
+use crate::CONNECTION_BYTES;
 use crate::convert::{self, Malformed};
+use crate::failure::{Rejection, failed_at, failed_with};
 use crate::identity::socket_authority;
+use crate::pending_request::{PendingRequest, RequestContext};
 use crate::proto;
 use crate::proto::link_client::LinkClient;
-use crate::{CONNECTION_BYTES, DENIAL};
 
 /// Maximum length of a response, bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -105,6 +107,10 @@ pub struct Client {
     current: Arc<Mutex<CurrentController>>,
     /// The newest fencing token of this process; 0 before the first registration.
     fencing_token: Arc<AtomicU64>,
+    /// This process; drawn before the first registration.
+    process: Arc<OnceLock<ProcessId>>,
+    /// Number of abandoned requests. A request in flight does not count.
+    abandoned_requests: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Client {
@@ -144,6 +150,8 @@ impl Client {
             options: Arc::new(options),
             current: Arc::default(),
             fencing_token: Arc::default(),
+            process: Arc::default(),
+            abandoned_requests: Arc::default(),
         }
     }
 
@@ -161,8 +169,7 @@ impl Client {
             }
             current.index
         };
-        let mut id = vec![0; CONNECTION_BYTES];
-        getrandom::fill(&mut id).map_err(|error| LinkError::failed("controller", error.to_string()))?;
+        let id = random_bytes::<CONNECTION_BYTES>()?.to_vec();
         let channel = match &self.options.controllers {
             Controllers::Remote {
                 addresses,
@@ -240,39 +247,61 @@ impl Client {
     async fn call<T>(
         &self,
         size: ResponseSize,
-        mut request: impl AsyncFnMut(&mut LinkClient<Channel>, Vec<u8>) -> Result<tonic::Response<T>, Status>,
+        mut request: impl AsyncFnMut(
+            &mut LinkClient<Channel>,
+            RequestContext,
+        ) -> Result<tonic::Response<T>, Status>,
     ) -> Result<T, LinkError> {
         let timeout = match size {
             ResponseSize::Small => self.options.response_timeout,
             ResponseSize::Fleet => self.options.response_timeout.saturating_mul(10),
         };
         let mut last_error = None;
-        for _ in 0..self.options.controllers.count() {
+        let mut controllers_left = self.options.controllers.count();
+        while controllers_left > 0 {
             let index = self.current().index;
             let connection = match self.connection().await {
                 Ok(connection) => connection,
                 Err(error) => {
                     self.skip_controller(index, None);
                     last_error = Some(error);
+                    controllers_left -= 1;
                     continue;
                 }
             };
             let mut client = LinkClient::new(connection.channel)
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX);
-            let response = tokio::time::timeout(timeout, request(&mut client, connection.id.clone())).await;
-            let status = match response {
-                Ok(Ok(response)) => return Ok(response.into_inner()),
-                Ok(Err(status)) => status,
-                Err(_) => Status::deadline_exceeded("response timed out"),
+            let (pending, context) = PendingRequest::begin(&self.abandoned_requests, connection.id.clone());
+            let abandoned_before = context.abandoned_requests;
+            let response = tokio::time::timeout(timeout, request(&mut client, context)).await;
+            let rejection = match response {
+                Ok(Ok(response)) => {
+                    pending.complete();
+                    return Ok(response.into_inner());
+                }
+                Ok(Err(status)) => Rejection::of(&status),
+                Err(_) => Rejection::of(&Status::deadline_exceeded("response timed out")),
             };
-            match client_error(&status) {
-                Ok(denial) => return Err(denial),
-                // The controller limits this gateway's requests. The connection is still usable.
-                Err(failure) if status.code() == Code::ResourceExhausted => return Err(failure),
-                Err(failure) => {
+            match rejection {
+                Rejection::Failed(_) => drop(pending),
+                Rejection::Final(_) | Rejection::Limited(_) | Rejection::Outdated => pending.complete(),
+            }
+            match rejection {
+                Rejection::Final(error) | Rejection::Limited(error) => return Err(error),
+                // This process has abandoned another request since; this request is sent again with the new number.
+                Rejection::Outdated if self.abandoned_requests.load(SeqCst) > abandoned_before => {}
+                // The recorded number is higher than this process's number, so another process uses the registration.
+                Rejection::Outdated => {
+                    return Err(LinkError::Replaced(
+                        "controller: the registry has recorded more abandoned requests than this process has; another process uses the registration of this process"
+                            .to_owned(),
+                    ));
+                }
+                Rejection::Failed(failure) => {
                     self.skip_controller(index, Some(&connection.id));
                     last_error = Some(failure);
+                    controllers_left -= 1;
                 }
             }
         }
@@ -280,18 +309,27 @@ impl Client {
             .unwrap_or_else(|| LinkError::failed("controller", "no controller is configured".to_owned())))
     }
 
-    /// Registers this process. Requests with the fencing token of an earlier process are rejected from then on.
+    /// Registers this process, unless it is registered. Requests with the fencing token of an earlier process are rejected
+    /// from then on.
     ///
     /// # Errors
     /// [`LinkError`].
     pub async fn register(&self) -> Result<u64, LinkError> {
-        let version = &self.options.version;
-        let reply = self.call(ResponseSize::Small, async |client, connection| {
-            let version = version.clone();
+        let process = match self.process.get() {
+            Some(process) => *process,
+            // Another request may have drawn an id at the same time.
+            None => {
+                let drawn = ProcessId(random_bytes()?);
+                *self.process.get_or_init(|| drawn)
+            }
+        };
+        let reply = self.call(ResponseSize::Small, async |client, context| {
             client
                 .register(proto::RegisterRequest {
-                    connection_id: connection,
-                    version,
+                    connection_id: context.connection_id,
+                    version: self.options.version.clone(),
+                    process_id: process.0.to_vec(),
+                    abandoned_requests: context.abandoned_requests,
                 })
                 .await
         });
@@ -314,9 +352,9 @@ impl Client {
         fencing_token: u64,
         cursor: LeasedCursor,
     ) -> Result<(LeaseChunk, LeasedCursor), LinkError> {
-        let reply = self.call(ResponseSize::Fleet, async |client, connection| {
+        let reply = self.call(ResponseSize::Fleet, async |client, context| {
             let request = proto::ResumeLeasesRequest {
-                registration: registration(fencing_token, connection),
+                registration: context.registration(fencing_token),
                 cursor: convert::cursor_to_wire(cursor),
             };
             client.resume_leases(request).await
@@ -340,9 +378,9 @@ impl Client {
         fencing_token: u64,
         requests: &[RowRequest],
     ) -> Result<(Vec<Provision>, Vec<RowRefusal>), LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, connection| {
+        let reply = self.call(ResponseSize::Small, async |client, context| {
             let request = proto::ExtendLeasesRequest {
-                registration: registration(fencing_token, connection),
+                registration: context.registration(fencing_token),
                 requests: requests.iter().map(convert::row_request_to_wire).collect(),
             };
             client.extend_leases(request).await
@@ -366,9 +404,9 @@ impl Client {
         requests: &[AdmissionRequest],
         fresh: [u8; 8],
     ) -> Result<Vec<AdmissionResponse>, LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, connection| {
+        let reply = self.call(ResponseSize::Small, async |client, context| {
             let request = proto::AdmitDevicesRequest {
-                registration: registration(fencing_token, connection),
+                registration: context.registration(fencing_token),
                 requests: requests.iter().map(convert::admission_request_to_wire).collect(),
                 fresh: fresh.to_vec(),
             };
@@ -395,9 +433,9 @@ impl Client {
         let mut rows_returned = 0u64;
         // A stopping gateway reports all its devices in one call of this function.
         for part in unused_rows.chunks(convert::ENTRIES_MAX) {
-            let reply = self.call(ResponseSize::Small, async |client, connection| {
+            let reply = self.call(ResponseSize::Small, async |client, context| {
                 let request = proto::ReportUnusedRowsRequest {
-                    registration: registration(fencing_token, connection),
+                    registration: context.registration(fencing_token),
                     unused: part.iter().map(convert::unused_rows_to_wire).collect(),
                 };
                 client.report_unused_rows(request).await
@@ -416,10 +454,15 @@ impl Client {
         fencing_token: u64,
         reports: &[SessionReport],
     ) -> Result<Vec<SessionReportResult>, LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, connection| {
+        let called_ns = boot_ns();
+        let reply = self.call(ResponseSize::Small, async |client, context| {
+            let elapsed_ns = boot_ns().saturating_sub(called_ns);
             let request = proto::ReportSessionsRequest {
-                registration: registration(fencing_token, connection),
-                reports: reports.iter().map(convert::report_to_wire).collect(),
+                registration: context.registration(fencing_token),
+                reports: reports
+                    .iter()
+                    .map(|report| convert::report_to_wire(report, elapsed_ns))
+                    .collect(),
             };
             client.report_sessions(request).await
         });
@@ -443,9 +486,9 @@ impl Client {
         fencing_token: u64,
         since: Revision,
     ) -> Result<(Changes, Option<(TrustStatus, Option<u64>)>), LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, connection| {
+        let reply = self.call(ResponseSize::Small, async |client, context| {
             let request = proto::ListChangesRequest {
-                registration: registration(fencing_token, connection),
+                registration: context.registration(fencing_token),
                 since: since.0,
             };
             client.list_changes(request).await
@@ -466,9 +509,9 @@ impl Client {
         statement: &[u8],
         inventory: &[u8],
     ) -> Result<(TrustStatus, Option<u64>), LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, connection| {
+        let reply = self.call(ResponseSize::Small, async |client, context| {
             let request = proto::SubmitEvidenceRequest {
-                registration: registration(fencing_token, connection),
+                registration: context.registration(fencing_token),
                 statement: statement.to_vec(),
                 inventory: inventory.to_vec(),
             };
@@ -487,9 +530,9 @@ impl Client {
         fencing_token: u64,
         plan_request: PlanRequest,
     ) -> Result<Option<Plan>, LinkError> {
-        let reply = self.call(ResponseSize::Fleet, async |client, connection| {
+        let reply = self.call(ResponseSize::Fleet, async |client, context| {
             let request = proto::GetPlanRequest {
-                registration: registration(fencing_token, connection),
+                registration: context.registration(fencing_token),
                 start_period: plan_request.start_period.map(|period| period.0),
                 period_s: plan_request.period_s,
                 needs_round_numbers: plan_request.needs_round_numbers,
@@ -509,9 +552,9 @@ impl Client {
         start: PeriodStart,
         since: u64,
     ) -> Result<Provers, LinkError> {
-        let reply = self.call(ResponseSize::Fleet, async |client, connection| {
+        let reply = self.call(ResponseSize::Fleet, async |client, context| {
             let request = proto::ListProversRequest {
-                registration: registration(fencing_token, connection),
+                registration: context.registration(fencing_token),
                 start: Some(convert::start_to_wire(&start)),
                 since,
             };
@@ -530,10 +573,11 @@ impl Client {
         round: &RoundOutcome,
         age_ns: u64,
     ) -> Result<RoundAppraisal, LinkError> {
-        let reply = self.call(ResponseSize::Fleet, async |client, connection| {
+        let called_ns = boot_ns();
+        let reply = self.call(ResponseSize::Fleet, async |client, context| {
             let request = proto::AppraiseRoundRequest {
-                registration: registration(fencing_token, connection),
-                ..convert::round_to_wire(round, age_ns)
+                registration: context.registration(fencing_token),
+                ..convert::round_to_wire(round, age_ns.saturating_add(boot_ns().saturating_sub(called_ns)))
             };
             client.appraise_round(request).await
         });
@@ -545,9 +589,9 @@ impl Client {
     /// # Errors
     /// [`LinkError`].
     pub async fn list_prover_ids(&self, fencing_token: u64, since: u64) -> Result<ProverIds, LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, connection| {
+        let reply = self.call(ResponseSize::Small, async |client, context| {
             let request = proto::ListProverIdsRequest {
-                registration: registration(fencing_token, connection),
+                registration: context.registration(fencing_token),
                 since,
             };
             client.list_prover_ids(request).await
@@ -576,9 +620,9 @@ impl Client {
         let mut location = None;
         // The first response may request the address of a device's session; the second request contains it.
         for _ in 0..2 {
-            let reply = self.call(ResponseSize::Small, async |client, connection| {
+            let reply = self.call(ResponseSize::Small, async |client, context| {
                 let request = proto::RelayTicketRequest {
-                    registration: registration(fencing_token, connection),
+                    registration: context.registration(fencing_token),
                     message: message.to_vec(),
                     located_device: location.map(|(device, _): (u64, Option<[u8; 16]>)| device),
                     address: location
@@ -601,9 +645,9 @@ impl Client {
     /// # Errors
     /// [`LinkError`].
     pub async fn report_status(&self, fencing_token: u64, report: &StatusReport) -> Result<(), LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, connection| {
+        let reply = self.call(ResponseSize::Small, async |client, context| {
             let request = proto::ReportStatusRequest {
-                registration: registration(fencing_token, connection),
+                registration: context.registration(fencing_token),
                 data_plane: report.data_plane.clone(),
                 devices: report.devices,
                 slots: report.slots,
@@ -623,56 +667,15 @@ impl Client {
     }
 }
 
-fn registration(fencing_token: u64, connection: Vec<u8>) -> Option<proto::Registration> {
-    Some(proto::Registration {
-        fencing_token,
-        connection_id: connection,
-    })
+/// The boot-time clock, ns: the clock of the ages in requests. Between two attempts of a call, the ages grow.
+fn boot_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000) + u64::try_from(time.tv_nsec).unwrap_or_default()
 }
 
-/// Converts a status: `Ok` for a denial that any controller would repeat, `Err` for a failure that another controller
-/// may not have.
-fn client_error(status: &Status) -> Result<LinkError, LinkError> {
-    let reason = status
-        .metadata()
-        .get(DENIAL)
-        .and_then(|reason| reason.to_str().ok());
-    let message = || status.message().to_owned();
-    match reason {
-        Some("replaced") => Ok(LinkError::Replaced(message())),
-        Some("restored") => Ok(LinkError::RegistryRestored(message())),
-        Some("untrusted") => Ok(LinkError::Untrusted(message())),
-        // The request or the caller is at fault.
-        _ if matches!(status.code(), Code::InvalidArgument | Code::Unauthenticated) => {
-            Ok(LinkError::failed("controller", message()))
-        }
-        // This controller is at fault. Another controller may use another database server.
-        Some(_) => Err(LinkError::failed("controller", message())),
-        None => Err(LinkError::failed(
-            "controller",
-            format!("{}: {}", status.code(), message()),
-        )),
-    }
-}
-
-fn failed_at(controller: &str, reason: &str) -> LinkError {
-    LinkError::Failed(format!("controller {controller}: {reason}"))
-}
-
-fn failed_with(controller: &str, error: &dyn std::error::Error) -> LinkError {
-    failed_at(controller, &error_with_causes(error))
-}
-
-/// Returns the message of an error with its causes.
-fn error_with_causes(error: &dyn std::error::Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let cause_message = error.to_string();
-        if !message.contains(&cause_message) {
-            message = format!("{message}: {cause_message}");
-        }
-        cause = error.source();
-    }
-    message
+fn random_bytes<const N: usize>() -> Result<[u8; N], LinkError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| LinkError::failed("operating system", error.to_string()))?;
+    Ok(bytes)
 }

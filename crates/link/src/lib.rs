@@ -13,7 +13,8 @@
 //! The gateway's certificate names the gateway: `urn:linewarden:gateway:N`. A controller on the same machine may serve a
 //! Unix socket instead: the file's mode controls access, and the host of the request's URI names the gateway. Each
 //! request carries the fencing token of the registration, so every controller rejects a process that was replaced, and a
-//! connection id, so a controller discards the state of an older connection. Each request may be repeated.
+//! connection id, so a controller discards the state of an older connection. Each request may be repeated. A request
+//! also carries the number of abandoned requests; a controller then refuses those requests.
 //!
 //! The crate opens no listening socket and stores nothing on disk. The controller's end of the link is in
 //! `linewarden-service`.
@@ -22,6 +23,8 @@
 //! |---|---|
 //! | `client` | [`Client`]: the gateway's end, with failover between controllers |
 //! | `remote` | [`RemoteController`]: a client as the controller of a gateway |
+//! | `failure` | errors of requests |
+//! | `pending_request` | counts the requests that the client abandons |
 //! | [`convert`] | conversion between messages and domain types |
 //! | `identity` | the gateway's number in its certificate |
 //! | [`proto`] | the generated messages |
@@ -52,7 +55,9 @@
 
 mod client;
 pub mod convert;
+mod failure;
 mod identity;
+mod pending_request;
 pub mod proto;
 mod remote;
 
@@ -71,5 +76,15 @@ pub const SHORT_MESSAGE_BYTES_MAX: usize = 256 << 10;
 pub const CONNECTION_BYTES: usize = 16;
 /// The trailer that contains the reason of a rejection.
 pub const DENIAL: &str = "linewarden-denial";
+/// Reason of a rejection: the registry was restored to an earlier state; the process registers again.
+pub const RESTORED: &str = "restored";
+/// Reason of a rejection: the gateway's evidence is missing or was not affirmed.
+pub const UNTRUSTED: &str = "untrusted";
+/// Reason of a rejection: a failure of this controller or its registry.
+pub const FAILED: &str = "failed";
+/// Reason of a rejection: the gateway has exceeded a limit of concurrent requests or of registrations.
+pub const LIMITED: &str = "limited";
+/// Reason of a rejection: the gateway abandoned a request after it had sent this request.
+pub const OUTDATED: &str = "outdated";
 /// Reason of a rejection: another process is registered as this gateway, or the gateway was revoked.
 pub const REPLACED: &str = "replaced";

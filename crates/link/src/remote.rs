@@ -32,8 +32,7 @@ impl From<Client> for RemoteController {
 }
 
 impl RemoteController {
-    /// Returns the fencing token. Only the first call registers this process: another registration would invalidate the
-    /// fencing token.
+    /// Returns the fencing token. Only the first call registers this process.
     async fn fencing_token(&self) -> Result<u64, LinkError> {
         let mut fencing_token = self.fencing_token.lock().await;
         match *fencing_token {
@@ -62,8 +61,11 @@ impl RemoteController {
     /// Stores the new fencing token if the controller has revoked this gateway's leases.
     async fn adopt_trust(&self, (trust_status, new_token): (TrustStatus, Option<u64>)) -> TrustStatus {
         if let Some(new_token) = new_token {
-            *self.fencing_token.lock().await = Some(new_token);
-            self.client.set_fencing_token(new_token);
+            // Responses to concurrent requests arrive in any order.
+            let mut fencing_token = self.fencing_token.lock().await;
+            let newest = fencing_token.map_or(new_token, |current| current.max(new_token));
+            *fencing_token = Some(newest);
+            self.client.set_fencing_token(newest);
         }
         trust_status
     }

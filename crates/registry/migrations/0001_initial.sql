@@ -82,12 +82,16 @@ CREATE TABLE fingerprint_band (
 
 -- ---- Gateways and leases: rows are leased to gateways in ranges ----
 
--- A gateway's registration. The fencing token counts registrations: a request with an older token is refused.
+-- A gateway's registration. The fencing token counts registrations: a request with an older token is refused. A process
+-- that registers again keeps its token, unless another process has registered since. A request is refused if it carries a
+-- lower number of abandoned requests than this record.
 CREATE TABLE gateway (
-    gateway_id      BIGINT PRIMARY KEY CHECK (gateway_id BETWEEN 0 AND 4294967295),
-    fencing_token   BIGINT NOT NULL CHECK (fencing_token >= 1),
-    registered_at_s BIGINT NOT NULL,
-    tag             BLOB   NOT NULL
+    gateway_id         BIGINT PRIMARY KEY CHECK (gateway_id BETWEEN 0 AND 4294967295),
+    fencing_token      BIGINT NOT NULL CHECK (fencing_token >= 1),
+    registered_at_s    BIGINT NOT NULL,
+    process_id         BLOB   NOT NULL, -- 16 random bytes; 16 zeros if none was sent
+    abandoned_requests BIGINT NOT NULL, -- highest number of abandoned requests that a request has carried
+    tag                BLOB   NOT NULL
 );
 
 -- The rows of a device that a gateway holds. In pool mode the record remains, with an empty range, after the gateway has

@@ -340,6 +340,14 @@ pub enum RegistryError {
         /// The newest token; 0 for none.
         newest: u64,
     },
+    /// A request that its gateway sent before it abandoned another request. A later request was recorded since.
+    #[error(
+        "request of gateway {gateway} refused: a later request with a higher number of abandoned requests was recorded; send the request again"
+    )]
+    OutdatedRequest {
+        /// The gateway.
+        gateway: GatewayId,
+    },
     /// A gateway that registered before the registry was restored to an earlier state.
     #[error(
         "the registry was restored or copied since gateway {gateway} registered: its leases are void; the gateway registers again"

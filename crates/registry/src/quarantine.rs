@@ -11,6 +11,7 @@ use crate::conversion::{id_from_column, id_to_column, quarantine_to_columns, sec
 use crate::device::{DeviceInfo, Quarantine, TEXT_BYTES_MAX, check_text};
 use crate::error::{RegistryError, Result};
 use crate::feed;
+use crate::gateway::FencingToken;
 use crate::record_tag::{RecordAuthenticator, TagBuilder};
 use crate::sql::{self, Connection};
 use crate::store::Registry;
@@ -47,9 +48,14 @@ impl Registry {
     /// without the master key must not prevent a quarantine.
     ///
     /// # Errors
-    /// A reason longer than [`TEXT_BYTES_MAX`] or with a control character, an invalid time, or a failure of the
-    /// database. Nothing is changed then.
-    pub async fn quarantine(&self, requests: &[QuarantineRequest], now_s: u64) -> Result<QuarantineResult> {
+    /// As [`Registry::verify_fencing_token`]; also a reason longer than [`TEXT_BYTES_MAX`] or with a control character,
+    /// or an invalid time. Nothing is changed then.
+    pub async fn quarantine(
+        &self,
+        fencing_token: &FencingToken,
+        requests: &[QuarantineRequest],
+        now_s: u64,
+    ) -> Result<QuarantineResult> {
         for request in requests {
             let invalid = |field, problem| RegistryError::InvalidRecord {
                 device: request.device,
@@ -64,6 +70,7 @@ impl Registry {
             }
         }
         let mut transaction = self.write().await?;
+        self.check_fencing_token(&mut transaction, fencing_token).await?;
         let (mut newest, mut superseded) = (None, HashSet::new());
         for request in requests {
             let device = request.device;
@@ -166,13 +173,15 @@ impl Registry {
     /// this enrollment. So write access to the database does not release a device.
     ///
     /// # Errors
-    /// As [`Registry::release`].
+    /// As [`Registry::release`] and [`Registry::verify_fencing_token`].
     pub async fn release_prover(
         &self,
+        fencing_token: &FencingToken,
         device: DeviceId,
         enrolled_at: EnrollmentTime,
     ) -> Result<Option<Revision>> {
         let mut transaction = self.write().await?;
+        self.check_fencing_token(&mut transaction, fencing_token).await?;
         if !self.is_enrolled(&mut transaction, device, enrolled_at).await?
             || self.is_manual(&mut transaction, device).await?
         {

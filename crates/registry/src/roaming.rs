@@ -98,7 +98,7 @@ impl Registry {
     /// at another gateway.
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`](crate::RegistryError::StaleFencingToken), or a failure of the database.
+    /// As [`Registry::verify_fencing_token`].
     pub async fn leased_elsewhere(
         &self,
         fencing_token: &FencingToken,
@@ -124,7 +124,7 @@ impl Registry {
     /// [`Registry::session_clock`].
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`](crate::RegistryError::StaleFencingToken), or a failure of the database.
+    /// As [`Registry::verify_fencing_token`].
     /// Nothing is recorded then.
     pub async fn record_sessions(
         &self,

@@ -8,14 +8,14 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use linewarden_controller::MachineEnvironment;
-use linewarden_link::{MESSAGE_BYTES_MAX, PeerGateway, SHORT_MESSAGE_BYTES_MAX};
+use linewarden_link::{LIMITED, MESSAGE_BYTES_MAX, PeerGateway, SHORT_MESSAGE_BYTES_MAX};
 use linewarden_protocol::ids::GatewayId;
 use tokio::sync::Semaphore;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::fleet::FleetSink;
 use crate::limits::Limits;
-use crate::link::Server;
+use crate::link::{Server, denial_status};
 use crate::permits::{KeyedPermits, hold_until_sent};
 use crate::state::App;
 use crate::telemetry;
@@ -96,12 +96,17 @@ async fn gateways_only(State(limits): State<GatewayLimits>, request: Request, ne
         .into_http();
     };
     if request.uri().path() == REGISTER_ROUTE && !limits.limits.allow_registration(gateway) {
-        return Status::resource_exhausted("too many registrations; retry in a few seconds").into_http();
+        return limited("too many registrations; retry in a few seconds");
     }
     let Some(permit) = limits.requests.take(gateway) else {
-        return Status::resource_exhausted("too many concurrent requests").into_http();
+        return limited("too many concurrent requests");
     };
     hold_until_sent(next.run(request).await, permit)
+}
+
+/// Refuses a request before it is processed, because of a limit of this gateway.
+fn limited(message: &str) -> Response {
+    denial_status(Code::ResourceExhausted, message.to_owned(), LIMITED).into_http()
 }
 
 async fn with_timeout(request: Request, next: Next) -> Response {
@@ -125,7 +130,7 @@ async fn limit_large_requests(
 ) -> Response {
     let permit = peer_gateway(&request).and_then(|gateway| permits.per_gateway.take(gateway));
     let Some(_permit) = permit else {
-        return Status::resource_exhausted("too many concurrent large requests").into_http();
+        return limited("too many concurrent large requests");
     };
     // The semaphore is never closed.
     let _global_permit = permits.total.acquire().await;

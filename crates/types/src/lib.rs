@@ -37,7 +37,7 @@ pub use attestation::{
 };
 pub use change::{Change, Changes, Revision};
 pub use group::{GroupName, GroupNameError, GroupPolicy, ReleaseMode};
-pub use link::{ControllerLink, LinkError};
+pub use link::{ControllerLink, LinkError, ProcessId};
 pub use rows::{
     AdmissionRequest, AdmissionResponse, LeaseChunk, LeasedCursor, Provision, RefusalReason, RowRefusal,
     RowRequest, UnusedRows,

@@ -45,6 +45,10 @@ impl LinkError {
     }
 }
 
+/// Identifies a process of a gateway: 16 random bytes that the process draws once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessId(pub [u8; 16]);
+
 /// The requests of one gateway process to its controller (LAP/1 1.4.6, 1.4.11). Each request may be repeated.
 ///
 /// The first request registers the process: later requests carry the fencing token of this registration, so a controller

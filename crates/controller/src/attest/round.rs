@@ -246,8 +246,11 @@ impl Verifier {
         }
         // The revision of the change is unknown, so the list is read again.
         self.quarantined_revision = None;
-        let QuarantineResult { revision, superseded } =
-            self.link.registry().quarantine(&suspects, at_s).await?;
+        let QuarantineResult { revision, superseded } = self
+            .link
+            .registry()
+            .quarantine(self.link.fencing_token(), &suspects, at_s)
+            .await?;
         decisions.retain(|entry| !superseded.contains(&entry.device));
         let suspects = suspects.into_iter();
         let quarantined = suspects.filter(|suspect| !superseded.contains(&suspect.device));
@@ -268,7 +271,10 @@ impl Verifier {
         for entry in to_release {
             let device = entry.device;
             let registry = self.link.registry();
-            match registry.release_prover(device, entry.enrolled_at).await {
+            match registry
+                .release_prover(self.link.fencing_token(), device, entry.enrolled_at)
+                .await
+            {
                 Ok(Some(revision)) => {
                     self.pending_result.remediated.push((device, revision));
                     continue;

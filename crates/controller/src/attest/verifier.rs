@@ -115,6 +115,11 @@ impl Verifier {
         Ok(verifier)
     }
 
+    /// Sets the link of the current request. Its registration must be the one that opened the verifier.
+    pub fn set_link(&mut self, link: Link) {
+        self.link = link;
+    }
+
     fn store_appraisal(&mut self, appraisal: Appraisal) {
         let device = appraisal.device;
         let is_here = appraisal.gateway == self.link.gateway();

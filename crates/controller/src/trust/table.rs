@@ -116,11 +116,10 @@ fn is_distrusted(trust: &GatewayTrust) -> bool {
 }
 
 impl TrustTable {
-    /// Resets the trust state of a gateway that has registered.
+    /// Resets the trust state of a gateway that has registered and has a new fencing token.
     pub(crate) fn restart(&mut self, gateway: GatewayId) {
         if let Some(entry) = self.gateways.get_mut(&gateway) {
             entry.trust.restart();
-            // The registration has issued a new token.
             entry.token_to_replace = None;
             entry.may_hold_leases = false;
         }
@@ -230,13 +229,18 @@ impl Link {
             return Err(error);
         };
         match entry.replaced_tokens.filter(|tokens| tokens.covers(&error)) {
-            Some(ProcessTokens { newest, .. }) => Ok(Some(self.controller.link(self.gateway(), newest))),
+            Some(ProcessTokens { newest, .. }) => {
+                let newest = self.fencing_token().with_number(newest);
+                Ok(Some(self.controller.link(newest)))
+            }
             None => {
-                // The controller cannot replace this stale token: the registry replaced it before but its response was
-                // lost, or another process has registered. The gateway gets the error.
-                entry.token_to_replace = entry
-                    .token_to_replace
-                    .filter(|token| *token != self.token_number());
+                if matches!(error, RegistryError::StaleFencingToken { .. }) {
+                    // The controller cannot replace this stale token: the registry replaced it before but its response
+                    // was lost, or another process has registered. The gateway gets the error.
+                    entry.token_to_replace = entry
+                        .token_to_replace
+                        .filter(|token| *token != self.token_number());
+                }
                 Err(error)
             }
         }

@@ -7,7 +7,7 @@ use linewarden_protocol::nonce::RowStatement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{FLAG_BOUND, Header, Response, message_type};
 use linewarden_registry::{
-    Credentials, DeviceRecord, FencingToken, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
+    Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
 };
 use linewarden_types::{BootId, BootTimestamp, NewerSession, Revision, SessionReport, SessionReportResult};
 use zerocopy::IntoBytes as _;
@@ -94,7 +94,7 @@ async fn site() -> (Registry, [Link; 2]) {
             spendable_rows: 4,
             statement: RowStatement::default(),
         };
-        let fencing_token = FencingToken::presented(link.gateway(), link.token_number());
+        let fencing_token = *link.fencing_token();
         let granted = registry
             .lease(
                 &fencing_token,

@@ -3,10 +3,11 @@
 //! Node, line store, verifier, controller, registry, SQLite and devices are the real ones. Time, network, disk, crashes
 //! and the link are simulated. Gateway processes are killed, stopped, reloaded or replaced. A replaced process keeps
 //! running, and may be restarted on its memory. Hosts are suspended, and the wall clock jumps. Requests and responses
-//! on the link are lost. Messages are lost, repeated and delayed. An attacker replays recorded messages from the sender's
-//! address or from other addresses. Forged copies precede each CHALLENGE, even without other faults. The controller is
-//! stopped, or killed in the middle of a system call; its host loses power; its disk is full or fails. The registry is
-//! restored to an earlier state, from its own backup or from a copied file, without notice to any gateway or device.
+//! on the link are lost. Some requests are processed after their process has abandoned them. Messages are lost, repeated
+//! and delayed. An attacker replays recorded messages from the sender's address or from other addresses. Forged copies
+//! precede each CHALLENGE, even without other faults. The controller is stopped, or killed in the middle of a system
+//! call; its host loses power; its disk is full or fails. The registry is restored to an earlier state, from its own
+//! backup or from a copied file, without notice to any gateway or device.
 //!
 //! Invariants of every run: no row is accepted twice, by any process. The memory of a data plane contains only keys of
 //! unspent rows of its devices. A loss of memory costs a device at most a block. No session ends when its gateway is
@@ -211,6 +212,11 @@ fn outcomes_expire() {
 #[test]
 fn the_fencing_token_is_needed() {
     is_detected(Mechanism::FencingToken);
+}
+
+#[test]
+fn a_late_request_must_be_refused() {
+    is_detected_by(76, Mechanism::AbandonedCount);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod controller_host;
 mod faults;
 mod fleet;
 mod invariants;
+mod late_requests;
 mod network;
 mod process;
 mod restore;
@@ -27,6 +28,7 @@ use tokio::runtime::Runtime;
 pub use self::clock::HostClock;
 use self::controller_host::ControllerHost;
 use self::fleet::Fleet;
+use self::late_requests::LateRequest;
 use self::network::Packet;
 use self::process::Process;
 use self::session_locations::SessionLocations;
@@ -53,6 +55,8 @@ const LOSS_MAX: u32 = 15;
 pub enum Mechanism {
     /// Requests of an old process are rejected.
     FencingToken,
+    /// A request that its process has abandoned changes nothing after a later request.
+    AbandonedCount,
     /// Only rows below the mark are spent.
     Mark,
     /// Devices that leave the data plane are wiped.
@@ -93,6 +97,10 @@ pub struct Simulation {
     attacker_rng: ChaCha8Rng,
     /// Random numbers for the delays of retries.
     retry_rng: ChaCha8Rng,
+    /// Random numbers for late requests.
+    late_rng: ChaCha8Rng,
+    /// Requests that their processes have abandoned, and that a controller will process.
+    late_requests: Vec<LateRequest>,
     without: Option<Mechanism>,
     runtime: Runtime,
     controller_host: ControllerHost,
@@ -172,6 +180,8 @@ impl Simulation {
             rng,
             attacker_rng: ChaCha8Rng::seed_from_u64(seed.rotate_left(32)),
             retry_rng: ChaCha8Rng::seed_from_u64(!seed.rotate_left(32)),
+            late_rng: ChaCha8Rng::seed_from_u64(seed.rotate_left(16)),
+            late_requests: Vec::new(),
             without,
             controller_host,
             runtime,
@@ -275,6 +285,7 @@ impl Simulation {
     fn step(&mut self) -> Result<(), String> {
         self.now_ms += STEP_MS;
         self.step_controller()?;
+        self.serve_late_requests();
         if self.attests {
             self.administer();
             if self.rng.random_ratio(1, 4) {

@@ -183,12 +183,12 @@ pub fn unused_rows_from_wire(unused: &proto::UnusedRows) -> UnusedRows {
     }
 }
 
-/// Encodes a session report.
-pub fn report_to_wire(report: &SessionReport) -> proto::SessionReport {
+/// Encodes a session report, and adds `elapsed_ns`, the time since the report was created, to its age.
+pub fn report_to_wire(report: &SessionReport, elapsed_ns: u64) -> proto::SessionReport {
     proto::SessionReport {
         message: report.message.to_vec(),
         loc: report.loc.to_vec(),
-        age_ns: report.age_ns,
+        age_ns: report.age_ns.saturating_add(elapsed_ns),
     }
 }
 

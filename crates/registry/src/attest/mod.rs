@@ -104,7 +104,7 @@ impl Registry {
     /// all provers and groups.
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`], or a failure of the database.
+    /// As [`Registry::verify_fencing_token`].
     pub async fn repair_attest_revision(&self, fencing_token: &FencingToken) -> Result<u64> {
         let mut transaction = self.write().await?;
         self.check_fencing_token(&mut transaction, fencing_token).await?;

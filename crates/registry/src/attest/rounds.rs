@@ -139,7 +139,7 @@ impl Registry {
     /// rounds; [`ReservedRounds::damage`] reports the damage.
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`], [`RegistryError::RoundNumbersExhausted`], or a failure of the database.
+    /// As [`Registry::verify_fencing_token`], and [`RegistryError::RoundNumbersExhausted`].
     pub async fn reserve_rounds(
         &self,
         fencing_token: &FencingToken,
@@ -181,9 +181,8 @@ impl Registry {
     /// of devices that are no longer provers, or were enrolled again since, are ignored.
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`]; [`RegistryError::InvalidRound`] if the round or an appraisal is of another
-    /// gateway, or the number was not reserved while the counter is authentic; or a failure of the database. Nothing
-    /// is stored then.
+    /// As [`Registry::verify_fencing_token`]; also [`RegistryError::InvalidRound`] if the round or an appraisal is of
+    /// another gateway, or the number was not reserved while the counter is authentic. Nothing is stored then.
     pub async fn record_round(
         &self,
         fencing_token: &FencingToken,

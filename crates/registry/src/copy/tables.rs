@@ -94,6 +94,8 @@ pub(crate) const TABLES: [Table; 25] = [
             ("gateway_id", Integer),
             ("fencing_token", Integer),
             ("registered_at_s", Integer),
+            ("process_id", Bytes),
+            ("abandoned_requests", Integer),
             ("tag", Bytes),
         ],
     ),

@@ -9,7 +9,8 @@
 //!
 //! Every gateway presents its *fencing token* with each request: the number of its registration. The requests of a
 //! replaced process are refused because its token is old. The replaced process may still use the rows below the mark of
-//! its lease; the new process starts at the mark.
+//! its lease; the new process starts at the mark. The token also counts the requests that the process abandoned before: a
+//! request with a lower count than an earlier request is refused.
 
 mod state;
 mod table;
@@ -86,7 +87,7 @@ impl Registry {
     /// without such a proof use [`Registry::extend_leases`].
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`], or a failure of the database; nothing is leased then.
+    /// As [`Registry::verify_fencing_token`]; nothing is leased then.
     pub async fn lease(
         &self,
         fencing_token: &FencingToken,
@@ -147,7 +148,7 @@ impl Registry {
     /// to its pool. Reports on devices without a lease are ignored.
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`], or a failure of the database; nothing is changed then.
+    /// As [`Registry::verify_fencing_token`]; nothing is changed then.
     pub async fn record_unused_rows(
         &self,
         fencing_token: &FencingToken,

@@ -99,7 +99,7 @@ impl LeasedStream {
     /// The next chunk; `None` at the end.
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`], or a failure of the database. The call may be repeated.
+    /// As [`Registry::verify_fencing_token`]. The call may be repeated.
     pub async fn next_chunk(&mut self) -> Result<Option<LeasedChunk>> {
         let sealed = self.next_sealed().await?;
         Ok(sealed.map(|sealed| self.open(sealed)))

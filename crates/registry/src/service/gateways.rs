@@ -138,7 +138,8 @@ impl Registry {
         let revoked = Some((now_s, reason));
         self.write_gateway_record(&mut transaction, gateway, &name, created_at_s, revoked)
             .await?;
-        self.register_gateway_in(&mut transaction, gateway, now_s).await?;
+        self.register_gateway_in(&mut transaction, gateway, None, now_s)
+            .await?;
         transaction.commit().await?;
         Ok(())
     }

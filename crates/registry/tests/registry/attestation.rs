@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::support::attestation::{NOW_S, configuration, fleet, group, name, prover};
-use crate::support::{master_key, pool_device, sql, unused_location};
+use crate::support::{appraising_gateway, master_key, pool_device, sql, unused_location};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
@@ -259,7 +259,11 @@ async fn results_of_a_superseded_enrollment_are_ignored() {
         reason: String::new(),
     };
     let suspects = |ids: std::ops::RangeInclusive<u64>| ids.map(|id| suspect(id, first)).collect::<Vec<_>>();
-    registry.quarantine(&suspects(3..=4), NOW_S).await.unwrap();
+    let token = appraising_gateway(&registry).await;
+    registry
+        .quarantine(&token, &suspects(3..=4), NOW_S)
+        .await
+        .unwrap();
     registry.enroll_prover(prover(4), NOW_S).await.unwrap();
     registry.enroll_prover(prover(5), 0).await.unwrap();
     assert!(registry.remove_prover(DeviceId(6)).await.unwrap());
@@ -268,7 +272,10 @@ async fn results_of_a_superseded_enrollment_are_ignored() {
     let enrollments: Vec<_> = (1..=7).map(|id| (DeviceId(id), first)).collect();
     assert_eq!(registry.superseded(&enrollments).await.unwrap(), superseded);
     let revision_before = registry.revision().await.unwrap();
-    let result = registry.quarantine(&suspects(1..=7), NOW_S + 9).await.unwrap();
+    let result = registry
+        .quarantine(&token, &suspects(1..=7), NOW_S + 9)
+        .await
+        .unwrap();
     assert_eq!(result.superseded, superseded);
     assert_eq!(result.revision.0, revision_before.0 + 3);
     for (id, at_s) in [
@@ -287,7 +294,12 @@ async fn results_of_a_superseded_enrollment_are_ignored() {
             "device {id}"
         );
     }
-    let release = async |id, enrolled_at| registry.release_prover(DeviceId(id), enrolled_at).await.unwrap();
+    let release = async |id, enrolled_at| {
+        registry
+            .release_prover(&token, DeviceId(id), enrolled_at)
+            .await
+            .unwrap()
+    };
     assert_eq!(release(4, first).await, None);
     assert!(registry.get(DeviceId(4)).await.unwrap().quarantine.is_some());
     let second = EnrollmentTime(NOW_S + 1);

@@ -244,6 +244,19 @@ async fn the_check_includes_gateways() {
     for (statement, expected) in [
         ("UPDATE gateway SET fencing_token = 9 WHERE gateway_id = 1", 1),
         ("UPDATE gateway SET registered_at_s = 0 WHERE gateway_id = 1", 1),
+        (
+            "UPDATE gateway SET abandoned_requests = 9 WHERE gateway_id = 1",
+            1,
+        ),
+        ("UPDATE gateway SET process_id = x'00' WHERE gateway_id = 1", 1),
+        (
+            "UPDATE gateway SET process_id = zeroblob(15) WHERE gateway_id = 1",
+            1,
+        ),
+        (
+            "UPDATE gateway SET process_id = randomblob(16) WHERE gateway_id = 1",
+            1,
+        ),
         ("DELETE FROM gateway WHERE gateway_id = 2", 2),
         ("UPDATE gateway SET gateway_id = 3 WHERE gateway_id = 2", 2),
     ] {

@@ -1,7 +1,8 @@
 //! Quarantine: it cannot be bypassed and is not lost.
 
 use crate::support::{
-    fleet_of_40, in_memory, lease, lease_all, lease_request, open, pool_device, pool_device_from, rows, sql,
+    appraising_gateway, fleet_of_40, in_memory, lease, lease_all, lease_request, open, pool_device,
+    pool_device_from, rows, sql,
 };
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{
@@ -29,7 +30,8 @@ fn suspects(ids: &[u64]) -> Vec<QuarantineRequest> {
 
 /// Quarantines the devices; returns the revision of the last quarantine.
 async fn quarantine_all(registry: &Registry, suspects: &[QuarantineRequest], now_s: u64) -> Revision {
-    let result = registry.quarantine(suspects, now_s).await.unwrap();
+    let token = appraising_gateway(registry).await;
+    let result = registry.quarantine(&token, suspects, now_s).await.unwrap();
     assert!(result.superseded.is_empty());
     result.revision
 }
@@ -139,7 +141,25 @@ async fn repeated_quarantines_and_unknown_devices_change_nothing() {
     assert_eq!(changes, [(1, newest.0 - 1, false), (3, newest.0, false)]);
     // A reason with a control character is refused before any change.
     let invalid = vec![suspect(1, "\u{1b}[2J".to_owned())];
-    assert!(registry.quarantine(&invalid, NOW_S).await.is_err());
+    let token = appraising_gateway(&registry).await;
+    assert!(registry.quarantine(&token, &invalid, NOW_S).await.is_err());
+    // A replaced process makes no decision.
+    let _newer = appraising_gateway(&registry).await;
+    for result in [
+        registry
+            .quarantine(&token, &suspects(&[5]), NOW_S)
+            .await
+            .map(|_| ()),
+        registry
+            .release_prover(&token, DeviceId(1), EnrollmentTime(NOW_S))
+            .await
+            .map(|_| ()),
+    ] {
+        assert!(
+            matches!(result, Err(RegistryError::StaleFencingToken { .. })),
+            "{result:?}"
+        );
+    }
 
     assert_eq!(registry.release(DeviceId(2)).await.unwrap().0, newest.0 + 1);
     assert_eq!(registry.release(DeviceId(2)).await.unwrap().0, newest.0 + 1);
@@ -354,8 +374,12 @@ async fn a_manual_quarantine_is_not_lifted_by_a_proof() {
         .await
         .unwrap();
     assert_eq!(registry.get(DeviceId(2)).await.unwrap().revision, revision);
+    let token = appraising_gateway(&registry).await;
     assert_eq!(
-        registry.release_prover(DeviceId(2), enrolled_at).await.unwrap(),
+        registry
+            .release_prover(&token, DeviceId(2), enrolled_at)
+            .await
+            .unwrap(),
         None
     );
     assert!(is_refused(&registry.load(DeviceId(2)).await.unwrap_err()));
@@ -370,7 +394,7 @@ async fn a_manual_quarantine_is_not_lifted_by_a_proof() {
     quarantine_all(&registry, &suspects(&[2]), NOW_S).await;
     assert!(
         registry
-            .release_prover(DeviceId(2), enrolled_at)
+            .release_prover(&appraising_gateway(&registry).await, DeviceId(2), enrolled_at)
             .await
             .unwrap()
             .is_some()

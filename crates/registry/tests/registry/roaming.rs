@@ -1,5 +1,6 @@
 //! Locations of devices: which of two sessions at two gateways has ended, for any order of reports.
 
+use crate::leases::after_abandoning;
 use crate::support::{in_memory, lease, pool_device};
 use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
@@ -94,6 +95,31 @@ async fn a_device_of_one_gateway_has_no_newer_session() {
         matches!(result, Err(RegistryError::StaleFencingToken { .. })),
         "{result:?}"
     );
+}
+
+/// A late report states too low an age: its session would count as newer than a session that is in fact newer.
+#[test]
+async fn a_late_report_of_a_session_is_refused() {
+    let (registry, tokens) = site(2).await;
+    let later = after_abandoning(1, &tokens[0]);
+    registry.record_abandoned_requests(&later).await.unwrap();
+    assert_eq!(
+        report_session(&registry, &later, session_at(10)).await,
+        SessionOrder::Newest
+    );
+    assert_eq!(
+        report_session(&registry, &tokens[1], session_at(20)).await,
+        SessionOrder::Newest
+    );
+    for session in [session_at(30), session_at(10)] {
+        let result = registry
+            .record_sessions(&tokens[0], &[session], boot_time(40))
+            .await;
+        assert!(
+            matches!(result, Err(RegistryError::OutdatedRequest { .. })),
+            "{result:?}"
+        );
+    }
 }
 
 #[test]

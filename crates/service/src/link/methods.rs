@@ -1,15 +1,17 @@
 //! The methods of the gRPC service.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use linewarden_controller::attest::round_record;
 use linewarden_controller::{RelayContext, random};
-use linewarden_link::{convert, proto};
+use linewarden_link::{FAILED, UNTRUSTED, convert, proto};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_types::{Revision, SessionReport, StatusReport};
+use linewarden_registry::FencingToken;
+use linewarden_types::{ProcessId, Revision, SessionReport, StatusReport};
 use tonic::{Code, Request, Response, Status};
 
-use super::{Server, denial_status, peer_gateway};
+use super::{Server, check_connection_id, denial_status, peer_gateway};
 
 #[tonic::async_trait]
 impl proto::link_server::Link for Server {
@@ -21,19 +23,32 @@ impl proto::link_server::Link for Server {
         let proto::RegisterRequest {
             connection_id: connection,
             version,
+            process_id,
+            abandoned_requests,
         } = request.into_inner();
+        check_connection_id(&connection)?;
+        let process = convert::exact_bytes(&process_id, "process id of a wrong length")?;
         let timestamps = self.inner.environment.timestamps();
         self.inner.controller.advance_time(timestamps.now_ns);
-        self.accept_connection(gateway, &connection, None).await?;
-        let registration = self.inner.controller.register(gateway, timestamps.now_s);
-        let fencing_token = registration
+        // A token that is not new: the process is registered already, and the request is repeated or late.
+        let (registered, is_new) = self
+            .inner
+            .controller
+            .register_process(gateway, ProcessId(process), timestamps.now_s)
             .await
-            .map_err(|error| self.denial_to_status(error))?
-            .token_number();
-        self.record_registration(gateway, fencing_token);
-        self.inner
-            .observer
-            .gateway_registered(gateway, fencing_token, &version);
+            .map_err(|error| self.denial_to_status(error))?;
+        let fencing_token = registered.number();
+        let presented = FencingToken::presented(gateway, fencing_token, abandoned_requests);
+        if is_new {
+            self.inner
+                .observer
+                .gateway_registered(gateway, fencing_token, &version);
+        }
+        self.accept_connection(&connection, presented).await?;
+        if is_new {
+            self.inner.controller.begin_registration(gateway);
+        }
+        self.record_position(presented);
         self.report_trust(gateway);
         Ok(Response::new(proto::RegisterResponse { fencing_token }))
     }
@@ -120,9 +135,10 @@ impl proto::link_server::Link for Server {
         &self,
         request: Request<proto::ReportSessionsRequest>,
     ) -> Result<Response<proto::ReportSessionsResponse>, Status> {
+        let arrived = Instant::now();
         self.serve_request(request, async |link, request| {
             let reports = convert::entries(&request.reports)?.map(convert::report_from_wire);
-            let reports: Vec<SessionReport> = reports.collect::<Result<_, _>>()?;
+            let mut reports: Vec<SessionReport> = reports.collect::<Result<_, _>>()?;
             let now = self
                 .inner
                 .controller
@@ -136,6 +152,9 @@ impl proto::link_server::Link for Server {
                 let results = vec![proto::SessionReportResult::default(); reports.len()];
                 return Ok(proto::ReportSessionsResponse { results });
             };
+            for report in &mut reports {
+                report.age_ns = report.age_ns.saturating_add(elapsed_ns(arrived));
+            }
             let results = link
                 .report_sessions(&reports, now)
                 .await
@@ -190,7 +209,7 @@ impl proto::link_server::Link for Server {
                 Err(error) => Err(denial_status(
                     Code::FailedPrecondition,
                     error.to_string(),
-                    "untrusted",
+                    UNTRUSTED,
                 )),
             }
         })
@@ -235,6 +254,7 @@ impl proto::link_server::Link for Server {
         &self,
         request: Request<proto::AppraiseRoundRequest>,
     ) -> Result<Response<proto::AppraiseRoundResponse>, Status> {
+        let arrived = Instant::now();
         self.serve_request(request, async |link, request| {
             // The registration is verified before the devices are looked up.
             link.verify_registration()
@@ -253,6 +273,7 @@ impl proto::link_server::Link for Server {
                 .observations
                 .retain(|observation| known_devices.contains(&observation.device));
             let now_s = self.inner.environment.timestamps().now_s;
+            let age_ns = age_ns.saturating_add(elapsed_ns(arrived));
             let ended_s = now_s.saturating_sub(age_ns / 1_000_000_000);
             let gateway = link.gateway();
             let appraisal = self
@@ -303,7 +324,7 @@ impl proto::link_server::Link for Server {
                 return Err(denial_status(
                     Code::Unavailable,
                     "no random bytes".to_owned(),
-                    "failed",
+                    FAILED,
                 ));
             };
             let context = RelayContext {
@@ -356,4 +377,9 @@ impl proto::link_server::Link for Server {
         })
         .await
     }
+}
+
+/// Time since the arrival of a request. Ages in the request grow by this time, for example while the database is busy.
+fn elapsed_ns(arrived: Instant) -> u64 {
+    u64::try_from(arrived.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -10,9 +10,12 @@ use linewarden_controller::trust::{TrustMemory, TrustOutcome, TrustReport};
 use linewarden_controller::{Controller, Denial, Environment, Link};
 use linewarden_link::convert::{self, Malformed};
 use linewarden_link::proto::link_server::LinkServer;
-use linewarden_link::{CONNECTION_BYTES, DENIAL, MESSAGE_BYTES_MAX, PeerGateway, REPLACED, proto};
+use linewarden_link::{
+    CONNECTION_BYTES, DENIAL, FAILED, MESSAGE_BYTES_MAX, OUTDATED, PeerGateway, REPLACED, RESTORED,
+    UNTRUSTED, proto,
+};
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{RegistryError, RoundRecord};
+use linewarden_registry::{FencingToken, RegistryError, RoundRecord};
 use linewarden_types::{RoundAppraisal, StatusReport};
 use tonic::{Code, Request, Response, Status};
 
@@ -53,20 +56,28 @@ struct Inner {
 #[derive(Default)]
 struct Connection {
     id: Vec<u8>,
-    /// The newest fencing token that was verified.
-    fencing_token: u64,
+    /// The highest position of a request that was served.
+    highest_position: (u64, u64),
+    /// The position whose number of abandoned requests is recorded in the registry.
+    recorded_position: (u64, u64),
     /// The verifier, with the fencing token of the registration that opened the verifier.
     verifier: Arc<tokio::sync::Mutex<Option<(u64, Verifier)>>>,
 }
 
 /// A request that carries a registration.
 trait RegisteredRequest {
+    /// Whether abandoned requests are refused from this request on. Other requests are served even if the registry
+    /// accepts no writes.
+    const RECORDS_ABANDONED_REQUESTS: bool;
+
     fn registration(&self) -> Option<&proto::Registration>;
 }
 
 macro_rules! registered_requests {
-    ($($kind:ident),+) => {
+    ($records:literal: $($kind:ident),+) => {
         $(impl RegisteredRequest for proto::$kind {
+            const RECORDS_ABANDONED_REQUESTS: bool = $records;
+
             fn registration(&self) -> Option<&proto::Registration> {
                 self.registration.as_ref()
             }
@@ -75,16 +86,18 @@ macro_rules! registered_requests {
 }
 
 registered_requests!(
-    ResumeLeasesRequest,
+    true: ResumeLeasesRequest,
     ExtendLeasesRequest,
     AdmitDevicesRequest,
     ReportUnusedRowsRequest,
     ReportSessionsRequest,
-    ListChangesRequest,
+    AppraiseRoundRequest
+);
+registered_requests!(
+    false: ListChangesRequest,
     SubmitEvidenceRequest,
     GetPlanRequest,
     ListProversRequest,
-    AppraiseRoundRequest,
     ListProverIdsRequest,
     RelayTicketRequest,
     ReportStatusRequest
@@ -125,28 +138,19 @@ impl Server {
     }
 
     /// Records the connection of a request. A new connection discards the state of the previous connection, after the
-    /// fencing token was verified: an unverified token must not discard the state of the newest process.
-    /// `presented_token` is `None` for a process that is about to register.
-    async fn accept_connection(
-        &self,
-        gateway: GatewayId,
-        id: &[u8],
-        presented_token: Option<u64>,
-    ) -> Result<(), Status> {
-        if id.len() != CONNECTION_BYTES {
-            return Err(Malformed("connection id of a wrong length").into());
-        }
+    /// fencing token was verified: an unverified token must not discard the state of the newest process. A late request
+    /// of an earlier connection does not replace the current connection.
+    async fn accept_connection(&self, id: &[u8], fencing_token: FencingToken) -> Result<(), Status> {
+        check_connection_id(id)?;
+        let gateway = fencing_token.gateway();
         let is_new = |connection: &Connection| {
-            connection.id != id
-                && presented_token.is_none_or(|fencing_token| fencing_token >= connection.fencing_token)
+            connection.id != id && position(fencing_token) >= connection.highest_position
         };
         if !self.connections().get(&gateway).is_none_or(is_new) {
             return Ok(());
         }
-        if let Some(fencing_token) = presented_token {
-            self.verify_registration(&self.inner.controller.link(gateway, fencing_token))
-                .await?;
-        }
+        self.verify_registration(&self.inner.controller.link(fencing_token))
+            .await?;
         // The trust memory is loaded before any request on this connection is served.
         let memory = match self.inner.controller.requires_evidence(gateway) {
             true => self.inner.observer.load_trust_memory(gateway).await,
@@ -158,7 +162,8 @@ impl Server {
         if is_new(connection) {
             *connection = Connection {
                 id: id.to_vec(),
-                fencing_token: connection.fencing_token,
+                highest_position: connection.highest_position,
+                recorded_position: connection.recorded_position,
                 ..Connection::default()
             };
             // The trust state is restarted in the same critical section, so no request sees the new connection with the
@@ -180,10 +185,33 @@ impl Server {
         }
     }
 
-    /// Records the fencing token of a registration that was the newest registration when it was verified.
-    fn record_registration(&self, gateway: GatewayId, fencing_token: u64) {
-        if let Some(connection) = self.connections().get_mut(&gateway) {
-            connection.fencing_token = connection.fencing_token.max(fencing_token);
+    /// Records the position of a request that was served.
+    fn record_position(&self, fencing_token: FencingToken) {
+        if let Some(connection) = self.connections().get_mut(&fencing_token.gateway()) {
+            connection.highest_position = connection.highest_position.max(position(fencing_token));
+        }
+    }
+
+    /// Records the number of abandoned requests of this request, unless the registry has it. A process whose token is stale
+    /// because its gateway became untrusted passes, so that the process can receive the new token.
+    async fn record_abandoned_requests(&self, link: &Link) -> Result<(), Status> {
+        let fencing_token = *link.fencing_token();
+        let recorded_position = self
+            .connections()
+            .get(&fencing_token.gateway())
+            .map_or((0, 0), |connection| connection.recorded_position);
+        if fencing_token.abandoned_requests() == 0 || position(fencing_token) == recorded_position {
+            return Ok(());
+        }
+        match link.record_abandoned_requests().await {
+            Ok(()) => {
+                if let Some(connection) = self.connections().get_mut(&fencing_token.gateway()) {
+                    connection.recorded_position = connection.recorded_position.max(position(fencing_token));
+                }
+                Ok(())
+            }
+            Err(error) if self.inner.controller.is_stale_through_distrust(&error) => Ok(()),
+            Err(error) => Err(self.denial_to_status(error)),
         }
     }
 
@@ -195,16 +223,18 @@ impl Server {
         self.inner
             .controller
             .advance_time(self.inner.environment.timestamps().now_ns);
-        self.accept_connection(
+        let fencing_token = FencingToken::presented(
             gateway,
-            &registration.connection_id,
-            Some(registration.fencing_token),
-        )
-        .await?;
-        Ok((
-            self.inner.controller.link(gateway, registration.fencing_token),
-            message,
-        ))
+            registration.fencing_token,
+            registration.abandoned_requests,
+        );
+        self.accept_connection(&registration.connection_id, fencing_token)
+            .await?;
+        let link = self.inner.controller.link(fencing_token);
+        if M::RECORDS_ABANDONED_REQUESTS {
+            self.record_abandoned_requests(&link).await?;
+        }
+        Ok((link, message))
     }
 
     /// Serves a request under its registration. A replaced process and a revoked gateway do not count as seen.
@@ -214,10 +244,10 @@ impl Server {
         handler: impl AsyncFnOnce(Link, M) -> Result<T, Status>,
     ) -> Result<Response<T>, Status> {
         let (link, message) = self.open_request(request).await?;
-        let (gateway, fencing_token) = (link.gateway(), link.token_number());
+        let (gateway, fencing_token) = (link.gateway(), *link.fencing_token());
         let result = handler(link, message).await;
         if result.is_ok() {
-            self.record_registration(gateway, fencing_token);
+            self.record_position(fencing_token);
         }
         // A malformed message is rejected before its registration is checked.
         let may_be_unregistered =
@@ -231,21 +261,20 @@ impl Server {
     fn denial_to_status(&self, error: impl Into<Denial>) -> Status {
         let denial = error.into();
         let (reason, code) = match &denial {
-            Denial::Untrusted { .. } => ("untrusted", Code::FailedPrecondition),
+            Denial::Untrusted { .. } => (UNTRUSTED, Code::FailedPrecondition),
             Denial::Registry(error @ RegistryError::StaleFencingToken { .. }) => {
                 match self.inner.controller.is_stale_through_distrust(error) {
-                    true => ("untrusted", Code::FailedPrecondition),
+                    true => (UNTRUSTED, Code::FailedPrecondition),
                     false => (REPLACED, Code::FailedPrecondition),
                 }
             }
-            Denial::Registry(RegistryError::RegistryRestored { .. }) => {
-                ("restored", Code::FailedPrecondition)
-            }
+            Denial::Registry(RegistryError::RegistryRestored { .. }) => (RESTORED, Code::FailedPrecondition),
             Denial::Registry(RegistryError::GatewayRevoked { .. }) => (REPLACED, Code::PermissionDenied),
+            Denial::Registry(RegistryError::OutdatedRequest { .. }) => (OUTDATED, Code::Aborted),
             Denial::Registry(
                 RegistryError::Unreachable(_) | RegistryError::Locked | RegistryError::DiskFull,
-            ) => ("failed", Code::Unavailable),
-            Denial::Registry(_) => ("failed", Code::Internal),
+            ) => (FAILED, Code::Unavailable),
+            Denial::Registry(_) => (FAILED, Code::Internal),
         };
         denial_status(code, denial.to_string(), reason)
     }
@@ -275,7 +304,7 @@ impl Server {
             .as_ref()
             .is_none_or(|(owner_token, _)| *owner_token != token)
         {
-            let open_verifier = Verifier::open(link)
+            let open_verifier = Verifier::open(link.clone())
                 .await
                 .map_err(|error| self.denial_to_status(error))?;
             *owned_verifier = Some((token, open_verifier));
@@ -290,6 +319,7 @@ impl Server {
                 "connection was replaced by a newer one of the same gateway",
             ));
         }
+        open_verifier.set_link(link);
         action(open_verifier)
             .await
             .map_err(|error| self.denial_to_status(error))
@@ -315,6 +345,19 @@ impl Server {
     }
 }
 
+/// The position of a request in the order of its gateway's requests: the number of the fencing token, and the number of
+/// abandoned requests.
+fn position(fencing_token: FencingToken) -> (u64, u64) {
+    (fencing_token.number(), fencing_token.abandoned_requests())
+}
+
+fn check_connection_id(id: &[u8]) -> Result<(), Malformed> {
+    match id.len() {
+        CONNECTION_BYTES => Ok(()),
+        _ => Err(Malformed("connection id of a wrong length")),
+    }
+}
+
 fn peer_gateway<M>(request: &Request<M>) -> Result<GatewayId, Status> {
     match request.extensions().get::<PeerGateway>() {
         Some(PeerGateway(gateway)) => Ok(*gateway),
@@ -331,7 +374,7 @@ fn is_replaced(status: &Status) -> bool {
         .is_some_and(|reason| reason == REPLACED)
 }
 
-fn denial_status(code: Code, message: String, reason: &'static str) -> Status {
+pub(crate) fn denial_status(code: Code, message: String, reason: &'static str) -> Status {
     let mut status = Status::new(code, message);
     status
         .metadata_mut()

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use linewarden_gateway::LinkState;
 use linewarden_harness::skip;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_registry::{Location, Registry, Role};
@@ -148,6 +149,11 @@ fn test_with_full_disk(disk: &Path, runtime: Arc<Runtime>, location: &Location) 
     for row in 1..=2 {
         assert_eq!(device.authenticate(TIMEOUT), Some(RowIndex(row)));
     }
+    assert!(
+        gateway.wait_until(TIMEOUT, |status| status.link == LinkState::Reachable),
+        "requests that write nothing are served: {:?}",
+        gateway.status()
+    );
 
     fs::remove_file(&ballast).unwrap();
     otto.post("/api/v1/devices", &d2).ok();

@@ -23,6 +23,7 @@ mod fleet;
 mod floods;
 mod full;
 mod gateways;
+mod late_requests;
 mod lists;
 mod nats;
 mod refused;

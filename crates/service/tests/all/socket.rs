@@ -32,14 +32,14 @@ const RESOURCE_EXHAUSTED: &str = "8";
 const REQUESTS_MAX: usize = 32;
 
 /// A registry, and a path for the socket.
-struct Machine {
+pub struct Machine {
     directory: tempfile::TempDir,
-    runtime: Runtime,
-    registry: Registry,
+    pub runtime: Runtime,
+    pub registry: Registry,
 }
 
 impl Machine {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let location = Location::Sqlite(directory.path().join("fleet.registry"));
         let runtime = Runtime::new().unwrap();
@@ -53,12 +53,12 @@ impl Machine {
         }
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.directory.path().join("controller.sock")
     }
 
     /// Starts a service that serves only the socket at `path`.
-    fn try_start(&self, path: &Path) -> Result<Service, ServiceError> {
+    pub fn try_start(&self, path: &Path) -> Result<Service, ServiceError> {
         self.try_start_for_group(path, None)
     }
 
@@ -83,7 +83,7 @@ impl Machine {
         }
     }
 
-    fn stop(&self, service: Service) {
+    pub fn stop(&self, service: Service) {
         self.runtime.block_on(service.stop());
     }
 

@@ -477,7 +477,10 @@ async fn a_restored_change_counter_hides_no_quarantine() {
             enrolled_at: FIRST_ENROLLMENT,
             reason: String::new(),
         };
-        site.registry.quarantine(&[suspect], 9).await.unwrap();
+        site.registry
+            .quarantine(link.fencing_token(), &[suspect], 9)
+            .await
+            .unwrap();
         let feed = link.changes_since(read_revision, None).await.unwrap();
         let is_reported = |change: &linewarden_types::Change| change.device == device && !change.active;
         assert!(feed.changes.iter().any(is_reported), "{feed:?}");

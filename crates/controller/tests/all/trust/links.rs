@@ -7,7 +7,9 @@ use linewarden_controller::{Controller, Denial, Link, Policy};
 use linewarden_evidence::encoding::{BpfMapEntry, Entry};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
-use linewarden_registry::{Credentials, DeviceRecord, MasterKey, Options, Registry, RegistryError};
+use linewarden_registry::{
+    Credentials, DeviceRecord, FencingToken, MasterKey, Options, Registry, RegistryError,
+};
 use linewarden_types::{GatewayTrustState, RefusalReason, RowRequest};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
@@ -408,7 +410,16 @@ async fn a_new_token_is_pending_until_it_is_issued_or_obsolete() {
             "another process replaced this one: {stale_error}"
         );
         if change == RegistrationChange::None {
-            let second = link.poll_trust(times(now_ns), &mut nonces_at(9)).await;
+            let later = FencingToken::presented(GATEWAY, link.token_number(), 1);
+            let later_link = controller.link(later);
+            later_link.record_abandoned_requests().await.unwrap();
+            // A refused request does not cancel the new token.
+            let outdated = link.poll_trust(times(now_ns), &mut nonces_at(8)).await;
+            assert!(matches!(
+                outdated.unwrap_err(),
+                RegistryError::OutdatedRequest { .. }
+            ));
+            let second = later_link.poll_trust(times(now_ns), &mut nonces_at(9)).await;
             let newest_link = second.unwrap().unwrap().link.expect("a new token was pending");
             assert!(newest_link.token_number() > link.token_number());
             continue;
@@ -442,7 +453,7 @@ async fn assert_newer_registration_unaffected(
     now_ns: u64,
 ) {
     controller.restart_trust(GATEWAY, None);
-    let newer_link = controller.link(GATEWAY, number);
+    let newer_link = controller.link(FencingToken::presented(GATEWAY, number, 0));
     let result = newer_link.poll_trust(times(now_ns), &mut nonces_at(now_ns)).await;
     let result = result.unwrap().unwrap();
     assert!(result.link.is_none(), "the pending token is of another process");

@@ -4,7 +4,9 @@ use linewarden_controller::{Denial, Link};
 use linewarden_gateway::{ControllerRequest, ControllerResponse};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
 use linewarden_registry::RegistryError;
-use linewarden_types::{AdmissionRequest, AdmissionResponse, LinkError, RowRequest, SessionReportResult};
+use linewarden_types::{
+    AdmissionRequest, AdmissionResponse, LeasedCursor, LinkError, RowRequest, SessionReportResult,
+};
 use rand::RngExt as _;
 
 use super::process::Process;
@@ -102,6 +104,7 @@ impl Simulation {
             self.tally.link_failures += 1;
         }
         if outcome == 0 || !self.controller_host.is_open {
+            self.lose_request(process_index, &request);
             return failed_response(&request, lost_message());
         }
         let link = match self.link(process_index) {
@@ -111,18 +114,16 @@ impl Simulation {
         // A process cannot request the same chunk of its leases again, so the link never loses the response with a chunk.
         let is_lost = outcome == 1 && request != ControllerRequest::ResumeLeases;
         let loss = is_lost.then(|| failed_response(&request, lost_message()));
-        let devices = devices_to_admit(&request);
-        let response = self.respond(process_index, &link, request);
+        let response = self.serve(process_index, &link, request);
         if loss.is_none() && is_restored(&response) {
             // The next request registers again. A process that has not received the response uses the old
             // registration again.
             let process = &mut self.processes[process_index];
-            (process.link, process.leases, process.verifier) = (None, None, None);
+            (process.link, process.verifier) = (None, None);
+            process.lease_cursor = LeasedCursor::default();
         }
-        if is_failure(&response) && !self.controller_host.is_healthy() {
-            self.tally.failed_responses += 1;
-            // The lease may be durable nevertheless.
-            self.record_stranded_rows(devices.into_iter().map(|device| (device, MARK_BLOCK)));
+        if loss.is_some() || is_failure(&response) {
+            self.count_abandoned(process_index);
         }
         match loss {
             Some(loss) => {
@@ -131,6 +132,37 @@ impl Simulation {
             }
             None => response,
         }
+    }
+
+    /// Serves a request that has reached the controller.
+    pub(super) fn serve(
+        &mut self,
+        process_index: usize,
+        link: &Link,
+        request: ControllerRequest,
+    ) -> ControllerResponse {
+        let records_abandoned_requests = matches!(
+            request,
+            ControllerRequest::ResumeLeases
+                | ControllerRequest::ExtendLeases(_)
+                | ControllerRequest::AdmitDevices { .. }
+                | ControllerRequest::ReportUnusedRows(_)
+                | ControllerRequest::ReportSessions(_)
+                | ControllerRequest::AppraiseRound(_)
+        );
+        if records_abandoned_requests
+            && let Err(error) = self.runtime.block_on(link.record_abandoned_requests())
+        {
+            return failed_response(&request, link_error(error));
+        }
+        let devices = devices_to_admit(&request);
+        let response = self.respond(process_index, link, request);
+        if is_failure(&response) && !self.controller_host.is_healthy() {
+            self.tally.failed_responses += 1;
+            // The lease may be durable nevertheless.
+            self.record_stranded_rows(devices.into_iter().map(|device| (device, MARK_BLOCK)));
+        }
+        response
     }
 
     /// Registers the process with its first request. A restarted controller knows the process by its fencing token.
@@ -145,13 +177,14 @@ impl Simulation {
             Some(link) if process.linked_to == host.started => link.clone(),
             Some(link) => {
                 // The lease reader starts again with the first chunk.
-                process.leases = None;
+                process.lease_cursor = LeasedCursor::default();
                 process.verifier = None;
                 host.controller.reconnect(link)
             }
         };
         process.linked_to = host.started;
-        process.link = Some(link.clone());
+        let link = self.link_with_count(&self.processes[process_index], &link);
+        self.processes[process_index].link = Some(link.clone());
         if self.without == Some(Mechanism::FencingToken) {
             return Ok(self.newest_link(process_index).unwrap_or(link));
         }
@@ -193,8 +226,10 @@ impl Simulation {
                 runtime.block_on(link.prover_ids(since)).map_err(link_error),
             ),
             ControllerRequest::ResumeLeases => {
-                let leases = process.leases.get_or_insert_with(|| link.leases());
-                ControllerResponse::ResumeLeases(runtime.block_on(leases.next_chunk()).map_err(link_error))
+                let mut leases = link.leases_from(process.lease_cursor);
+                let chunk = runtime.block_on(leases.next_chunk());
+                process.lease_cursor = leases.cursor();
+                ControllerResponse::ResumeLeases(chunk.map_err(link_error))
             }
             ControllerRequest::ExtendLeases(requests) => {
                 let response = runtime.block_on(link.extend_leases(&requests));

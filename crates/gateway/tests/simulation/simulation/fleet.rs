@@ -360,6 +360,7 @@ impl Simulation {
         let Some(verifier) = &mut process.verifier else {
             unreachable!()
         };
+        verifier.set_link(link.clone());
         match request {
             ControllerRequest::GetPlan(plan_request) => {
                 process.planned_ms[0] = self.now_ms;

@@ -136,9 +136,13 @@ impl Simulation {
                     ..unused
                 })
                 .collect();
-            if let Some(link) = &self.processes[process_index].link {
-                let link = self.controller_host.controller.reconnect(link);
-                let result = self.runtime.block_on(link.record_unused_rows(&unused_rows));
+            let process = &self.processes[process_index];
+            if let Some(link) = &process.link {
+                let link = self.link_with_count(process, link);
+                let result = self.runtime.block_on(async {
+                    link.record_abandoned_requests().await?;
+                    link.record_unused_rows(&unused_rows).await
+                });
                 result.map_err(|error| {
                     format!("the last report of unused rows of a gateway was rejected: {error}")
                 })?;

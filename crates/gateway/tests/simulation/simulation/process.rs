@@ -1,11 +1,12 @@
 //! Gateway processes: start, steps and end.
 
+use linewarden_controller::Link;
 use linewarden_controller::attest::Verifier;
-use linewarden_controller::{LeaseReader, Link};
 use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_gateway::{ControllerRequest, ControllerResponse, Node, Settings};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::verdict::Verdict;
+use linewarden_types::LeasedCursor;
 use rand::RngExt as _;
 
 use super::clock::HostClock;
@@ -27,7 +28,10 @@ pub(super) struct Process {
     pub(super) link: Option<Link>,
     /// The number of the controller start to which the link belongs.
     pub(super) linked_to: u64,
-    pub(super) leases: Option<LeaseReader>,
+    /// Number of requests without a response.
+    pub(super) abandoned_requests: u64,
+    /// The position of the lease reader.
+    pub(super) lease_cursor: LeasedCursor,
     /// The verifier of the link, after the first request that needs it.
     pub(super) verifier: Option<Verifier>,
     /// Creation times of three plans: the requested plan, the current plan, and the current plan of the previous step.
@@ -146,8 +150,9 @@ impl Simulation {
             data_plane,
             clock,
             link: None,
+            abandoned_requests: 0,
             linked_to: 0,
-            leases: None,
+            lease_cursor: LeasedCursor::default(),
             verifier: None,
             planned_ms: [0; 3],
             responses: Vec::new(),
@@ -181,11 +186,19 @@ impl Simulation {
         for unused in &unused_rows {
             host.forget_mark(process.id(), unused.device);
         }
-        let link = process.link.as_ref().map(|link| host.controller.reconnect(link));
-        let is_recorded = match link.filter(|_| host.is_open && self.rng.random_ratio(9, 10)) {
+        let process = &self.processes[process_index];
+        let link = process
+            .link
+            .as_ref()
+            .map(|link| self.link_with_count(process, link));
+        let is_recorded = match link.filter(|_| self.controller_host.is_open && self.rng.random_ratio(9, 10))
+        {
             Some(link) => self
                 .runtime
-                .block_on(link.record_unused_rows(&unused_rows))
+                .block_on(async {
+                    link.record_abandoned_requests().await?;
+                    link.record_unused_rows(&unused_rows).await
+                })
                 .is_ok(),
             None => false,
         };

@@ -50,6 +50,9 @@ tally! {
     forged_challenges,
     forged_statements,
     link_failures,
+    /// Requests that were processed after their process had abandoned them.
+    late_requests,
+    late_requests_refused,
     /// Requests that the registry could not serve.
     failed_responses,
     revoked,

@@ -37,6 +37,11 @@ pub fn is_on_postgres() -> bool {
     server().is_some()
 }
 
+/// The token of a gateway without leases, which quarantines and releases devices.
+pub async fn appraising_gateway(registry: &Registry) -> FencingToken {
+    registry.register_gateway(GatewayId(99), 0).await.unwrap()
+}
+
 /// A location without a registry, valid while the directory is kept.
 pub fn unused_location() -> (TempDir, Location) {
     static SCHEMAS: AtomicU32 = AtomicU32::new(0);

@@ -147,7 +147,11 @@ fn evidence_from_before_a_quarantine_or_enrollment_is_outdated() {
             reason: "no proof".to_owned(),
         };
         let at_s = super::rounds::now_s() + 1;
-        registry.quarantine(&[suspect], at_s).await.unwrap();
+        let token = registry
+            .register_gateway(linewarden_protocol::ids::GatewayId(99), 0)
+            .await
+            .unwrap();
+        registry.quarantine(&token, &[suspect], at_s).await.unwrap();
     });
     let text = site.on_registry("attest explain d1").ok();
     assert!(

@@ -542,7 +542,8 @@ fn a_proof_releases_a_device_that_another_process_quarantined() {
             enrolled_at: registry.prover(device).await.unwrap().unwrap().enrolled_at(),
             reason: "no proof in 2 of the last 3 rounds".to_owned(),
         };
-        registry.quarantine(&[suspect], now_s()).await.unwrap();
+        let token = registry.register_gateway(GatewayId(99), 0).await.unwrap();
+        registry.quarantine(&token, &[suspect], now_s()).await.unwrap();
     });
     assert_eq!(fixture.states(), ["ok", "quarantined"]);
     let _gateway = fixture.serve();

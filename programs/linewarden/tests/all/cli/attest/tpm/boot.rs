@@ -49,8 +49,12 @@ impl TpmFixture {
                 enrolled_at,
                 reason: "no proof".to_owned(),
             };
+            let token = registry
+                .register_gateway(linewarden_protocol::ids::GatewayId(99), 0)
+                .await
+                .unwrap();
             registry
-                .quarantine(&[suspect], super::super::rounds::now_s())
+                .quarantine(&token, &[suspect], super::super::rounds::now_s())
                 .await
                 .unwrap();
         });
