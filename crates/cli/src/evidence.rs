@@ -111,8 +111,8 @@ mod tpm {
     use crate::failure::Failure;
 
     fn open(tcti: &str) -> Result<Tpm, Failure> {
-        let wait = |attempt| std::thread::sleep(std::time::Duration::from_millis(50u64 << attempt));
-        Tpm::open(tcti, Retries::new(3, wait)).map_err(Failure::failed)
+        let retries = Retries::with_backoff(|| getrandom::u64().unwrap_or_default());
+        Tpm::open(tcti, retries).map_err(Failure::failed)
     }
 
     pub fn read_tpm_signer(path: &Path, blob: &[u8], tcti: &str) -> Result<Box<dyn Signer + Send>, Failure> {

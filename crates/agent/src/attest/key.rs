@@ -2,14 +2,10 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-#[cfg(feature = "tpm")]
-use std::time::Duration;
 
 use linewarden_files::{PrivateFileError, read_private};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::pcr::{PcrSelection, PcrValues};
-#[cfg(feature = "tpm")]
-use linewarden_protocol::backoff::Backoff;
 #[cfg(feature = "tpm")]
 use linewarden_tpm::device::{KeyBlobs, Retries, Tpm, TpmError, TpmKey};
 use linewarden_tpm::{AttestationKey as _, AttestationSecret, KeyError, Protection, SoftwareKey};
@@ -198,10 +194,7 @@ pub(crate) fn read_blobs(path: &Path) -> Result<KeyBlobs, KeyFileError> {
 /// Opens a TPM; errors that may be temporary are retried a few times within a second.
 #[cfg(feature = "tpm")]
 pub(crate) fn open(tcti: &str) -> Result<Tpm, TpmError> {
-    // Several processes use one TPM.
-    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(400));
-    let wait = move |_| std::thread::sleep(backoff.next(retry::random()));
-    Tpm::open(tcti, Retries::new(3, wait))
+    Tpm::open(tcti, Retries::with_backoff(retry::random))
 }
 
 /// A key that is ready for use.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr as _;
+use std::time::Duration;
 
 use tss_esapi::constants::SessionType;
 use tss_esapi::handles::{AuthHandle, ObjectHandle, SessionHandle};
@@ -30,6 +31,15 @@ impl Retries {
             retries_max,
             before_retry: Box::new(wait),
         }
+    }
+
+    /// Allows three retries within a second, because other processes use the TPM, too. Each delay is random, between half
+    /// of a maximum and the maximum; the maximum is 100 ms and doubles. `random` returns random numbers.
+    pub fn with_backoff(mut random: impl FnMut() -> u64 + Send + 'static) -> Self {
+        Self::new(3, move |number| {
+            let half_ms = 25 << number;
+            std::thread::sleep(Duration::from_millis(half_ms + random() % half_ms));
+        })
     }
 
     /// No retries.
