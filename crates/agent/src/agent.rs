@@ -307,7 +307,7 @@ impl Agent {
 
     /// Requests the key of a pair, if a request is due. A failed request is sent again later.
     fn request_pair(&mut self) {
-        let Some(peer) = self.peers.next_request(boot_ms()) else {
+        let Some(peer) = self.peers.next_request(boot_ms(), retry::random()) else {
             return;
         };
         let body = peer.0.to_be_bytes();

@@ -160,8 +160,9 @@ impl Peers {
         self.states.iter().map(|state| state.request_at_ms).min()
     }
 
-    /// Returns the next peer for which a key request is due, and schedules the following request.
-    pub(crate) fn next_request(&mut self, now_ms: u64) -> Option<DeviceId> {
+    /// Returns the next peer for which a key request is due, and schedules the following request. `random` selects the delay
+    /// of a retry.
+    pub(crate) fn next_request(&mut self, now_ms: u64, random: u64) -> Option<DeviceId> {
         // The peer that waited longest is next, so that disconnected peers do not delay other peers.
         let waiting = self
             .states
@@ -173,7 +174,7 @@ impl Peers {
                 state.backoff.reset();
                 PAIR_REQUEST_INTERVAL_MS
             }
-            false => milliseconds(state.backoff.next_max()),
+            false => milliseconds(state.backoff.next(random)),
         };
         state.request_at_ms = now_ms.saturating_add(pause_ms);
         Some(state.peer.device)
@@ -374,12 +375,12 @@ mod tests {
         }
     }
 
-    /// Times of the requests within 30 s, if every response is `pair_response`.
-    fn request_times_ms(pair_response: &PairResponse) -> Vec<u64> {
+    /// Times of the requests within 30 s, if every response is `pair_response` and every random number is `random`.
+    fn request_times_ms(pair_response: &PairResponse, random: u64) -> Vec<u64> {
         let mut peers = peers([PEER]);
         let mut request_times_ms = Vec::new();
         for now_ms in 0..30_000 {
-            if peers.next_request(now_ms) == Some(PEER) {
+            if peers.next_request(now_ms, random) == Some(PEER) {
                 request_times_ms.push(now_ms);
                 peers.handle_response(pair_response.clone(), now_ms, &mut |_| panic!("unexpected event"));
                 assert_eq!(peers.request_deadline(), Some(peers.states[0].request_at_ms));
@@ -390,17 +391,17 @@ mod tests {
 
     #[test]
     fn a_missing_pair_is_requested_every_ten_seconds() {
-        assert_eq!(request_times_ms(&response_with(None)), [0, 10_000, 20_000]);
+        assert_eq!(request_times_ms(&response_with(None), 0), [0, 10_000, 20_000]);
         let pairing = Pairing {
             id: [1; 16],
             key: [2; 32],
         };
-        let times_ms = request_times_ms(&response_with(Some((pairing, Role::Responder))));
-        assert_eq!(
-            times_ms,
-            [0, 1_000, 3_000, 7_000, 12_000, 17_000, 22_000, 27_000],
-            "more often while there is a key but no connection"
-        );
+        let response = response_with(Some((pairing, Role::Responder)));
+        // More often while there is a key but no connection.
+        let earliest_ms = request_times_ms(&response, 0);
+        assert_eq!(earliest_ms[..6], [0, 500, 1_500, 3_500, 6_000, 8_500]);
+        let latest_ms = request_times_ms(&response, u64::MAX);
+        assert_eq!(latest_ms[..6], [0, 999, 2_998, 6_997, 11_996, 16_995]);
     }
 
     #[test]
@@ -408,7 +409,7 @@ mod tests {
         let mut peers = peers((1..=20).map(DeviceId));
         // A gateway relays at most ten tickets a second.
         let requested_at: Vec<u64> = (0..20)
-            .filter_map(|turn| Some(peers.next_request(100 * turn)?.0))
+            .filter_map(|turn| Some(peers.next_request(100 * turn, 0)?.0))
             .collect();
         assert_eq!(requested_at, (1..=20).collect::<Vec<_>>());
     }
