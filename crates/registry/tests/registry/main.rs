@@ -9,6 +9,7 @@
 #[macro_use(test)]
 extern crate linewarden_harness;
 
+mod abandoned_requests;
 mod attestation;
 mod attestation_tampering;
 mod columns;

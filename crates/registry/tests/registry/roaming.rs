@@ -1,6 +1,6 @@
 //! Locations of devices: which of two sessions at two gateways has ended, for any order of reports.
 
-use crate::leases::after_abandoning;
+use crate::abandoned_requests::after_abandoning;
 use crate::support::{in_memory, lease, pool_device};
 use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
