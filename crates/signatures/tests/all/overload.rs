@@ -274,9 +274,12 @@ fn the_kernel_drops_a_flood_except_known_senders() {
             genuine.send_to(&message(number), receiver_address).unwrap();
             sent.fetch_add(1, Ordering::Relaxed);
         }
-        while service.verified() < 50 {
+        // The flood ends only when the filter has dropped a part of it: on a busy machine, the flooding thread may not run
+        // between the attachment of the filter and the last genuine message.
+        while service.verified() < 50 || dropped_on_overload(&service.report().unwrap()) == 0 {
             inbox.receive(|datagram| service.enqueue(&datagram)).unwrap();
             service.submit().unwrap();
+            service.count_filtered(&mut inbox).unwrap();
         }
         drop(stop_flood);
     });
@@ -287,7 +290,6 @@ fn the_kernel_drops_a_flood_except_known_senders() {
     service.count_filtered(&mut inbox).unwrap();
     let report = service.finish().unwrap();
     let filtered = dropped_on_overload(&report);
-    assert!(filtered > 0);
     let accounted = report.received + filtered + inbox.dropped().unwrap();
     assert_eq!(accounted, sent.load(Ordering::Relaxed));
 }
