@@ -15,10 +15,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::audit::{AuditEvent, AuditLog, AuditState, CloseReason, session_name};
 use crate::dispatcher::{DataPlaneInfo, RequestDispatcher, RequestQueues, StatusSample};
 use crate::evidence_source::EvidenceSource;
-use crate::node::{Node, ReconfigureError, Settings, SettingsError, Status};
+use crate::node::{Node, ReconfigureError, Settings, SettingsError, Status, TicketCounts};
 use crate::requests::{ControllerRequest, ControllerResponse};
 use crate::tasks;
-use crate::ticket_relay::TicketCounts;
 use crate::time::Clock;
 
 /// Time for handshakes in progress after the stop was requested.
@@ -436,7 +435,7 @@ impl ControlLoop {
             self.publish();
             drop(audit);
             return StopReport {
-                status: self.node.status().clone(),
+                status: self.node.status(),
                 counters: self.node.data_plane().counters().unwrap_or_default(),
                 unused_rows_reported: true,
                 keeps_running: true,
@@ -458,7 +457,7 @@ impl ControlLoop {
         // The status is published before waiting for the disk.
         drop(audit);
         StopReport {
-            status: self.node.status().clone(),
+            status: self.node.status(),
             counters,
             unused_rows_reported,
             keeps_running: false,
@@ -587,9 +586,10 @@ impl ControlLoop {
     }
 
     fn publish(&self) {
+        let current = self.node.status();
         let mut status = self.published.lock();
-        if *status != *self.node.status() {
-            status.clone_from(self.node.status());
+        if *status != current {
+            *status = current;
             self.published.status_changed.notify_all();
         }
     }

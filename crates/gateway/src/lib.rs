@@ -74,10 +74,10 @@ pub use evidence_source::SwitchAttester;
 pub use gateway::{ConfigChange, DataPlaneHandle, Gateway, GatewayError, StopReport};
 pub use node::{
     ATTEST_PERIOD_S_MAX, AttestStatus, Eviction, LinkState, Node, P4DRA_ROUND_S, P4draStatus,
-    PacketEvidenceStatus, ReconfigureError, Settings, SettingsError, Status, TrustState, WIPE_AFTER_MS,
-    WRONG_TAGS,
+    PacketEvidenceStatus, ReconfigureError, Settings, SettingsError, Status, TicketCounts, TrustState,
+    WIPE_AFTER_MS, WRONG_TAGS,
 };
 pub use packet_stamper::PacketStamper;
 pub use requests::{ControllerRequest, ControllerResponse};
-pub use ticket_relay::{TicketCounts, TicketRelay, TicketRelayError, TicketSockets};
+pub use ticket_relay::{TicketRelay, TicketRelayError, TicketSockets};
 pub use time::Clock;

@@ -29,6 +29,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_
 
 use self::rate_limiter::{RateLimiter, TicketDecision, TicketId};
 use crate::gateway::{DataPlaneHandle, GatewayError};
+use crate::node::TicketCounts;
 use crate::tasks;
 use crate::time::Clock;
 use linewarden_types::ControllerLink;
@@ -94,23 +95,6 @@ impl TicketSockets {
 pub struct TicketRelay {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<TicketCounts>>,
-}
-
-/// Tickets by result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct TicketCounts {
-    /// Tickets with a response.
-    pub answered: u64,
-    /// Datagrams that are not tickets, or tickets not made with the key of a session in this data plane.
-    pub unknown: u64,
-    /// Valid tickets above a rate limit, or older than a previous ticket.
-    pub rate_limited: u64,
-    /// Relayed tickets without a response from the controller.
-    pub rejected: u64,
-    /// Tickets without a response because the controller failed or was unreachable.
-    pub failed: u64,
-    /// Tickets that the kernel dropped because a receive buffer was full.
-    pub kernel_drops: u64,
 }
 
 impl TicketRelay {

@@ -5,18 +5,20 @@
 //! waits for session reports, attestation or slow signatures.
 
 mod rates;
+mod sample;
 mod status_report;
 
 use std::sync::Arc;
 
-use linewarden_dataplane::{Counters, HandlingTimes, Measurement, SessionOpening};
+use linewarden_dataplane::{Measurement, SessionOpening};
 use linewarden_evidence::statement::Nonce;
 use linewarden_types::{ControllerLink, LinkError, SessionReport, TrustStatus};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+pub use self::sample::DataPlaneInfo;
+pub(crate) use self::sample::StatusSample;
 use crate::evidence_source::EvidenceSource;
-use crate::node::Status;
 use crate::requests::{ControllerRequest, ControllerResponse};
 use crate::time::Clock;
 
@@ -24,15 +26,6 @@ use crate::time::Clock;
 /// request of each kind in flight. The only exception, the last report of unused rows, shares a queue with two other kinds.
 /// A queue is therefore never full; a request that finds a full queue is dropped and logged.
 const QUEUED_REQUESTS_MAX: usize = 4;
-
-/// Constant properties of a gateway's data plane, which the gateway reports to its controller.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DataPlaneInfo {
-    /// The kind of the data plane.
-    pub kind: String,
-    /// Number of slots in the data plane.
-    pub slots: u64,
-}
 
 /// The queues of requests.
 pub(crate) struct RequestQueues {
@@ -153,18 +146,6 @@ impl RequestDispatcher {
             () = status_report::run(&*backend.controller, &data_plane, sample_status) => {}
         }
     }
-}
-
-/// A sample of the gateway's status.
-pub(crate) struct StatusSample {
-    /// Time of the sample, boot-time clock, ns.
-    pub(crate) at_ns: u64,
-    pub(crate) status: Status,
-    pub(crate) counters: Counters,
-    /// `None` if the data plane does not measure handling times.
-    pub(crate) handling: Option<HandlingTimes>,
-    /// Live sessions; `None` if the data plane does not count them.
-    pub(crate) sessions: Option<u64>,
 }
 
 /// The controller, and the source of evidence for it.

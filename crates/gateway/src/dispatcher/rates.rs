@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use linewarden_dataplane::HandlingTimes;
 use linewarden_protocol::verdict::Verdict;
 
-use super::StatusSample;
+use super::sample::StatusSample;
 
 /// Window of latencies, ns. A shorter window would contain too few samples for percentiles.
 const WINDOW_NS: u64 = 60_000_000_000;

@@ -7,8 +7,8 @@ use linewarden_protocol::verdict::Verdict;
 use linewarden_types::{ControllerLink, LinkError, StatusReport};
 
 use super::rates::RateMeter;
-use super::{DataPlaneInfo, StatusSample};
-use crate::ticket_relay::TicketCounts;
+use super::sample::{DataPlaneInfo, StatusSample};
+use crate::node::TicketCounts;
 
 /// Interval of status reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);

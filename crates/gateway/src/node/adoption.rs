@@ -6,11 +6,11 @@
 //! process, the new token is the earlier process's token plus 1.
 
 use linewarden_dataplane::{InheritedDevice, InheritedState};
-use linewarden_protocol::ids::{Mode, RowIndex};
+use linewarden_protocol::ids::Mode;
 
-use super::Node;
-use super::devices::{DeviceEntry, State, uses};
-use super::freshness::Freshness;
+use super::context::Context;
+use super::devices::DeviceCache;
+use super::freshness::FreshValues;
 
 /// An adoption that is not confirmed yet.
 #[derive(Debug)]
@@ -18,107 +18,90 @@ pub(super) struct Adoption {
     /// The fencing token of the process that left the memory.
     owner: u64,
     /// First tick of this process, boot-time clock; `None` before.
-    pub(super) since_ns: Option<u64>,
+    since_ns: Option<u64>,
 }
 
-impl Node {
-    /// Adopts the state of the data plane.
-    pub(super) fn adopt(&mut self) {
-        let Some(inherited) = self.data_plane.take_inherited_state() else {
-            return;
-        };
+impl Adoption {
+    /// Adopts the state of the data plane; `None` if there is none.
+    pub(super) fn begin(
+        devices: &mut DeviceCache,
+        fresh_values: &mut FreshValues,
+        context: &mut Context,
+    ) -> Option<Self> {
         let InheritedState {
             owner,
-            devices,
+            devices: inherited,
             fresh,
             fresh_at_ns,
-        } = inherited;
+        } = context.data_plane.take_inherited_state()?;
         if fresh != [0; 8] {
-            self.freshness = Freshness::resumed(fresh_at_ns);
-            self.fresh = Some(fresh);
+            fresh_values.adopt(fresh, fresh_at_ns);
         }
         // An earlier process that was replaced has stopped the data plane.
-        self.data_plane.set_stopping(false);
-        for device in devices {
-            self.adopt_device(device);
+        context.data_plane.set_stopping(false);
+        for device in inherited {
+            adopt_device(device, devices, fresh_values, context);
         }
         // Responses to the earlier process are lost, so all devices are checked.
-        self.scan_devices();
+        devices.scan(context);
         tracing::info!(
-            count = self.status.devices,
+            count = devices.installed_count(),
             "continuing with the devices of the previous process"
         );
-        self.inherited = Some(Adoption {
+        Some(Self {
             owner,
             since_ns: None,
-        });
+        })
     }
 
-    fn adopt_device(&mut self, inherited: InheritedDevice) {
-        let device = inherited.device;
-        let mode = match inherited.line.commit.is_key_mode() {
-            true => Mode::Key,
-            false => Mode::Pool,
-        };
-        // The earlier process ended before it had wiped the device or stored the epoch.
-        let (false, Some(epoch)) = (inherited.line.commit.is_revoked(), inherited.epoch) else {
-            if mode == Mode::Key {
-                self.discard_fresh();
-            }
-            self.wipe_adopted(inherited);
+    /// Returns since when this process uses the memory, boot-time clock: the adopted state was valid when this process
+    /// started.
+    pub(super) fn since_ns(&mut self, boot_ns: u64) -> u64 {
+        *self.since_ns.get_or_insert(boot_ns)
+    }
+
+    /// Confirms the adoption with this process's fencing token, or ends all adopted sessions.
+    pub(super) fn confirm(
+        self,
+        fencing_token: u64,
+        devices: &mut DeviceCache,
+        fresh_values: &mut FreshValues,
+        context: &mut Context,
+    ) {
+        if self.owner.checked_add(1) == Some(fencing_token) {
             return;
-        };
-        let eviction_handle = self.eviction.insert(device, uses(&inherited.line));
-        let mark = inherited.mark.unwrap_or(RowIndex(u32::MAX));
-        let entry = DeviceEntry::adopted(
-            mode,
-            epoch,
-            mark,
-            inherited.end,
-            eviction_handle,
-            self.settings.mark_block,
+        }
+        tracing::warn!(
+            fencing_token,
+            previous_fencing_token = self.owner,
+            "before this process, another process registered with this gateway ID; all sessions of this gateway end, and devices authenticate again"
         );
-        self.devices.insert(device, entry);
-        self.status.devices += 1;
+        // The counters of key-mode devices are lost with their lines, as in `adopt_device`.
+        fresh_values.discard();
+        devices.remove_all(context);
     }
+}
 
-    fn wipe_adopted(&mut self, inherited: InheritedDevice) {
-        let _ = self.data_plane.revoke(inherited.device);
-        if self.data_plane.wipe(inherited.device).is_err() {
-            // The data plane is using the line; the wipe is retried, as for a device that leaves.
-            self.devices.insert(
-                inherited.device,
-                DeviceEntry::blank(State::Leaving {
-                    reports_unused_rows: false,
-                }),
-            );
-            self.busy_devices.push(inherited.device);
+fn adopt_device(
+    inherited: InheritedDevice,
+    devices: &mut DeviceCache,
+    fresh_values: &mut FreshValues,
+    context: &mut Context,
+) {
+    let mode = match inherited.line.commit.is_key_mode() {
+        true => Mode::Key,
+        false => Mode::Pool,
+    };
+    match inherited.epoch.filter(|_| !inherited.line.commit.is_revoked()) {
+        Some(epoch) => devices.adopt(inherited, epoch, mode, context),
+        // The earlier process ended before it had wiped the device or stored the epoch.
+        None => {
+            if mode == Mode::Key {
+                // The counter of a key-mode device is lost with its line; under a fresh value that is still accepted,
+                // the device's last RESPONSE would open a session again.
+                fresh_values.discard();
+            }
+            devices.wipe_inherited(inherited.device, context);
         }
-    }
-
-    /// Discards the fresh values. The counter of a key-mode device is lost with its line; under a fresh value that is
-    /// still accepted, the device's last RESPONSE would open a session again.
-    fn discard_fresh(&mut self) {
-        self.freshness = Freshness::default();
-        self.fresh = None;
-    }
-
-    /// Confirms the adoption with this process's fencing token.
-    pub(super) fn confirm_registration(&mut self, fencing_token: u64) {
-        if let Some(adoption) = self.inherited.take()
-            && adoption.owner.checked_add(1) != Some(fencing_token)
-        {
-            tracing::warn!(
-                fencing_token,
-                previous_fencing_token = adoption.owner,
-                "before this process, another process registered with this gateway ID; all sessions of this gateway end, and devices authenticate again"
-            );
-            self.discard_fresh();
-            let devices: Vec<_> = self.devices.keys().copied().collect();
-            devices
-                .into_iter()
-                .for_each(|device| self.remove_device(device, false));
-        }
-        self.data_plane.set_owner(fencing_token);
     }
 }

@@ -4,8 +4,10 @@ use super::retry::RetryTimer;
 use crate::time::Clock;
 
 /// State of one kind of request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Channel {
+    /// The kind of request, in log messages.
+    name: &'static str,
     pub(super) in_flight: bool,
     /// Whether no further request of this kind is needed.
     pub(super) done: bool,
@@ -17,6 +19,21 @@ pub(super) struct Channel {
 }
 
 impl Channel {
+    pub(super) fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            in_flight: false,
+            done: false,
+            sent_ns: 0,
+            retry: RetryTimer::default(),
+            is_void: false,
+        }
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
     pub(super) fn is_free(&self, now_ns: u64) -> bool {
         !self.in_flight && !self.done && self.retry.is_due(now_ns)
     }

@@ -2,20 +2,22 @@
 
 use linewarden_protocol::classic::p4dra::Round;
 
-use super::Node;
+use super::context::{Context, RandomSource};
 use super::retry::RetryTimer;
+use super::status::{P4draStatus, Status};
 use crate::audit::AuditEvent;
-use crate::time::Clock;
 
 /// Maximum number of provers without a proof that a log message lists.
 const MISSED_IDS_MAX: usize = 16;
 
 /// State of `p4dra-classic`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct P4draRounds {
     running: Option<OpenP4draRound>,
     /// Retries after a failed draw of random bytes.
     random_retry: RetryTimer,
+    status: P4draStatus,
+    draws_failed: u64,
 }
 
 /// The open round.
@@ -28,44 +30,41 @@ struct OpenP4draRound {
     is_incomplete: bool,
 }
 
-impl Node {
+impl P4draRounds {
+    /// `None` if the data plane does not use `p4dra-classic`.
+    pub(super) fn new(context: &mut Context) -> Option<Self> {
+        let provers = context.data_plane.p4dra()?.provers() as u64;
+        Some(Self {
+            running: None,
+            random_retry: RetryTimer::default(),
+            status: P4draStatus {
+                provers,
+                ..P4draStatus::default()
+            },
+            draws_failed: 0,
+        })
+    }
+
     /// Returns when the next round is due, monotonic clock.
-    pub(super) fn p4dra_due_ns(&self) -> Option<u64> {
-        let rounds = self.p4dra.as_ref()?;
-        if self.stopping || self.status.replaced {
-            return None;
-        }
-        let interval_ns = u64::from(self.settings.p4dra_round_s).saturating_mul(1_000_000_000);
-        let planned_ns = rounds
+    pub(super) fn due_ns(&self, context: &Context) -> u64 {
+        let interval_ns = u64::from(context.settings.p4dra_round_s).saturating_mul(1_000_000_000);
+        let planned_ns = self
             .running
             .as_ref()
             .map_or(0, |running| running.opened_ns.saturating_add(interval_ns));
-        Some(rounds.random_retry.due_ns(planned_ns))
+        self.random_retry.due_ns(planned_ns)
     }
 
     /// Opens a round if it is due, and reports the previous round.
-    pub(super) fn advance_p4dra(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
-        let now_ns = clock.monotonic_ns;
-        if self.p4dra_due_ns().is_none_or(|due_ns| due_ns > now_ns) {
+    pub(super) fn advance(&mut self, context: &mut Context, random: RandomSource<'_>) {
+        let now_ns = context.now_ns();
+        if self.due_ns(context) > now_ns {
             return;
         }
-        let Some(mut rounds) = self.p4dra.take() else {
-            return;
-        };
-        self.next_p4dra_round(&mut rounds, now_ns, random);
-        self.p4dra = Some(rounds);
-    }
-
-    fn next_p4dra_round(
-        &mut self,
-        rounds: &mut P4draRounds,
-        now_ns: u64,
-        random: &mut dyn FnMut() -> Option<[u8; 8]>,
-    ) {
         let (Some(r), Some(n)) = (random(), random()) else {
-            self.status.draws_failed += 1;
+            self.draws_failed += 1;
             // There is no random number for a jitter, which only a shared resource would need.
-            if rounds.random_retry.fail(now_ns, 0) {
+            if self.random_retry.fail(now_ns, 0) {
                 tracing::warn!(
                     action = "check the random number generator of the kernel (getrandom)",
                     "reading random bytes failed; no round of p4dra-classic starts until reading succeeds"
@@ -73,12 +72,13 @@ impl Node {
             }
             return;
         };
-        rounds.random_retry.succeed();
-        if let Some(previous) = &rounds.running {
-            self.report_p4dra_round(previous);
+        self.random_retry.succeed();
+        let previous = self.running.take();
+        if let Some(previous) = &previous {
+            self.report_round(previous, context);
         }
         let round = Round { r, n };
-        let opened = self
+        let opened = context
             .data_plane
             .p4dra()
             .is_some_and(|p4dra| p4dra.open_round(round));
@@ -89,28 +89,23 @@ impl Node {
                 "opening a round of p4dra-classic failed: its random numbers are in use by an earlier round; the next round follows after round_s"
             );
         }
-        let was_incomplete = rounds
-            .running
-            .as_ref()
-            .is_some_and(|previous| previous.is_incomplete);
-        rounds.running = Some(OpenP4draRound {
+        let was_incomplete = previous.is_some_and(|previous| previous.is_incomplete);
+        self.running = Some(OpenP4draRound {
             round,
             opened_ns: now_ns,
-            is_incomplete: !self.send_p4dra(&round, was_incomplete),
+            is_incomplete: !self.send_requests(&round, was_incomplete, context),
         });
     }
 
     /// Sends the REQUEST; returns whether it was sent on every interface.
-    fn send_p4dra(&mut self, round: &Round, was_incomplete: bool) -> bool {
-        let sent = self.data_plane.send_p4dra_requests(round);
+    fn send_requests(&mut self, round: &Round, was_incomplete: bool, context: &mut Context) -> bool {
+        let sent = context.data_plane.send_p4dra_requests(round);
         let is_sent = sent.is_ok();
         match sent {
             Ok(()) if was_incomplete => tracing::info!("sending requests of p4dra-classic succeeds again"),
             Ok(()) => {}
             Err(error) => {
-                if let Some(status) = &mut self.status.p4dra {
-                    status.incomplete += 1;
-                }
+                self.status.incomplete += 1;
                 if !was_incomplete {
                     tracing::warn!(
                         %error,
@@ -124,8 +119,8 @@ impl Node {
     }
 
     /// Reports a round at its end.
-    fn report_p4dra_round(&mut self, ended: &OpenP4draRound) {
-        let (Some(p4dra), Some(status)) = (self.data_plane.p4dra(), &mut self.status.p4dra) else {
+    fn report_round(&mut self, ended: &OpenP4draRound, context: &mut Context) {
+        let Some(p4dra) = context.data_plane.p4dra() else {
             return;
         };
         let mut unproved = p4dra.unproved(&ended.round);
@@ -139,10 +134,11 @@ impl Node {
             (missed_ids.len() + unproved.count()) as u64,
         );
         let verified = requested.saturating_sub(missed);
-        status.rounds += 1;
-        (status.verified, status.missed) = (verified, missed);
+        self.status.rounds += 1;
+        (self.status.verified, self.status.missed) = (verified, missed);
+        let round = self.status.rounds;
         tracing::info!(
-            round = status.rounds,
+            round,
             requested,
             verified,
             missed,
@@ -150,13 +146,18 @@ impl Node {
             missed_ids = missed_ids.join(" "),
             "round of p4dra-classic ended"
         );
-        self.audit.record(AuditEvent::P4draRound {
-            round: status.rounds,
+        context.audit.record(AuditEvent::P4draRound {
+            round,
             requested,
             verified,
             missed,
             is_incomplete: ended.is_incomplete,
             missed_ids,
         });
+    }
+
+    pub(super) fn report(&self, status: &mut Status) {
+        status.p4dra = Some(self.status.clone());
+        status.draws_failed += self.draws_failed;
     }
 }

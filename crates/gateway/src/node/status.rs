@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::ticket_relay::TicketCounts;
-
 /// The state of the link to the controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
@@ -94,7 +92,25 @@ pub struct PacketEvidenceStatus {
     pub unsuitable: u64,
 }
 
-/// The status of a node: counts and states.
+/// Tickets by result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TicketCounts {
+    /// Tickets with a response.
+    pub answered: u64,
+    /// Datagrams that are not tickets, or tickets not made with the key of a session in this data plane.
+    pub unknown: u64,
+    /// Valid tickets above a rate limit, or older than a previous ticket.
+    pub rate_limited: u64,
+    /// Relayed tickets without a response from the controller.
+    pub rejected: u64,
+    /// Tickets without a response because the controller failed or was unreachable.
+    pub failed: u64,
+    /// Tickets that the kernel dropped because a receive buffer was full.
+    pub kernel_drops: u64,
+}
+
+/// The status of a node: counts and states. There are more than 15 fields because the status is published as one flat document,
+/// with a name for each count; each component of the node reports its own fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// Whether all leases of the previous process have been resumed.

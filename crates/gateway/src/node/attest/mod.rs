@@ -9,9 +9,10 @@
 //! ```
 //!
 //! At most two rounds are open, of different groups, because data planes support two. The gateway does not decide about
-//! devices: it submits the outcomes to the controller, and reads quarantines from the change feed.
+//! devices: it submits the outcomes to the controller, and the node applies the decisions.
 
 mod members;
+mod open_round;
 mod round;
 mod schedule;
 mod unattested;
@@ -22,17 +23,17 @@ use std::ops::Range;
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_types::{
-    GroupName, GroupOutage, LinkError, Plan, PlanRequest, Provers, QuarantinedDevice, RoundAppraisal,
-    RoundOutcome,
+    GroupName, GroupOutage, LinkError, Plan, PlanRequest, Provers, Revision, RoundAppraisal, RoundOutcome,
 };
 
 use self::members::Members;
-use self::round::OpenAttestationRound;
+use self::open_round::OpenAttestationRound;
 use self::schedule::Schedule;
 pub(super) use self::unattested::UnattestedProvers;
-use super::Node;
 use super::channel::Channel;
+use super::context::{Context, RandomSource};
 use super::retry::RetryTimer;
+use super::status::{AttestStatus, Status};
 use crate::audit::AuditEvent;
 use crate::requests::ControllerRequest;
 use crate::time::Clock;
@@ -52,16 +53,9 @@ struct UnreachableGroup {
     logged_ns: u64,
 }
 
-/// State of attestation; empty if the data plane does not attest.
-#[derive(Default)]
+/// Attestation of the provers.
 pub(super) struct Attestation {
-    plan: Option<Plan>,
-    /// When the current plan was received, monotonic clock.
-    plan_at_ns: u64,
-    /// When the running period was first seen, monotonic clock.
-    running_seen_ns: u64,
-    plan_due_ns: u64,
-    plan_channel: Channel,
+    plan: PlanState,
     members: Members,
     keys_channel: Channel,
     schedule: Schedule,
@@ -75,29 +69,82 @@ pub(super) struct Attestation {
     outcomes: VecDeque<RoundOutcome>,
     unreachable: HashMap<GroupName, UnreachableGroup>,
     appraise_channel: Channel,
+    status: AttestStatus,
+    draws_failed: u64,
+    /// Number of damaged records of provers.
+    damaged: u64,
 }
 
-impl Attestation {
+/// The attestation plan, and its age.
+struct PlanState {
+    current: Option<Plan>,
+    /// When the current plan was received, monotonic clock.
+    received_ns: u64,
+    /// When the running period was first seen, monotonic clock.
+    running_seen_ns: u64,
+    due_ns: u64,
+    channel: Channel,
+}
+
+impl PlanState {
     /// Returns how long the period has been running, in seconds: by the controller's clock, or by this gateway's clock
     /// if the controller's clock was set back.
     fn period_age_s(&self, clock: Clock) -> u64 {
         let seconds = |since_ns: u64| clock.monotonic_ns.saturating_sub(since_ns) / 1_000_000_000;
-        self.plan.as_ref().map_or(0, |plan| {
-            let plan_s = plan.age_s.saturating_add(seconds(self.plan_at_ns));
+        self.current.as_ref().map_or(0, |plan| {
+            let plan_s = plan.age_s.saturating_add(seconds(self.received_ns));
             plan_s.max(seconds(self.running_seen_ns))
         })
     }
 
+    /// Replaces the plan by a plan that was received at `now_ns`.
+    fn replace(&mut self, plan: Plan, now_ns: u64) {
+        self.received_ns = now_ns;
+        let previous_period = self.current.as_ref().map(|plan| plan.running.period);
+        if previous_period != Some(plan.running.period) {
+            self.running_seen_ns = now_ns;
+        }
+        self.current = Some(plan);
+    }
+}
+
+impl Default for Attestation {
+    fn default() -> Self {
+        Self {
+            plan: PlanState {
+                current: None,
+                received_ns: 0,
+                running_seen_ns: 0,
+                due_ns: 0,
+                channel: Channel::new("get plan"),
+            },
+            members: Members::default(),
+            keys_channel: Channel::new("list provers"),
+            schedule: Schedule::default(),
+            numbers: 0..0,
+            open_rounds: Vec::new(),
+            random_retry: RetryTimer::default(),
+            outcomes: VecDeque::new(),
+            unreachable: HashMap::new(),
+            appraise_channel: Channel::new("appraise round"),
+            status: AttestStatus::default(),
+            draws_failed: 0,
+            damaged: 0,
+        }
+    }
+}
+
+impl Attestation {
     /// Returns the period of the next round: the running period, if its keys are loaded.
     fn provable_period(&self) -> Option<PeriodStart> {
-        let plan = self.plan.as_ref()?;
+        let plan = self.plan.current.as_ref()?;
         self.members.has_keys(&plan.running, plan).then_some(plan.running)
     }
 
     /// Invalidates requests in flight after a restore of the registry.
     pub(super) fn invalidate(&mut self) {
         for channel in [
-            &mut self.plan_channel,
+            &mut self.plan.channel,
             &mut self.keys_channel,
             &mut self.appraise_channel,
         ] {
@@ -111,10 +158,9 @@ impl Attestation {
     }
 
     fn plan_request(&self, clock: Clock, period_s: u32) -> PlanRequest {
-        let has_expired = self.period_age_s(clock) >= u64::from(period_s);
-        let next_period = self
-            .plan
-            .as_ref()
+        let has_expired = self.plan.period_age_s(clock) >= u64::from(period_s);
+        let plan = self.plan.current.as_ref();
+        let next_period = plan
             .filter(|plan| has_expired && self.members.has_keys(&plan.next, plan))
             .map(|plan| plan.next.period);
         PlanRequest {
@@ -123,107 +169,80 @@ impl Attestation {
             needs_round_numbers: self.numbers.len() < NUMBERS_LOW,
         }
     }
-}
 
-impl Node {
-    /// Continues, ends and opens rounds.
-    pub(super) fn attest(&mut self, clock: Clock, random: &mut dyn FnMut() -> Option<[u8; 8]>) {
-        if self.stopping || self.status.replaced {
-            return;
-        }
-        let mut attestation = std::mem::take(&mut self.attestation);
-        self.continue_rounds(&mut attestation, clock);
-        self.open_round(&mut attestation, clock, random);
-        self.attestation = attestation;
+    /// Continues, ends and opens rounds. The change feed is applied up to `feed_revision`.
+    pub(super) fn advance(
+        &mut self,
+        feed_revision: Revision,
+        context: &mut Context,
+        random: RandomSource<'_>,
+    ) {
+        self.continue_rounds(context);
+        self.open_round(feed_revision, context, random);
     }
 
-    /// Returns when [`Node::attest`] is due, monotonic clock.
-    pub(super) fn attest_due_ns(&self) -> Option<u64> {
-        let attestation = &self.attestation;
-        if !self.can_attest || self.stopping || self.status.replaced {
-            return None;
-        }
-        let poll_ns = attestation
-            .open_rounds
-            .iter()
-            .map(OpenAttestationRound::due_ns)
-            .min();
-        let open_ns = attestation.next_open_ns();
-        let channel = &attestation.plan_channel;
-        let may_request = self.has_read_feed() && !channel.in_flight;
-        let plan_ns = may_request.then(|| channel.retry.due_ns(attestation.plan_due_ns));
+    /// Returns when [`Attestation::advance`] or a request is due, monotonic clock. Requests are sent only if `may_request`.
+    pub(super) fn due_ns(&self, may_request: bool) -> Option<u64> {
+        let rounds = self.open_rounds.iter();
+        let poll_ns = rounds.map(OpenAttestationRound::due_ns).min();
+        let open_ns = self.next_open_ns();
+        let plan_ns = (may_request && !self.plan.channel.in_flight)
+            .then(|| self.plan.channel.retry.due_ns(self.plan.due_ns));
         [poll_ns, open_ns, plan_ns].into_iter().flatten().min()
     }
 
-    /// Returns requests to the controller about attestation.
-    pub(super) fn attestation_requests(&mut self, clock: Clock) -> Vec<ControllerRequest> {
-        let period_s = self.settings.attest_period_s;
-        let attestation = &mut self.attestation;
+    /// Returns requests to the controller.
+    pub(super) fn requests(&mut self, context: &Context) -> Vec<ControllerRequest> {
+        let (clock, period_s) = (context.clock, context.settings.attest_period_s);
         let mut requests = Vec::new();
-        if !self.can_attest {
-            return requests;
+        if self.plan.due_ns <= clock.monotonic_ns && self.plan.channel.try_send(clock) {
+            requests.push(ControllerRequest::GetPlan(self.plan_request(clock, period_s)));
         }
-        if attestation.plan_due_ns <= clock.monotonic_ns && attestation.plan_channel.try_send(clock) {
-            requests.push(ControllerRequest::GetPlan(
-                attestation.plan_request(clock, period_s),
-            ));
-        }
-        if let Some(outcome) = attestation.outcomes.front()
-            && attestation.appraise_channel.try_send(clock)
+        if let Some(outcome) = self.outcomes.front()
+            && self.appraise_channel.try_send(clock)
         {
             requests.push(ControllerRequest::AppraiseRound(Box::new(outcome.clone())));
         }
-        let Some(plan) = &attestation.plan else {
+        let Some(plan) = &self.plan.current else {
             return requests;
         };
         // The keys of these periods must not be replaced.
-        let periods_in_use: Vec<Period> = attestation
-            .open_rounds
-            .iter()
-            .map(OpenAttestationRound::period)
-            .collect();
+        let rounds = self.open_rounds.iter();
+        let periods_in_use: Vec<Period> = rounds.map(OpenAttestationRound::period).collect();
         // `keys_to_request` records the request, so the channel is checked first.
-        if attestation.keys_channel.is_free(clock.monotonic_ns)
-            && let Some((start, since)) = attestation.members.keys_to_request(plan, &periods_in_use)
-            && attestation.keys_channel.try_send(clock)
+        if self.keys_channel.is_free(clock.monotonic_ns)
+            && let Some((start, since)) = self.members.keys_to_request(plan, &periods_in_use)
+            && self.keys_channel.try_send(clock)
         {
             requests.push(ControllerRequest::ListProvers { start, since });
         }
         requests
     }
 
-    pub(super) fn handle_plan(&mut self, result: Result<Option<Plan>, LinkError>, clock: Clock) {
-        let plan = self.unwrap_response("get plan", result, clock.monotonic_ns, |node| {
-            &mut node.attestation.plan_channel
-        });
-        let attestation = &mut self.attestation;
-        attestation.plan_due_ns = clock.monotonic_ns.saturating_add(PLAN_NS);
+    /// Handles the response to a plan request.
+    pub(super) fn accept_plan(&mut self, result: Result<Option<Plan>, LinkError>, context: &mut Context) {
+        let plan = context.receive(&mut self.plan.channel, result);
+        let now_ns = context.now_ns();
+        self.plan.due_ns = now_ns.saturating_add(PLAN_NS);
         let Some(Some(plan)) = plan else {
             return;
         };
         if !plan.rounds.is_empty() {
-            attestation.numbers = plan.rounds.clone();
+            self.numbers = plan.rounds.clone();
         }
-        attestation.schedule.update(&plan.groups, clock.monotonic_ns);
+        self.schedule.update(&plan.groups, now_ns);
         let exists = |name: &GroupName| plan.groups.iter().any(|group| group.name == *name);
-        attestation.unreachable.retain(|name, _| exists(name));
-        attestation.plan_at_ns = clock.monotonic_ns;
-        let previous_period = attestation.plan.as_ref().map(|plan| plan.running.period);
-        if previous_period != Some(plan.running.period) {
-            attestation.running_seen_ns = clock.monotonic_ns;
-        }
-        self.status.attest.period = plan.running.period.0;
-        self.status.attest.groups = plan.groups.len() as u64;
-        attestation.plan = Some(plan);
+        self.unreachable.retain(|name, _| exists(name));
+        self.status.period = plan.running.period.0;
+        self.status.groups = plan.groups.len() as u64;
+        self.plan.replace(plan, now_ns);
     }
 
-    pub(super) fn handle_provers(&mut self, result: Result<Provers, LinkError>, clock: Clock) {
-        let Some(provers) = self.unwrap_response("list provers", result, clock.monotonic_ns, |node| {
-            &mut node.attestation.keys_channel
-        }) else {
+    /// Handles a part of the provers and their keys.
+    pub(super) fn accept_provers(&mut self, result: Result<Provers, LinkError>, context: &mut Context) {
+        let Some(provers) = context.receive(&mut self.keys_channel, result) else {
             return;
         };
-        let attestation = &mut self.attestation;
         for damaged in &provers.damaged {
             tracing::error!(
                 error = damaged,
@@ -232,102 +251,75 @@ impl Node {
                 "damaged attestation record skipped; the device is not attested"
             );
         }
-        self.status.damaged += provers.damaged.len() as u64;
-        let Some(prover_set) = self.data_plane.provers() else {
+        self.damaged += provers.damaged.len() as u64;
+        let Some(prover_set) = context.data_plane.provers() else {
             return;
         };
-        let refused = attestation
-            .members
-            .accept(provers, prover_set, &attestation.schedule);
-        self.status.attest.provers = attestation.members.len() as u64;
-        self.status.attest.provers_refused = refused;
+        let refused = self.members.accept(provers, prover_set, &self.schedule);
+        self.status.provers = self.members.len() as u64;
+        self.status.provers_refused = refused;
     }
 
-    pub(super) fn handle_appraisal(&mut self, result: Result<RoundAppraisal, LinkError>, clock: Clock) {
-        let Some(appraisal) = self.unwrap_response("appraise round", result, clock.monotonic_ns, |node| {
-            &mut node.attestation.appraise_channel
-        }) else {
-            return;
-        };
-        let outcome = self.attestation.outcomes.pop_front();
-        self.status.attest.rounds += 1;
-        if let (Some(outage), Some(outcome)) = (appraisal.outage, outcome) {
-            self.log_outage(&outage, &outcome);
+    /// Handles the appraisal of the first outcome; returns the decisions about devices.
+    pub(super) fn accept_appraisal(
+        &mut self,
+        result: Result<RoundAppraisal, LinkError>,
+        context: &mut Context,
+    ) -> Option<RoundAppraisal> {
+        let appraisal = context.receive(&mut self.appraise_channel, result)?;
+        let outcome = self.outcomes.pop_front();
+        self.status.rounds += 1;
+        self.status.quarantined += appraisal.quarantined.len() as u64;
+        self.status.remediated += appraisal.remediated.len() as u64;
+        if let (Some(outage), Some(outcome)) = (&appraisal.outage, outcome) {
+            log_outage(outage, &outcome, context);
         }
-        for QuarantinedDevice {
-            device,
-            reason,
-            revision,
-        } in appraisal.quarantined
-        {
-            self.status.attest.quarantined += 1;
-            tracing::warn!(
-                device_id = %device,
-                reason,
-                action = "run `linewarden attest explain DEVICE`",
-                "device quarantined"
-            );
-            self.audit.record(AuditEvent::Quarantined { device, reason });
-            // The feed reports the quarantine to all gateways. This gateway applies the quarantine at once, because the
-            // registry may fail before. A later release that the feed has already reported takes precedence.
-            if self.blocked.is_released_after(device, revision) {
-                continue;
-            }
-            // The slow path may have admitted the device after a release that the feed has not reported yet.
-            let is_new = self.blocked.quarantine(device, revision);
-            if is_new || self.devices.contains_key(&device) {
-                self.revoke(device, clock.monotonic_ns);
-            }
-        }
-        for (device, revision) in appraisal.remediated {
-            self.status.attest.remediated += 1;
-            tracing::info!(device_id = %device, "device released after a valid proof");
-            self.audit.record(AuditEvent::Remediated { device });
-            self.blocked.confirm_release(device, revision);
-        }
-        self.record_released(None);
-        for token in appraisal.attestation_results {
-            self.audit.record(AuditEvent::AttestationResult { token });
-        }
-    }
-
-    /// Logs an outage: the missing proofs of a whole group point to the network rather than to its devices.
-    fn log_outage(&mut self, outage: &GroupOutage, outcome: &RoundOutcome) {
-        let GroupOutage {
-            requested,
-            excused,
-            excused_max,
-        } = *outage;
-        if excused == 1 {
-            tracing::warn!(
-                group = %outcome.group, count = requested, rounds = excused_max,
-                action = "check the network and the reference value of the group",
-                "no proof received from any device of the group; up to `rounds` such rounds cause no quarantine"
-            );
-        }
-        self.audit.record(AuditEvent::GroupOutage {
-            round: outcome.number.0,
-            group: outcome.group.to_string(),
-            requested,
-            excused,
-            excused_max,
-        });
+        Some(appraisal)
     }
 
     /// Stops challenges to a device whose newest session is at another gateway: that gateway challenges the device.
-    pub(super) fn stop_attesting(&mut self, device: DeviceId) {
-        self.attestation.members.forget_address(device);
+    pub(super) fn stop(&mut self, device: DeviceId) {
+        self.members.forget_address(device);
     }
 
     /// Queues an outcome for the controller.
-    pub(super) fn queue_outcome(&mut self, attestation: &mut Attestation, outcome: RoundOutcome) {
-        self.status.attest.round = outcome.number.0;
-        self.audit.record(AuditEvent::from_round(&outcome));
+    fn queue_outcome(&mut self, outcome: RoundOutcome, context: &mut Context) {
+        self.status.round = outcome.number.0;
+        context.audit.record(AuditEvent::from_round(&outcome));
         // The first outcome may be in flight, so the second outcome is dropped.
-        if attestation.outcomes.len() >= OUTCOMES_MAX {
-            attestation.outcomes.remove(1);
-            self.status.attest.rounds_lost += 1;
+        if self.outcomes.len() >= OUTCOMES_MAX {
+            self.outcomes.remove(1);
+            self.status.rounds_lost += 1;
         }
-        attestation.outcomes.push_back(outcome);
+        self.outcomes.push_back(outcome);
     }
+
+    pub(super) fn report(&self, status: &mut Status) {
+        status.attest = self.status.clone();
+        status.draws_failed += self.draws_failed;
+        status.damaged += self.damaged;
+    }
+}
+
+/// Logs an outage: the missing proofs of a whole group point to the network rather than to its devices.
+fn log_outage(outage: &GroupOutage, outcome: &RoundOutcome, context: &mut Context) {
+    let GroupOutage {
+        requested,
+        excused,
+        excused_max,
+    } = *outage;
+    if excused == 1 {
+        tracing::warn!(
+            group = %outcome.group, count = requested, rounds = excused_max,
+            action = "check the network and the reference value of the group",
+            "no proof received from any device of the group; up to `rounds` such rounds cause no quarantine"
+        );
+    }
+    context.audit.record(AuditEvent::GroupOutage {
+        round: outcome.number.0,
+        group: outcome.group.to_string(),
+        requested,
+        excused,
+        excused_max,
+    });
 }
