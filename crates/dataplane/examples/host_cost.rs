@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use linewarden_dataplane::host::{Engine, Host, HostOptions, ThreadState, Timestamps};
 use linewarden_dataplane::store::Row;
-use linewarden_dataplane::{Config, DataPlane, Gate, Geometry};
+use linewarden_dataplane::{Admission as _, Config, Devices as _, Gate, Geometry, Telemetry as _};
 use linewarden_protocol::frame::Meta;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;

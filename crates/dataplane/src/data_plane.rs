@@ -1,4 +1,13 @@
 //! The operations by which a gateway drives a data plane.
+//!
+//! | trait | operations |
+//! |---|---|
+//! | [`Devices`] | rows, credentials and sessions of devices |
+//! | [`Admission`] | which messages are answered, and the messages of unknown devices |
+//! | [`Attestation`] | provers, and the rounds in which they are challenged |
+//! | [`Evidence`] | measurement of the data plane, and evidence in packets |
+//! | [`Telemetry`] | events and counters |
+//! | [`DataPlane`] | all of these; the life of the data plane |
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -16,7 +25,7 @@ use crate::error::DataPlaneError;
 use crate::event::Event;
 use crate::handling_time::HandlingTimes;
 use crate::measurement::MeasurementSource;
-use crate::miss::{self, Miss};
+use crate::miss::Miss;
 use crate::p4dra::P4draControl;
 use crate::provers::ProverSet;
 use crate::stamp::{Stamp, StampCounts};
@@ -24,10 +33,50 @@ use crate::store::adopt::InheritedState;
 use crate::store::provers::Provers;
 use crate::store::{ClosedSession, KeyedSession, LineStatus, Row, SessionView, Store, StoreError};
 
-/// The operations by which a gateway drives a data plane.
-pub trait DataPlane: Send {
+/// A data plane.
+pub trait DataPlane: Devices + Admission + Attestation + Evidence + Telemetry + Send {
     /// Name in log messages and metrics.
     fn name(&self) -> &'static str;
+    /// The state that an earlier process left in memory that outlives the process. The state is returned only once.
+    /// `None`: the memory is new or was empty.
+    fn take_inherited_state(&mut self) -> Option<InheritedState> {
+        None
+    }
+    /// Records which process owns the memory, by the number of its registration.
+    fn set_owner(&mut self, owner: u64);
+    /// Whether memory and packet path stay in use when this process ends.
+    fn outlives_process(&self) -> bool {
+        false
+    }
+    /// Arms the wake descriptor: the descriptor becomes readable at the next event that the gateway must handle, and
+    /// must then be armed again. Call this method before draining.
+    fn arm_wake(&mut self);
+    /// Descriptor that becomes readable when the gateway must wake. `None`: the data plane never wakes the gateway.
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// Frees the resources of dead sessions, and the resources of wiped devices that no packet can still use. Call this
+    /// method every few seconds; two calls must be at least a few milliseconds apart.
+    fn housekeep(&mut self);
+    /// Reads changed MAC addresses of the data plane's interfaces. Call this method every few seconds, in the network
+    /// namespace of these interfaces.
+    fn refresh_links(&mut self) {}
+    /// The reason why packets are no longer handled although the data plane was not stopped. `None`: packets are handled.
+    fn failure(&mut self) -> Option<String>;
+    /// Rounds of `p4dra-classic`; `None`: the profile is disabled.
+    fn p4dra(&mut self) -> Option<&mut P4draControl> {
+        None
+    }
+    /// Sends a REQUEST of that `p4dra-classic` round to all provers, through each interface on the devices' side. The
+    /// calling thread must be in the network namespace of these interfaces.
+    ///
+    /// # Errors
+    /// The error of the first interface on which sending failed. All interfaces are tried.
+    fn send_p4dra_requests(&mut self, _round: &P4draRound) -> Result<(), DataPlaneError> {
+        Ok(())
+    }
+}
+
+/// The devices in a data plane: their rows, credentials and sessions.
+pub trait Devices {
     /// See [`Store::install`].
     ///
     /// # Errors
@@ -55,26 +104,19 @@ pub trait DataPlane: Send {
     /// # Errors
     /// See [`StoreError`].
     fn revoke(&mut self, device: DeviceId) -> Result<(), StoreError>;
-    /// See [`Store::close_session`].
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError>;
     /// See [`Store::wipe`].
     ///
     /// # Errors
     /// See [`StoreError`].
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError>;
+    /// See [`Store::close_session`].
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError>;
     /// Records the epoch of an installed device's credentials. [`DataPlane::take_inherited_state`] of a later process
     /// returns this epoch.
     fn set_epoch(&mut self, device: DeviceId, epoch: u32);
-    /// The state that an earlier process left in memory that outlives the process. The state is returned only once.
-    /// `None`: the memory is new or was empty.
-    fn take_inherited_state(&mut self) -> Option<InheritedState>;
-    /// Records which process owns the memory, by the number of its registration.
-    fn set_owner(&mut self, owner: u64);
-    /// Whether memory and packet path stay in use when this process ends.
-    fn outlives_process(&self) -> bool;
     /// The content of the device's line. `None`: the device is not installed.
     fn status(&self, device: DeviceId) -> Option<LineStatus>;
     /// The statuses of several devices, in the order of `devices`. A data plane outside this process can read them all
@@ -88,24 +130,15 @@ pub trait DataPlane: Send {
     fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>>;
     /// Records the serial numbers of ticket requests with their sessions ([`Store::record_ticket_serial`]).
     fn record_ticket_serials(&mut self, newest: &[(DeviceId, SessionId, u64)]);
-    /// Measures what the data plane runs now. For `xdp`, the calling thread must be in the network namespace of the
-    /// interfaces.
-    ///
-    /// # Errors
-    /// The kernel refused an operation, or a running program differs from the program that was loaded.
-    fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
-        Ok(MeasurementSource::Unavailable)
+    /// Number of live sessions at `now_s` of the boot-time clock, see [`Store::count_sessions`]. `None`: unknown
+    /// (yet).
+    fn session_count(&mut self, _now_s: u32) -> Option<u64> {
+        None
     }
-    /// Adds evidence of a state to packets that pass the gate, until the stamp expires. `None`: packets carry no
-    /// evidence. Has an effect only if the [configuration](crate::Config::inband_evidence) enables in-band evidence.
-    fn set_stamp(&self, _stamp: Option<&Stamp>) {}
-    /// Counts of packets that passed the gate. `None`: in-band evidence is not configured.
-    ///
-    /// # Errors
-    /// Errors of the kernel.
-    fn stamp_counts(&self) -> Result<Option<StampCounts>, DataPlaneError> {
-        Ok(None)
-    }
+}
+
+/// Which messages are answered, and the messages that the gateway handles itself.
+pub trait Admission {
     /// Activates new settings: all of them or, on an error, none. `boot_s` is the boot-time clock.
     ///
     /// # Errors
@@ -121,44 +154,15 @@ pub trait DataPlane: Send {
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64);
     /// Sets whether REQUESTs are answered with a NAK.
     fn set_stopping(&mut self, stopping: bool);
-    /// Number of packets by verdict so far, over all CPUs and threads.
-    ///
-    /// # Errors
-    /// Errors of the kernel.
-    fn counters(&self) -> Result<Counters, DataPlaneError>;
-    /// Non-IP frames that the gate dropped so far, by Ethernet type. `None`: the data plane does not count them.
-    ///
-    /// # Errors
-    /// Errors of the kernel.
-    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
-        Ok(None)
-    }
-    /// Handling times of accepted RESPONSEs so far, over all CPUs and threads. `None`: not measured.
-    ///
-    /// # Errors
-    /// Errors of the kernel.
-    fn handling_times(&self) -> Result<Option<HandlingTimes>, DataPlaneError> {
-        Ok(None)
-    }
-    /// Number of live sessions at `now_s` of the boot-time clock, see [`Store::count_sessions`]. `None`: unknown
-    /// (yet).
-    fn session_count(&mut self, _now_s: u32) -> Option<u64> {
-        None
-    }
-    /// Removes the queued events and passes them to `sink`.
-    ///
-    /// # Errors
-    /// Errors of the kernel.
-    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
+    /// Marks the device as enrolled: its messages may take the slow path.
+    fn enroll(&mut self, device: DeviceId);
+    /// Sets whether messages of devices that were not passed to [`DataPlane::enroll`] are dropped. Initially `false`.
+    fn set_enrollment_filter(&mut self, filtering: bool);
     /// Removes the queued messages of unknown devices and passes them to `sink`.
     ///
     /// # Errors
     /// Errors of the kernel.
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
-    /// Marks the device as enrolled: its messages may take the slow path.
-    fn enroll(&mut self, device: DeviceId);
-    /// Sets whether messages of devices that were not passed to [`DataPlane::enroll`] are dropped. Initially `false`.
-    fn set_enrollment_filter(&mut self, filtering: bool);
     /// Sends the reply to a REQUEST of an unknown device. If the reply is a CHALLENGE, the device's RESPONSE will be
     /// accepted once, regardless of the load. A reply that cannot be sent is skipped, because the device repeats its
     /// message.
@@ -172,6 +176,10 @@ pub trait DataPlane: Send {
     /// # Errors
     /// The kernel refused an operation, or the interface does not exist.
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
+}
+
+/// Provers, and the rounds in which they are challenged.
+pub trait Attestation {
     /// Provers, their keys and rounds. `None`: the data plane does not verify PROOFs. The verdicts are current at the
     /// time of the call: call this function again before each query.
     fn provers(&mut self) -> Option<&mut dyn ProverSet> {
@@ -208,92 +216,65 @@ pub trait DataPlane: Send {
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
     ) -> Result<usize, DataPlaneError>;
-    /// Rounds of `p4dra-classic`; `None`: the profile is disabled.
-    fn p4dra(&mut self) -> Option<&mut P4draControl> {
-        None
-    }
-    /// Sends a REQUEST of that `p4dra-classic` round to all provers, through each interface on the devices' side. The
-    /// calling thread must be in the network namespace of these interfaces.
-    ///
-    /// # Errors
-    /// The error of the first interface on which sending failed. All interfaces are tried.
-    fn send_p4dra_requests(&mut self, _round: &P4draRound) -> Result<(), DataPlaneError> {
-        Ok(())
-    }
-    /// Arms the wake descriptor: the descriptor becomes readable at the next event that the gateway must handle, and
-    /// must then be armed again. Call this method before draining.
-    fn arm_wake(&mut self);
-    /// Descriptor that becomes readable when the gateway must wake. `None`: the data plane never wakes the gateway.
-    fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
-    /// Frees the resources of dead sessions, and the resources of wiped devices that no packet can still use. Call this
-    /// method every few seconds; two calls must be at least a few milliseconds apart.
-    fn housekeep(&mut self);
-    /// Reads changed MAC addresses of the data plane's interfaces. Call this method every few seconds, in the network
-    /// namespace of these interfaces.
-    fn refresh_links(&mut self) {}
-    /// The reason why packets are no longer handled although the data plane was not stopped. `None`: packets are handled.
-    fn failure(&mut self) -> Option<String>;
 }
 
-/// The operations that differ between backends whose packet path works on a [`Store`].
-pub(crate) trait StoreBacked: Send {
-    const NAME: &'static str;
-    fn store(&self) -> &Store;
-    fn store_mut(&mut self) -> &mut Store;
-    fn provers(&mut self) -> Option<&mut Provers>;
-    fn send_attest_requests(
-        &mut self,
-        requests: &[(SocketAddr, AttestRequest)],
-    ) -> Result<usize, DataPlaneError>;
-    fn p4dra(&mut self) -> Option<&mut P4draControl>;
-    fn send_p4dra_requests(&mut self, round: &P4draRound) -> Result<(), DataPlaneError>;
-    fn counters(&self) -> Result<Counters, DataPlaneError>;
-    /// Only backends with a gate override this default.
-    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
-        Ok(None)
-    }
-    fn handling_times(&self) -> Result<HandlingTimes, DataPlaneError>;
-    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
-    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError>;
-    fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]);
-    fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError>;
-    fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError> {
-        self.store().set_live(live, boot_s);
-        Ok(())
-    }
-    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
-        self.store().set_sources(sources)
-    }
-    /// Only a backend in the kernel can be measured: the kernel is the only trusted source of a measurement.
+/// Evidence about what a data plane runs. By default, a data plane cannot be measured, and stamps no packet.
+pub trait Evidence {
+    /// Measures what the data plane runs now. For `xdp`, the calling thread must be in the network namespace of the
+    /// interfaces.
+    ///
+    /// # Errors
+    /// The kernel refused an operation, or a running program differs from the program that was loaded.
     fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
         Ok(MeasurementSource::Unavailable)
     }
-    /// Only a backend with a gate stamps packets.
+    /// Adds evidence of a state to packets that pass the gate, until the stamp expires. `None`: packets carry no
+    /// evidence. Has an effect only if the [configuration](crate::Config::inband_evidence) enables in-band evidence.
     fn set_stamp(&self, _stamp: Option<&Stamp>) {}
+    /// Counts of packets that passed the gate. `None`: in-band evidence is not configured.
+    ///
+    /// # Errors
+    /// Errors of the kernel.
     fn stamp_counts(&self) -> Result<Option<StampCounts>, DataPlaneError> {
         Ok(None)
     }
-    /// Only kernel memory outlives a process.
-    fn take_inherited_state(&mut self) -> Option<InheritedState> {
-        None
-    }
-    fn outlives_process(&self) -> bool {
-        false
-    }
-    fn reset_wake(&mut self);
-    /// Reads MAC addresses that have changed.
-    fn refresh_links(&mut self) {}
-    fn wake_fd(&self) -> Option<BorrowedFd<'_>>;
-    fn failure(&mut self) -> Option<String>;
 }
 
-impl<T: StoreBacked> DataPlane for T {
-    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
-        StoreBacked::set_sources(self, sources)
+/// Events and counters.
+pub trait Telemetry {
+    /// Removes the queued events and passes them to `sink`.
+    ///
+    /// # Errors
+    /// Errors of the kernel.
+    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError>;
+    /// Number of packets by verdict so far, over all CPUs and threads.
+    ///
+    /// # Errors
+    /// Errors of the kernel.
+    fn counters(&self) -> Result<Counters, DataPlaneError>;
+    /// Non-IP frames that the gate dropped so far, by Ethernet type. `None`: the data plane does not count them.
+    ///
+    /// # Errors
+    /// Errors of the kernel.
+    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
+        Ok(None)
     }
-    fn name(&self) -> &'static str {
-        T::NAME
+    /// Handling times of accepted RESPONSEs so far, over all CPUs and threads. `None`: not measured.
+    ///
+    /// # Errors
+    /// Errors of the kernel.
+    fn handling_times(&self) -> Result<Option<HandlingTimes>, DataPlaneError> {
+        Ok(None)
     }
+}
+
+/// A data plane whose packet path works on a [`Store`].
+pub(crate) trait StoreBacked {
+    fn store(&self) -> &Store;
+    fn store_mut(&mut self) -> &mut Store;
+}
+
+impl<T: StoreBacked> Devices for T {
     fn install(
         &mut self,
         device: DeviceId,
@@ -313,23 +294,14 @@ impl<T: StoreBacked> DataPlane for T {
     fn revoke(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.store().revoke(device)
     }
-    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
-        self.store().close_session(device, session)
-    }
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.store_mut().wipe(device)
     }
+    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
+        self.store().close_session(device, session)
+    }
     fn set_epoch(&mut self, device: DeviceId, epoch: u32) {
         self.store().set_epoch(device, epoch);
-    }
-    fn take_inherited_state(&mut self) -> Option<InheritedState> {
-        StoreBacked::take_inherited_state(self)
-    }
-    fn set_owner(&mut self, owner: u64) {
-        self.store().set_owner(owner);
-    }
-    fn outlives_process(&self) -> bool {
-        StoreBacked::outlives_process(self)
     }
     fn status(&self, device: DeviceId) -> Option<LineStatus> {
         self.store().status(device)
@@ -346,105 +318,30 @@ impl<T: StoreBacked> DataPlane for T {
             self.store().record_ticket_serial(*device, *session, *serial);
         }
     }
-    fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
-        StoreBacked::measure(self)
-    }
-    fn set_stamp(&self, stamp: Option<&Stamp>) {
-        StoreBacked::set_stamp(self, stamp);
-    }
-    fn stamp_counts(&self) -> Result<Option<StampCounts>, DataPlaneError> {
-        StoreBacked::stamp_counts(self)
-    }
-    fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError> {
-        StoreBacked::reconfigure(self, live, boot_s)
-    }
-    fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
-        self.store().set_fresh(fresh, now_ns);
-    }
-    fn set_stopping(&mut self, stopping: bool) {
-        self.store().set_stopping(stopping);
-    }
-    fn handling_times(&self) -> Result<Option<HandlingTimes>, DataPlaneError> {
-        StoreBacked::handling_times(self).map(Some)
-    }
     fn session_count(&mut self, now_s: u32) -> Option<u64> {
         self.store_mut().count_sessions(now_s)
     }
-    fn counters(&self) -> Result<Counters, DataPlaneError> {
-        StoreBacked::counters(self)
+}
+
+/// Housekeeping of a data plane that works on a store.
+pub(crate) fn housekeep(store: &mut Store, provers: Option<&mut Provers>) {
+    store.reclaim();
+    if let Some(provers) = provers {
+        provers.reclaim();
     }
-    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
-        StoreBacked::dropped_types(self)
+    let removed = store.sweep_bindings();
+    if removed > 0 {
+        tracing::debug!(count = removed, "data plane: removed bindings of dead sessions");
     }
-    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
-        StoreBacked::drain_events(self, sink)
-    }
-    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
-        StoreBacked::drain_misses(self, sink)
-    }
-    fn enroll(&mut self, device: DeviceId) {
-        self.store().enroll(device);
-    }
-    fn set_enrollment_filter(&mut self, filtering: bool) {
-        self.store().set_enrollment_filter(filtering);
-    }
-    fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
-        if miss::is_challenge(reply) {
-            self.store().expect_response(miss.message());
-        }
-        StoreBacked::send_reply(self, miss, reply);
-    }
-    fn expect_response(&mut self, miss: &Miss) {
-        self.store().expect_response(miss.message());
-    }
-    fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
-        StoreBacked::replay(self, miss)
-    }
-    fn provers(&mut self) -> Option<&mut dyn ProverSet> {
-        StoreBacked::provers(self).map(|provers| provers as &mut dyn ProverSet)
-    }
-    fn session_requests(
-        &self,
-        devices: &[DeviceId],
-        round: &Round,
-        now_s: u32,
-    ) -> Vec<Option<(IpAddr, AttestRequest)>> {
-        let request = |device: &DeviceId| self.store().session_request(*device, round, now_s);
-        devices.iter().map(request).collect()
-    }
-    fn send_attest_requests(
-        &mut self,
-        requests: &[(SocketAddr, AttestRequest)],
-    ) -> Result<usize, DataPlaneError> {
-        StoreBacked::send_attest_requests(self, requests)
-    }
-    fn p4dra(&mut self) -> Option<&mut P4draControl> {
-        StoreBacked::p4dra(self)
-    }
-    fn send_p4dra_requests(&mut self, round: &P4draRound) -> Result<(), DataPlaneError> {
-        StoreBacked::send_p4dra_requests(self, round)
-    }
-    fn arm_wake(&mut self) {
-        self.reset_wake();
-        self.store().arm_wake();
-    }
-    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        StoreBacked::wake_fd(self)
-    }
-    fn housekeep(&mut self) {
-        self.store_mut().reclaim();
-        if let Some(provers) = StoreBacked::provers(self) {
-            provers.reclaim();
-        }
-        let removed = self.store_mut().sweep_bindings();
-        if removed > 0 {
-            tracing::debug!(count = removed, "data plane: removed bindings of dead sessions");
-        }
-    }
-    fn refresh_links(&mut self) {
-        StoreBacked::refresh_links(self);
-    }
-    fn failure(&mut self) -> Option<String> {
-        StoreBacked::failure(self)
-    }
+}
+
+/// The ATTEST_REQUESTs of a round in the sessions of devices in a store.
+pub(crate) fn session_requests(
+    store: &Store,
+    devices: &[DeviceId],
+    round: &Round,
+    now_s: u32,
+) -> Vec<Option<(IpAddr, AttestRequest)>> {
+    let request = |device: &DeviceId| store.session_request(*device, round, now_s);
+    devices.iter().map(request).collect()
 }

@@ -82,7 +82,7 @@ pub use self::config::{
     Capabilities, Classic, ClassicProfile, Config, ConfigError, Gate, LiveSettings, P4dra, P4draProver,
 };
 pub use self::counters::Counters;
-pub use self::data_plane::DataPlane;
+pub use self::data_plane::{Admission, Attestation, DataPlane, Devices, Evidence, Telemetry};
 pub use self::error::DataPlaneError;
 pub use self::event::{Event, EventKind, SessionOpening};
 pub use self::handling_time::HandlingTimes;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::store::Row;
-use linewarden_dataplane::{Config, DataPlane, Gate, Geometry};
+use linewarden_dataplane::{Admission as _, Config, Devices as _, Gate, Geometry};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::wire::{self, Header, message_type};

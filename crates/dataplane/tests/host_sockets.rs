@@ -24,7 +24,8 @@ use std::time::Duration;
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::store::Row;
 use linewarden_dataplane::{
-    Classic, ClassicProfile, Config, ConfigError, DataPlane, DataPlaneError, Event, EventKind, Gate, Geometry,
+    Admission as _, Classic, ClassicProfile, Config, ConfigError, DataPlane, DataPlaneError, Devices as _,
+    Event, EventKind, Gate, Geometry, Telemetry as _,
 };
 use linewarden_harness::skip_part;
 use linewarden_protocol::classic::{Message, ResponseBits, device as classic_device, message_type};

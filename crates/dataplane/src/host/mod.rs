@@ -39,7 +39,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use linewarden_forro::Backend;
+use linewarden_protocol::attest::Round as AttestRound;
 use linewarden_protocol::classic::p4dra::Round;
+use linewarden_protocol::ids::DeviceId;
+use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::verdict::Disposition;
 use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 
@@ -54,19 +57,23 @@ use self::stats::Stats;
 use self::worker::{Service, Worker};
 use crate::attest_request_sender::AttestRequestSender;
 use crate::capability::{self, Capability};
-use crate::config::{Capabilities, Config, ConfigError};
+use crate::config::{Capabilities, Config, ConfigError, LiveSettings};
 use crate::counters::Counters;
-use crate::data_plane::StoreBacked;
+use crate::data_plane::{self, Admission, Attestation, DataPlane, Evidence, StoreBacked, Telemetry};
 use crate::error::DataPlaneError;
 use crate::ethtool;
 use crate::event::Event;
 use crate::handling_time::HandlingTimes;
-use crate::miss::{Carrier, Miss};
+use crate::miss::{self, Carrier, Miss};
 use crate::p4dra::{P4draControl, P4draRegions, P4draRequestSender};
+use crate::provers::ProverSet;
 use crate::store::provers::{ProverRegions, Provers};
-use crate::store::{Regions, Store};
+use crate::store::{ClosedSession, Regions, Store};
 pub use crate::timestamps::Timestamps;
 use crate::timestamps::now;
+
+/// The name in log messages and metrics.
+const NAME: &str = "host";
 
 /// The `host` data plane.
 #[derive(Debug)]
@@ -168,7 +175,7 @@ impl Host {
     pub fn with_store(config: &Config, store: Store) -> Result<Self, DataPlaneError> {
         config.check()?;
         if let Some(feature) = Self::CAPABILITIES.first_missing(config) {
-            let backend = Self::NAME;
+            let backend = NAME;
             return Err(DataPlaneError::Config(ConfigError::Unsupported {
                 backend,
                 feature,
@@ -306,7 +313,7 @@ impl Host {
         };
         if let Some(missing) = capability::missing(&[Capability::NetRaw]).first() {
             return Err(DataPlaneError::Privilege {
-                backend: Self::NAME,
+                backend: NAME,
                 capability: missing.name(),
                 hint: "p4dra-classic uses raw frames; all other functions of this data plane need no capability",
             });
@@ -373,7 +380,7 @@ impl Host {
 
     /// The provers' memory with current verdicts. `None`: PROOFs are not served.
     pub fn prover_store(&mut self) -> Option<&mut Provers> {
-        StoreBacked::provers(self)
+        self.provers.as_mut()
     }
 }
 
@@ -411,9 +418,16 @@ fn pin(cpu: usize) {
     }
 }
 
-impl StoreBacked for Host {
-    const NAME: &'static str = "host";
+/// Sends a reply to a message of the slow path.
+fn transmit(miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
+    if let Carrier::Datagram(handle) = &miss.carrier
+        && let Err(error) = handle.send(reply)
+    {
+        tracing::debug!(%error, "host data plane: sending a slow-path reply failed; the device will repeat its message");
+    }
+}
 
+impl StoreBacked for Host {
     fn store(&self) -> &Store {
         &self.store
     }
@@ -421,52 +435,32 @@ impl StoreBacked for Host {
     fn store_mut(&mut self) -> &mut Store {
         &mut self.store
     }
+}
 
-    fn provers(&mut self) -> Option<&mut Provers> {
-        self.provers.as_mut()
-    }
-
-    fn send_attest_requests(
-        &mut self,
-        requests: &[(SocketAddr, AttestRequest)],
-    ) -> Result<usize, DataPlaneError> {
-        self.attest_request_sender
-            .as_ref()
-            .map_or(Ok(0), |sender| sender.send_requests(requests))
-    }
-
-    fn p4dra(&mut self) -> Option<&mut P4draControl> {
-        self.p4dra.as_mut()
-    }
-
-    fn send_p4dra_requests(&mut self, round: &Round) -> Result<(), DataPlaneError> {
-        self.p4dra_request_sender
-            .as_ref()
-            .map_or(Ok(()), |(sender, interfaces)| {
-                sender.send_on_all(interfaces, round)
-            })
-    }
-
-    fn counters(&self) -> Result<Counters, DataPlaneError> {
-        let mut sum = Counters {
-            kernel_drops: self.kernel_drops(),
-            ..Counters::default()
-        };
-        self.stats.iter().for_each(|stats| sum.merge(&stats.counters()));
-        Ok(sum)
-    }
-
-    fn handling_times(&self) -> Result<HandlingTimes, DataPlaneError> {
-        let mut sum = HandlingTimes::default();
-        self.stats
-            .iter()
-            .for_each(|stats| sum.merge(&stats.handling_histogram()));
-        Ok(sum)
-    }
-
-    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
-        self.stats.iter().for_each(|stats| stats.drain(sink));
+impl Admission for Host {
+    fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError> {
+        self.store.set_live(live, boot_s);
         Ok(())
+    }
+
+    fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
+        self.store.set_sources(sources)
+    }
+
+    fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
+        self.store.set_fresh(fresh, now_ns);
+    }
+
+    fn set_stopping(&mut self, stopping: bool) {
+        self.store.set_stopping(stopping);
+    }
+
+    fn enroll(&mut self, device: DeviceId) {
+        self.store.enroll(device);
+    }
+
+    fn set_enrollment_filter(&mut self, filtering: bool) {
+        self.store.set_enrollment_filter(filtering);
     }
 
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
@@ -475,11 +469,14 @@ impl StoreBacked for Host {
     }
 
     fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
-        if let Carrier::Datagram(handle) = &miss.carrier
-            && let Err(error) = handle.send(reply)
-        {
-            tracing::debug!(%error, "host data plane: sending a slow-path reply failed; the device will repeat its message");
+        if miss::is_challenge(reply) {
+            self.expect_response(miss);
         }
+        transmit(miss, reply);
+    }
+
+    fn expect_response(&mut self, miss: &Miss) {
+        self.store.expect_response(miss.message());
     }
 
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
@@ -498,17 +495,82 @@ impl StoreBacked for Host {
             MESSAGE_BYTES,
         );
         if verdict.is_some_and(|verdict| verdict.disposition() == Disposition::Reply) {
-            StoreBacked::send_reply(self, &miss, &payload);
+            transmit(&miss, &payload);
         }
         Ok(())
     }
+}
 
-    fn reset_wake(&mut self) {
+impl Attestation for Host {
+    fn provers(&mut self) -> Option<&mut dyn ProverSet> {
+        self.prover_store().map(|provers| provers as &mut dyn ProverSet)
+    }
+
+    fn session_requests(
+        &self,
+        devices: &[DeviceId],
+        round: &AttestRound,
+        now_s: u32,
+    ) -> Vec<Option<(IpAddr, AttestRequest)>> {
+        data_plane::session_requests(&self.store, devices, round, now_s)
+    }
+
+    fn send_attest_requests(
+        &mut self,
+        requests: &[(SocketAddr, AttestRequest)],
+    ) -> Result<usize, DataPlaneError> {
+        self.attest_request_sender
+            .as_ref()
+            .map_or(Ok(0), |sender| sender.send_requests(requests))
+    }
+}
+
+impl Evidence for Host {}
+
+impl Telemetry for Host {
+    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
+        self.stats.iter().for_each(|stats| stats.drain(sink));
+        Ok(())
+    }
+
+    fn counters(&self) -> Result<Counters, DataPlaneError> {
+        let mut sum = Counters {
+            kernel_drops: self.kernel_drops(),
+            ..Counters::default()
+        };
+        self.stats.iter().for_each(|stats| sum.merge(&stats.counters()));
+        Ok(sum)
+    }
+
+    fn handling_times(&self) -> Result<Option<HandlingTimes>, DataPlaneError> {
+        let mut sum = HandlingTimes::default();
+        self.stats
+            .iter()
+            .for_each(|stats| sum.merge(&stats.handling_histogram()));
+        Ok(Some(sum))
+    }
+}
+
+impl DataPlane for Host {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn set_owner(&mut self, owner: u64) {
+        self.store.set_owner(owner);
+    }
+
+    fn arm_wake(&mut self) {
         self.engine.slow_path.reset_wake();
+        self.store.arm_wake();
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.engine.slow_path.fd())
+    }
+
+    fn housekeep(&mut self) {
+        data_plane::housekeep(&mut self.store, self.provers.as_mut());
     }
 
     fn failure(&mut self) -> Option<String> {
@@ -517,5 +579,17 @@ impl StoreBacked for Host {
             self.stop();
         }
         self.failure.clone()
+    }
+
+    fn p4dra(&mut self) -> Option<&mut P4draControl> {
+        self.p4dra.as_mut()
+    }
+
+    fn send_p4dra_requests(&mut self, round: &Round) -> Result<(), DataPlaneError> {
+        self.p4dra_request_sender
+            .as_ref()
+            .map_or(Ok(()), |(sender, interfaces)| {
+                sender.send_on_all(interfaces, round)
+            })
     }
 }

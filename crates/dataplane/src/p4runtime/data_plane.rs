@@ -18,9 +18,11 @@ use crate::config::{ConfigError, Gate, LiveSettings};
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::miss::Miss;
-use crate::store::adopt::InheritedState;
 use crate::store::{ClosedSession, KeyedSession, LineStatus, Row, SessionView, StoreError};
-use crate::{DataPlane, DataPlaneError, MeasurementSource, ProverSet, timestamps};
+use crate::{
+    Admission, Attestation, DataPlane, DataPlaneError, Devices, Evidence, MeasurementSource, ProverSet,
+    Telemetry, timestamps,
+};
 
 /// Interval between two reconciliations. Each reconciliation reads a register of every device, and the gateway may
 /// call `housekeep` fifty times a second.
@@ -122,10 +124,7 @@ impl P4Runtime {
     }
 }
 
-impl DataPlane for P4Runtime {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl Devices for P4Runtime {
     fn install(
         &mut self,
         device: DeviceId,
@@ -136,45 +135,47 @@ impl DataPlane for P4Runtime {
     ) -> Result<(), StoreError> {
         self.install_rows(device, mode, next, rows, mark)
     }
+
     fn grant(&mut self, device: DeviceId, mark: RowIndex) -> Result<(), StoreError> {
         self.move_mark(device, mark)
     }
+
     fn refill(&mut self, device: DeviceId, first: RowIndex, rows: &[Row]) -> Result<RowIndex, StoreError> {
         self.refill_rows(device, first, rows)
     }
+
     fn revoke(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.revoke_device(device)
     }
-    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
-        self.close_if_current(device, session)
-    }
+
     fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
         self.remove(device)
     }
+
+    fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
+        self.close_if_current(device, session)
+    }
+
     fn set_epoch(&mut self, _device: DeviceId, _epoch: u32) {}
-    fn take_inherited_state(&mut self) -> Option<InheritedState> {
-        None
-    }
-    fn set_owner(&mut self, _owner: u64) {}
-    /// The switch keeps running, but no later process takes over its state. An orderly shutdown of the gateway deletes
-    /// the rows.
-    fn outlives_process(&self) -> bool {
-        false
-    }
+
     fn status(&self, device: DeviceId) -> Option<LineStatus> {
         self.statuses(&[device]).pop().flatten()
     }
+
     fn statuses(&self, devices: &[DeviceId]) -> Vec<Option<LineStatus>> {
         self.record_failure(self.line_statuses(devices))
             .unwrap_or_else(|_| vec![None; devices.len()])
     }
+
     fn session(&self, device: DeviceId) -> Option<SessionView> {
         self.record_failure(self.session_view(device)).ok().flatten()
     }
+
     fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>> {
         self.record_failure(self.sessions_with_keys(devices))
             .unwrap_or_else(|_| vec![None; devices.len()])
     }
+
     fn record_ticket_serials(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
         for (device, session, serial) in newest {
             if let Some(entry) = self.table.devices.get_mut(device) {
@@ -182,9 +183,9 @@ impl DataPlane for P4Runtime {
             }
         }
     }
-    fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
-        Ok(MeasurementSource::SelfSigned)
-    }
+}
+
+impl Admission for P4Runtime {
     fn reconfigure(&mut self, live: &LiveSettings, _boot_s: u32) -> Result<(), DataPlaneError> {
         if !live.forward_to.is_empty() {
             return Err(unsupported("forward_to; the switch bridges by itself"));
@@ -197,6 +198,7 @@ impl DataPlane for P4Runtime {
         }
         Ok(())
     }
+
     fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
         let previous = std::mem::replace(&mut self.live.sources, sources.clone());
         let result = self
@@ -208,63 +210,62 @@ impl DataPlane for P4Runtime {
             Vec::new()
         })
     }
+
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
         let result = self.write_fresh(u64::from_be_bytes(fresh), now_ns);
         if let Err(error) = self.record_failure(result) {
             tracing::error!(%error, "P4 data plane: writing the fresh value failed");
         }
     }
+
     fn set_stopping(&mut self, stopping: bool) {
         self.stopping = stopping;
         if let Err(error) = self.record_failure(self.write_stopping()) {
             tracing::error!(%error, "P4 data plane: writing the stop flag failed");
         }
     }
-    fn counters(&self) -> Result<Counters, DataPlaneError> {
-        Ok(self.read_counters()?)
-    }
-    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
-        match self.config.gate {
-            Gate::Off => Ok(None),
-            Gate::Bound | Gate::Sealed => Ok(Some(self.read_dropped_types()?)),
-        }
-    }
-    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
-        let result = self.check_usable().and_then(|()| self.take_events(sink));
-        Ok(self.record_failure(result)?)
-    }
-    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
-        let result = self.check_usable().and_then(|()| self.take_misses(sink));
-        Ok(self.record_failure(result)?)
-    }
+
     fn enroll(&mut self, device: DeviceId) {
         self.add_enrolled(device);
     }
+
     fn set_enrollment_filter(&mut self, filtering: bool) {
         let result = self.set_filter(filtering);
         if let Err(error) = self.record_failure(result) {
             tracing::error!(%error, "P4 data plane: writing the enrolled devices failed");
         }
     }
+
+    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
+        let result = self.check_usable().and_then(|()| self.take_misses(sink));
+        Ok(self.record_failure(result)?)
+    }
+
     fn send_reply(&mut self, miss: &Miss, reply: &[u8; MESSAGE_BYTES]) {
         let result = self.send_reply_packet(miss, reply);
         if let Err(error) = self.record_failure(result) {
             tracing::error!(%error, "P4 data plane: sending a slow-path reply failed");
         }
     }
+
     fn expect_response(&mut self, miss: &Miss) {
         let result = self.expect_response(miss.message());
         if let Err(error) = self.record_failure(result) {
             tracing::error!(%error, "P4 data plane: writing an expected RESPONSE failed");
         }
     }
+
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
         let result = self.replay_packet(miss);
         Ok(self.record_failure(result)?)
     }
+}
+
+impl Attestation for P4Runtime {
     fn provers(&mut self) -> Option<&mut dyn ProverSet> {
         (self.config.provers != 0).then_some(self as &mut dyn ProverSet)
     }
+
     fn session_requests(
         &self,
         devices: &[DeviceId],
@@ -274,18 +275,54 @@ impl DataPlane for P4Runtime {
         self.record_failure(self.requests_in_sessions(devices, round, now_s))
             .unwrap_or_else(|_| vec![None; devices.len()])
     }
+
     fn send_attest_requests(
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
     ) -> Result<usize, DataPlaneError> {
         self.send_requests(requests)
     }
+}
+
+impl Evidence for P4Runtime {
+    fn measure(&self) -> Result<MeasurementSource, DataPlaneError> {
+        Ok(MeasurementSource::SelfSigned)
+    }
+}
+
+impl Telemetry for P4Runtime {
+    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
+        let result = self.check_usable().and_then(|()| self.take_events(sink));
+        Ok(self.record_failure(result)?)
+    }
+
+    fn counters(&self) -> Result<Counters, DataPlaneError> {
+        Ok(self.read_counters()?)
+    }
+
+    fn dropped_types(&self) -> Result<Option<DroppedTypes>, DataPlaneError> {
+        match self.config.gate {
+            Gate::Off => Ok(None),
+            Gate::Bound | Gate::Sealed => Ok(Some(self.read_dropped_types()?)),
+        }
+    }
+}
+
+impl DataPlane for P4Runtime {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn set_owner(&mut self, _owner: u64) {}
+
     fn arm_wake(&mut self) {
         self.connection.arm_wake();
     }
+
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.connection.wake_fd())
     }
+
     fn housekeep(&mut self) {
         self.table.cells.reclaim();
         self.provers.reclaim();
@@ -300,6 +337,7 @@ impl DataPlane for P4Runtime {
             tracing::debug!(%error, "P4 data plane: reconciling the devices failed");
         }
     }
+
     fn failure(&mut self) -> Option<String> {
         self.lock_failure()
             .clone()

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::host::{Host, HostOptions, Timestamps};
-use linewarden_dataplane::{Config, DataPlane, Gate};
+use linewarden_dataplane::{Attestation as _, Config, DataPlane, Devices as _, Gate};
 use linewarden_protocol::attest::{RequestKey, Round};
 use linewarden_protocol::frame::{Meta, ip_bytes};
 use linewarden_protocol::gateway::{OpenRound, ProverKeys};

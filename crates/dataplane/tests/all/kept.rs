@@ -11,7 +11,7 @@ use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Program, XdpFlags};
 use linewarden_dataplane::xdp::{self, Xdp};
-use linewarden_dataplane::{DataPlane, DataPlaneError};
+use linewarden_dataplane::{Admission as _, DataPlaneError, Devices as _};
 use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict::{self, *};

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::xdp::{Xdp, has_large_frames};
-use linewarden_dataplane::{Config, Counters, DataPlane as _};
+use linewarden_dataplane::{Config, Counters, DataPlane as _, Telemetry as _};
 use linewarden_harness::skip;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::frame::builder::FrameBuilder;

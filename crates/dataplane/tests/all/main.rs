@@ -13,6 +13,7 @@ extern crate linewarden_harness;
 mod ask;
 mod capability;
 mod cipher;
+mod contract;
 mod differential;
 mod kept;
 mod link;

@@ -10,7 +10,9 @@ use libbpf_rs::libbpf_sys::{self, bpf_insn};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Program, TC_EGRESS, TcHook, XdpFlags};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Measurement, Stamp};
+use linewarden_dataplane::{
+    Admission as _, Config, DataPlane, DataPlaneError, Evidence as _, Measurement, Stamp,
+};
 use linewarden_evidence::encoding::Entry;
 use linewarden_evidence::inband::{ContentFormat, MasterKey, Template};
 use linewarden_evidence::state::{Digests, Snapshot};

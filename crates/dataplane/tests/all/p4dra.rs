@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use linewarden_dataplane::host::{Host, HostOptions, P4draBatch};
-use linewarden_dataplane::{Config, ConfigError, DataPlane, DataPlaneError, Gate, P4dra};
+use linewarden_dataplane::{Config, ConfigError, DataPlane, DataPlaneError, Gate, P4dra, Telemetry as _};
 use linewarden_forro::Backend;
 use linewarden_harness::skip;
 use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, Round};

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 
 use linewarden_dataplane::host::{Host, Timestamps};
 use linewarden_dataplane::layout::PROVED;
-use linewarden_dataplane::{DataPlane, ProverError, Provers};
+use linewarden_dataplane::{DataPlane, ProverError, Provers, Telemetry as _};
 use linewarden_forro::Backend;
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::gateway::{OpenRound, ProverKeys};

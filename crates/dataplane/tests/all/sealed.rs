@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, RwLock};
 
-use linewarden_dataplane::DataPlane as _;
 use linewarden_dataplane::xdp::Xdp;
+use linewarden_dataplane::{Admission as _, Devices as _};
 use linewarden_protocol::data::{self, Direction, Route};
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use linewarden_dataplane::host::{Engine, Host, ThreadState, Timestamps};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, DataPlane, Miss};
+use linewarden_dataplane::{Config, DataPlane, Miss, Telemetry};
 use linewarden_protocol::frame::parse;
 use linewarden_protocol::ids::Mode;
 use linewarden_protocol::verdict::Verdict::{self, *};
@@ -38,9 +38,9 @@ impl DataPlaneUnderTest {
         let frame = device.frame(false).udp(message);
         match self {
             Self::Xdp(xdp) => {
-                let before = DataPlane::counters(&**xdp).unwrap();
+                let before = Telemetry::counters(&**xdp).unwrap();
                 xdp.test_run(&frame).unwrap();
-                let after = DataPlane::counters(&**xdp).unwrap();
+                let after = Telemetry::counters(&**xdp).unwrap();
                 let has_counted = |verdict: &&Verdict| after.get(**verdict) > before.get(**verdict);
                 *Verdict::ALL.iter().find(has_counted).unwrap()
             }

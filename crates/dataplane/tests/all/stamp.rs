@@ -6,7 +6,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use linewarden_dataplane::xdp::{TestRun, Xdp};
-use linewarden_dataplane::{DataPlane, Row, STAMP_LIFETIME_NS, Stamp, StampCounts};
+use linewarden_dataplane::{
+    Admission as _, Devices as _, Evidence as _, Row, STAMP_LIFETIME_NS, Stamp, StampCounts, Telemetry as _,
+};
 use linewarden_evidence::inband::{
     Appraiser, CarriedEvidence, Content, ContentFormat, Counter, MasterKey, PacketEvidenceError, Stamper,
     Template, read_option,

@@ -12,7 +12,9 @@ use linewarden_dataplane::host::{Engine, Host, ThreadState, Timestamps};
 use linewarden_dataplane::layout::Line;
 use linewarden_dataplane::store::{Regions, Row, table};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, DataPlane, EventKind, Geometry, Store, StoreError};
+use linewarden_dataplane::{
+    Admission as _, Config, DataPlane, EventKind, Geometry, Store, StoreError, Telemetry as _,
+};
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;

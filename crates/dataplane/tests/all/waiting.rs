@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use linewarden_dataplane::host::{Host, Timestamps};
 use linewarden_dataplane::layout::{PROVED, WAITING_FREE, WAITING_FULL, WAITING_TAKEN, WaitingProof};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Counters, DataPlane, EventKind, Provers};
+use linewarden_dataplane::{Counters, EventKind, Provers, Telemetry as _};
 use linewarden_protocol::gateway::{Configuration, OpenRound, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber};
 use linewarden_protocol::time::Monotonic;

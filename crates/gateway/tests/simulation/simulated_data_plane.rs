@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use linewarden_dataplane::host::{Engine, Host, ThreadState, Timestamps};
 use linewarden_dataplane::{
-    ClosedSession, Config, Counters, DataPlane, DataPlaneError, Event, InheritedState, KeyedSession,
-    LineStatus, LiveSettings, Miss, ProverSet, Provers, Row, SessionView, Store, StoreError,
+    Admission, Attestation, ClosedSession, Config, Counters, DataPlane, DataPlaneError, Devices, Event,
+    Evidence, InheritedState, KeyedSession, LineStatus, LiveSettings, Miss, ProverSet, Provers, Row,
+    SessionView, Store, StoreError, Telemetry,
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_bytes, ip_from_bytes};
@@ -240,11 +241,7 @@ impl Inner {
     }
 }
 
-impl DataPlane for SimulatedDataPlane {
-    fn name(&self) -> &'static str {
-        "simulated"
-    }
-
+impl Devices for SimulatedDataPlane {
     fn install(
         &mut self,
         device: DeviceId,
@@ -274,6 +271,14 @@ impl DataPlane for SimulatedDataPlane {
         inner.host.revoke(device)
     }
 
+    fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
+        let mut inner = self.0.lock().unwrap();
+        if inner.no_wiping {
+            return Ok(());
+        }
+        inner.host.wipe(device)
+    }
+
     fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
         let mut inner = self.0.lock().unwrap();
         let closed = inner.host.close_session(device, session)?;
@@ -283,29 +288,8 @@ impl DataPlane for SimulatedDataPlane {
         Ok(closed)
     }
 
-    fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
-        let mut inner = self.0.lock().unwrap();
-        if inner.no_wiping {
-            return Ok(());
-        }
-        inner.host.wipe(device)
-    }
-
     fn set_epoch(&mut self, device: DeviceId, epoch: u32) {
         self.0.lock().unwrap().host.set_epoch(device, epoch);
-    }
-
-    fn take_inherited_state(&mut self) -> Option<InheritedState> {
-        let mut inner = self.0.lock().unwrap();
-        std::mem::take(&mut inner.has_inherited_state).then(|| inner.host.store().inherited_state())
-    }
-
-    fn set_owner(&mut self, owner: u64) {
-        self.0.lock().unwrap().host.set_owner(owner);
-    }
-
-    fn outlives_process(&self) -> bool {
-        false
     }
 
     fn status(&self, device: DeviceId) -> Option<LineStatus> {
@@ -323,7 +307,9 @@ impl DataPlane for SimulatedDataPlane {
     fn record_ticket_serials(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
         self.0.lock().unwrap().host.record_ticket_serials(newest);
     }
+}
 
+impl Admission for SimulatedDataPlane {
     fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError> {
         self.0.lock().unwrap().host.reconfigure(live, boot_s)
     }
@@ -343,12 +329,12 @@ impl DataPlane for SimulatedDataPlane {
         self.0.lock().unwrap().host.set_stopping(stopping);
     }
 
-    fn counters(&self) -> Result<Counters, DataPlaneError> {
-        self.0.lock().unwrap().host.counters()
+    fn enroll(&mut self, device: DeviceId) {
+        self.0.lock().unwrap().host.enroll(device);
     }
 
-    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
-        self.0.lock().unwrap().host.drain_events(sink)
+    fn set_enrollment_filter(&mut self, filtering: bool) {
+        self.0.lock().unwrap().host.set_enrollment_filter(filtering);
     }
 
     fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
@@ -358,25 +344,17 @@ impl DataPlane for SimulatedDataPlane {
         Ok(())
     }
 
-    fn enroll(&mut self, device: DeviceId) {
-        self.0.lock().unwrap().host.enroll(device);
-    }
-
-    fn set_enrollment_filter(&mut self, filtering: bool) {
-        self.0.lock().unwrap().host.set_enrollment_filter(filtering);
-    }
-
-    fn expect_response(&mut self, miss: &Miss) {
-        self.0.lock().unwrap().host.expect_response(miss);
-    }
-
     fn send_reply(&mut self, miss: &Miss, reply: &[u8; 64]) {
         let mut inner = self.0.lock().unwrap();
-        DataPlane::expect_response(&mut inner.host, miss);
+        Admission::expect_response(&mut inner.host, miss);
         if let Some(to) = inner.origins.get(miss.message()).copied() {
             let payload = *reply;
             inner.replies.push(Reply { to, payload });
         }
+    }
+
+    fn expect_response(&mut self, miss: &Miss) {
+        self.0.lock().unwrap().host.expect_response(miss);
     }
 
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
@@ -386,7 +364,9 @@ impl DataPlane for SimulatedDataPlane {
         }
         Ok(())
     }
+}
 
+impl Attestation for SimulatedDataPlane {
     fn provers(&mut self) -> Option<&mut dyn ProverSet> {
         self.1.as_mut().map(|provers| provers as &mut dyn ProverSet)
     }
@@ -421,6 +401,33 @@ impl DataPlane for SimulatedDataPlane {
         replies.sort_unstable_by_key(|request| request.payload);
         self.0.lock().unwrap().replies.extend(replies);
         Ok(requests.len())
+    }
+}
+
+impl Evidence for SimulatedDataPlane {}
+
+impl Telemetry for SimulatedDataPlane {
+    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
+        self.0.lock().unwrap().host.drain_events(sink)
+    }
+
+    fn counters(&self) -> Result<Counters, DataPlaneError> {
+        self.0.lock().unwrap().host.counters()
+    }
+}
+
+impl DataPlane for SimulatedDataPlane {
+    fn name(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn take_inherited_state(&mut self) -> Option<InheritedState> {
+        let mut inner = self.0.lock().unwrap();
+        std::mem::take(&mut inner.has_inherited_state).then(|| inner.host.store().inherited_state())
+    }
+
+    fn set_owner(&mut self, owner: u64) {
+        self.0.lock().unwrap().host.set_owner(owner);
     }
 
     fn arm_wake(&mut self) {}

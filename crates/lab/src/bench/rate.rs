@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{DataPlane, DataPlaneError, Store};
+use linewarden_dataplane::{DataPlane, DataPlaneError, Store, Telemetry as _};
 use linewarden_protocol::ids::{Mode, RowIndex, Suite};
 use linewarden_protocol::verdict::Verdict;
 

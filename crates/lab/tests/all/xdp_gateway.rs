@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use linewarden_dataplane::store::{Geometry, Row};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, Counters, DataPlane, Gate};
+use linewarden_dataplane::{Admission as _, Config, Counters, Devices as _, Gate, Telemetry};
 use linewarden_lab::address::{self, GATEWAY};
 use linewarden_lab::attackers::LineState;
 use linewarden_lab::fleet::SimulatedDevice;
@@ -109,7 +109,7 @@ impl XdpGateway {
     }
 
     pub fn counters(&self) -> Counters {
-        DataPlane::counters(&*self.data_plane.lock().unwrap()).unwrap()
+        Telemetry::counters(&*self.data_plane.lock().unwrap()).unwrap()
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use linewarden_dataplane::host::{Engine, Host, P4draBatch, ThreadState, Timestamps};
 use linewarden_dataplane::store::Regions;
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Gate, Row, Store};
+use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Gate, Row, Store, Telemetry as _};
 use linewarden_harness::{skip, skip_part};
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::classic::p4dra::Round as P4draRound;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use linewarden_dataplane::host::{Host, P4draBatch};
 use linewarden_dataplane::xdp::bench::p4dra::{FRAME_BYTES, P4draBench};
-use linewarden_dataplane::{Config, DataPlane, P4dra, P4draControl, P4draProver};
+use linewarden_dataplane::{Config, DataPlane, P4dra, P4draControl, P4draProver, Telemetry as _};
 use linewarden_forro::{Backend, Matrix, R14, blocks};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, ProverId, Round, Template};

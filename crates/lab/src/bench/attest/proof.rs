@@ -4,9 +4,9 @@ use std::num::NonZero;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use linewarden_dataplane::DataPlane;
 use linewarden_dataplane::host::{Engine, Host, ThreadState, Timestamps};
 use linewarden_dataplane::xdp::bench::proof::{FRAME_BYTES, ProofBench};
+use linewarden_dataplane::{Attestation, Telemetry as _};
 use linewarden_forro::Backend;
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::time::Now;
@@ -164,7 +164,7 @@ pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend, cores: usize) -
     let mut threads: Vec<ThreadState> = (0..cores).map(|_| host.thread_state()).collect();
     let not_supported =
         || BenchError::InvalidMeasurement("the data plane does not support attestation".to_owned());
-    fleet.install(DataPlane::provers(&mut host).ok_or_else(not_supported)?)?;
+    fleet.install(Attestation::provers(&mut host).ok_or_else(not_supported)?)?;
     let mut min_ns = f64::MAX;
     let mut received = vec![[0; PROOF_BYTES]; provers as usize];
     let rounds: Vec<_> = (0..runs)
@@ -174,7 +174,7 @@ pub(super) fn in_memory(provers: u32, runs: u32, lanes: Backend, cores: usize) -
         })
         .collect();
     for (round, proofs) in rounds {
-        open_round(DataPlane::provers(&mut host).ok_or_else(not_supported)?, round)?;
+        open_round(Attestation::provers(&mut host).ok_or_else(not_supported)?, round)?;
         // The PROOFs are in the cache, as after a receive call.
         received.copy_from_slice(&proofs);
         let before = host.counters()?;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_dataplane::host::{Engine, Host, ThreadState, Timestamps};
 use linewarden_dataplane::{
-    ClosedSession, Config, Counters, DataPlane, DataPlaneError, Event, InheritedState, KeyedSession,
-    LineStatus, LiveSettings, Miss, Row, SessionView, StoreError,
+    Admission, Attestation, ClosedSession, Config, Counters, DataPlane, DataPlaneError, Devices, Event,
+    Evidence, KeyedSession, LineStatus, LiveSettings, Miss, Row, SessionView, StoreError, Telemetry,
 };
 use linewarden_protocol::attest::Round;
 use linewarden_protocol::frame::{Meta, ip_from_bytes};
@@ -94,11 +94,7 @@ impl Inner {
     }
 }
 
-impl DataPlane for SimulatedDataPlane {
-    fn name(&self) -> &'static str {
-        "host"
-    }
-
+impl Devices for SimulatedDataPlane {
     fn install(
         &mut self,
         device: DeviceId,
@@ -122,12 +118,16 @@ impl DataPlane for SimulatedDataPlane {
         self.inner().host.revoke(device)
     }
 
+    fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
+        self.inner().host.wipe(device)
+    }
+
     fn close_session(&mut self, device: DeviceId, session: SessionId) -> Result<bool, StoreError> {
         self.inner().host.close_session(device, session)
     }
 
-    fn wipe(&mut self, device: DeviceId) -> Result<(), StoreError> {
-        self.inner().host.wipe(device)
+    fn set_epoch(&mut self, device: DeviceId, epoch: u32) {
+        self.inner().host.set_epoch(device, epoch);
     }
 
     fn status(&self, device: DeviceId) -> Option<LineStatus> {
@@ -145,13 +145,15 @@ impl DataPlane for SimulatedDataPlane {
     fn record_ticket_serials(&mut self, newest: &[(DeviceId, SessionId, u64)]) {
         self.inner().host.record_ticket_serials(newest);
     }
+}
 
+impl Admission for SimulatedDataPlane {
     fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError> {
-        DataPlane::reconfigure(&mut self.inner().host, live, boot_s)
+        Admission::reconfigure(&mut self.inner().host, live, boot_s)
     }
 
     fn set_sources(&mut self, sources: &DeviceSources) -> Vec<ClosedSession> {
-        DataPlane::set_sources(&mut self.inner().host, sources)
+        Admission::set_sources(&mut self.inner().host, sources)
     }
 
     fn set_fresh(&mut self, fresh: [u8; 8], now_ns: u64) {
@@ -162,20 +164,6 @@ impl DataPlane for SimulatedDataPlane {
         self.inner().host.set_stopping(stopping);
     }
 
-    fn counters(&self) -> Result<Counters, DataPlaneError> {
-        self.inner().host.counters()
-    }
-
-    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
-        self.inner().host.drain_events(sink)
-    }
-
-    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
-        let misses = std::mem::take(&mut self.inner().misses);
-        misses.into_iter().for_each(sink);
-        Ok(())
-    }
-
     fn enroll(&mut self, device: DeviceId) {
         self.inner().host.enroll(device);
     }
@@ -184,24 +172,10 @@ impl DataPlane for SimulatedDataPlane {
         self.inner().host.set_enrollment_filter(filtering);
     }
 
-    fn expect_response(&mut self, miss: &Miss) {
-        self.inner().host.expect_response(miss);
-    }
-
-    fn set_epoch(&mut self, device: DeviceId, epoch: u32) {
-        self.inner().host.set_epoch(device, epoch);
-    }
-
-    fn take_inherited_state(&mut self) -> Option<InheritedState> {
-        None
-    }
-
-    fn set_owner(&mut self, owner: u64) {
-        self.inner().host.set_owner(owner);
-    }
-
-    fn outlives_process(&self) -> bool {
-        false
+    fn drain_misses(&mut self, sink: &mut dyn FnMut(Miss)) -> Result<(), DataPlaneError> {
+        let misses = std::mem::take(&mut self.inner().misses);
+        misses.into_iter().for_each(sink);
+        Ok(())
     }
 
     fn send_reply(&mut self, miss: &Miss, reply: &[u8; 64]) {
@@ -210,11 +184,17 @@ impl DataPlane for SimulatedDataPlane {
         self.inner().replies.push((device, *reply));
     }
 
+    fn expect_response(&mut self, miss: &Miss) {
+        self.inner().host.expect_response(miss);
+    }
+
     fn replay(&mut self, miss: Miss) -> Result<(), DataPlaneError> {
         self.inner().receive(*miss.message());
         Ok(())
     }
+}
 
+impl Attestation for SimulatedDataPlane {
     fn session_requests(
         &self,
         devices: &[DeviceId],
@@ -227,6 +207,28 @@ impl DataPlane for SimulatedDataPlane {
     /// Sends no requests, because no device is attested in this benchmark.
     fn send_attest_requests(&mut self, _: &[(SocketAddr, AttestRequest)]) -> Result<usize, DataPlaneError> {
         Ok(0)
+    }
+}
+
+impl Evidence for SimulatedDataPlane {}
+
+impl Telemetry for SimulatedDataPlane {
+    fn drain_events(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), DataPlaneError> {
+        self.inner().host.drain_events(sink)
+    }
+
+    fn counters(&self) -> Result<Counters, DataPlaneError> {
+        self.inner().host.counters()
+    }
+}
+
+impl DataPlane for SimulatedDataPlane {
+    fn name(&self) -> &'static str {
+        "host"
+    }
+
+    fn set_owner(&mut self, owner: u64) {
+        self.inner().host.set_owner(owner);
     }
 
     fn arm_wake(&mut self) {}
