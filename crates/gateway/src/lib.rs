@@ -27,15 +27,6 @@
 //! | [`evidence_server`], `attester`, `evidence_source`, `packet_stamper` | signed evidence about the data plane |
 //! | [`audit`] | the gateway audit log |
 //! | [`addresses`] | addresses of interfaces |
-//! | [`classic`], [`p4dra`] | files of the classic profiles |
-//!
-//! ```
-//! use linewarden_gateway::classic::parse_crps;
-//!
-//! // identifier, challenge, response
-//! let crps = parse_crps("1 00000001 1111111111111111\n", 8).unwrap();
-//! assert_eq!(crps[0], [(1, vec![0x11; 8])]);
-//! ```
 #![cfg_attr(
     not(feature = "full"),
     allow(
@@ -51,7 +42,6 @@
 pub mod addresses;
 mod attester;
 pub mod audit;
-pub mod classic;
 #[cfg(feature = "full")]
 pub mod data_plane;
 mod dispatcher;
@@ -59,7 +49,6 @@ pub mod evidence_server;
 mod evidence_source;
 mod gateway;
 mod node;
-pub mod p4dra;
 mod packet_stamper;
 mod requests;
 mod tasks;
@@ -73,9 +62,8 @@ pub use evidence_source::EvidenceSource;
 pub use evidence_source::SwitchAttester;
 pub use gateway::{ConfigChange, DataPlaneHandle, Gateway, GatewayError, StopReport};
 pub use node::{
-    ATTEST_PERIOD_S_MAX, AttestStatus, Eviction, LinkState, Node, P4DRA_ROUND_S, P4draStatus,
-    PacketEvidenceStatus, ReconfigureError, Settings, SettingsError, Status, TicketCounts, TrustState,
-    WIPE_AFTER_MS, WRONG_TAGS,
+    ATTEST_PERIOD_S_MAX, AttestStatus, Eviction, LinkState, Node, PacketEvidenceStatus, ReconfigureError,
+    Settings, SettingsError, Status, TicketCounts, TrustState, WIPE_AFTER_MS, WRONG_TAGS,
 };
 pub use packet_stamper::PacketStamper;
 pub use requests::{ControllerRequest, ControllerResponse};

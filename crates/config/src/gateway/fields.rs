@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use linewarden_dataplane::p4runtime;
 use linewarden_evidence::inband::ContentFormat;
-use linewarden_gateway::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S};
-use linewarden_protocol::classic::p4dra;
+use linewarden_gateway::ATTEST_PERIOD_S_MAX;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::sources::Prefix;
@@ -16,9 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Configuration of `linewarden-gateway`. Relative paths start from this file's directory. Commented-out settings show the
 /// default, or an example if there is none. `linewarden-gateway check` reports errors; SIGHUP makes a gateway reload the file.
 ///
-/// A restart is needed for `[controller]`, `[classic]`, `[p4]`, `[evidence]`, and of `[gateway]` id, dataplane, interfaces,
-/// addresses, port, ticket_port, gate, always_pass, dhcp_servers, gate_on_exit, pin_directory, slots, ring, threads, of `[attest]`
-/// provers, and all of `[p4dra_classic]` but round_s.
+/// A restart is needed for `[controller]`, `[p4]`, `[evidence]`, and of `[gateway]` id, dataplane, interfaces, addresses, port,
+/// ticket_port, gate, always_pass, dhcp_servers, gate_on_exit, pin_directory, slots, ring, threads, and of `[attest]` provers.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewayConfig {
@@ -29,11 +27,6 @@ pub struct GatewayConfig {
     /// The switch of the data plane "p4", with the program lap (docs/switch-gateway.md), started for example with
     /// `linewarden-switch run --no-p4 --cpu-port 510`.
     pub p4: Option<P4Section>,
-    /// Classic protocol of the papers, for measurements only: insecure.
-    pub classic: Option<ClassicSection>,
-    /// Published P4DRA, for comparison and interoperability only: insecure. The provers use raw Ethernet frames on the interfaces
-    /// above; with "host" this needs CAP_NET_RAW.
-    pub p4dra_classic: Option<P4draClassicSection>,
     /// Attestation of devices (docs/operations/attestation.md). `linewarden attest` sets groups, reference values and intervals.
     pub attest: Option<AttestSection>,
     /// Signed evidence of the xdp data plane (docs/operations/evidence.md).
@@ -47,6 +40,7 @@ pub struct GatewayConfig {
 }
 
 /// `[gateway]`.
+// There are more than 15 fields because each is a setting of one table of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GatewaySection {
@@ -171,45 +165,6 @@ pub struct ControllerSection {
     /// Name in the controllers' certificates, by default the host.
     #[schemars(example = "ctl.example")]
     pub server_name: Option<String>,
-}
-
-/// `[classic]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ClassicSection {
-    /// Profile of the protocol.
-    pub profile: ClassicProfile,
-    /// Length of a response in bits: 64, 128 or 256.
-    #[schemars(example = 64)]
-    pub response_bits: usize,
-    /// UDP port, different from LAP/1's.
-    #[serde(default = "default_classic_port")]
-    pub port: u16,
-    /// File of the CRPs.
-    #[schemars(extend("format" = "path"), example = "classic.crps")]
-    pub crps_file: PathBuf,
-}
-
-/// `[p4dra_classic]`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct P4draClassicSection {
-    /// Ethernet type; by default 0x1234.
-    #[serde(default = "default_ether_type")]
-    pub ether_type: u16,
-    /// MAC address that receives the results.
-    #[serde(default = "default_p4dra_controller", deserialize_with = "mac")]
-    #[schemars(with = "String", extend("format" = "mac"), example = "08:00:00:00:01:01")]
-    pub controller: Mac,
-    /// File with one prover per line: d, k and h as 32, 64 and 64 hexadecimal digits, as byte strings, before sw() (LAP/1 3.1.1); h
-    /// is the expected configuration, as `linewarden-agent measure` prints it. Mode 0600. SIGHUP only checks the file; changes need
-    /// a restart.
-    #[schemars(extend("format" = "path"), example = "p4dra.provers")]
-    pub provers_file: PathBuf,
-    /// Interval between rounds, seconds.
-    #[serde(default = "default_p4dra_round_s")]
-    #[schemars(range(min = 1, max = 86_400))]
-    pub round_s: u32,
 }
 
 /// `[attest]`.
@@ -370,8 +325,8 @@ pub enum Backend {
     Xdp,
     /// threads on UDP sockets; needs no privilege, and has no gate.
     Host,
-    /// a P4 switch, see `[p4]`; set addresses; interfaces, threads, ticket_port, the sealed gate, `[evidence]` and both classic
-    /// sections are not available.
+    /// a P4 switch, see `[p4]`; set addresses; interfaces, threads, ticket_port, the sealed gate and `[evidence]` are not
+    /// available.
     P4,
 }
 
@@ -400,33 +355,11 @@ pub enum GateOnExit {
     Remove,
 }
 
-/// A classic profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ClassicProfile {
-    /// one CRP for each authentication.
-    Iot,
-    /// two CRPs for each authentication.
-    Uav,
-}
-
 fn default_election_id() -> u64 {
     1
 }
 fn default_port() -> u16 {
     linewarden_protocol::wire::LAP_PORT
-}
-fn default_classic_port() -> u16 {
-    20_551
-}
-fn default_ether_type() -> u16 {
-    p4dra::ETHER_TYPE
-}
-fn default_p4dra_controller() -> Mac {
-    p4dra::CONTROLLER
-}
-fn default_p4dra_round_s() -> u32 {
-    P4DRA_ROUND_S
 }
 fn default_pin_directory() -> PathBuf {
     PathBuf::from("/sys/fs/bpf/linewarden")

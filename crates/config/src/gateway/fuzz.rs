@@ -22,10 +22,6 @@ nak_per_s = 10
 threads = 2
 [controller]
 socket = "controller.sock"
-[classic]
-profile = "iot"
-response_bits = 64
-crps_file = "crps"
 [log]
 level = "info"
 "#;
@@ -66,7 +62,7 @@ proptest! {
         if let Ok(config) = toml::from_str::<GatewayConfig>(&text.join("\n")) {
             let _ = config
                 .validate()
-                .and_then(|valid| valid.resolve(&config.gateway, [seed, 1], seed));
+                .and_then(|valid| valid.resolve(&config.gateway, [seed, 1]));
         }
     }
 }

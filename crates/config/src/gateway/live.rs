@@ -3,7 +3,7 @@
 use linewarden_dataplane::LiveSettings;
 use linewarden_gateway::audit::AuditOptions;
 
-use super::fields::{AttestSection, AuditSection, GatewayConfig, GatewaySection, P4draClassicSection};
+use super::fields::{AttestSection, AuditSection, GatewayConfig, GatewaySection};
 use super::resolve::ResolvedGateway;
 use crate::problem::FieldError;
 
@@ -15,8 +15,6 @@ impl GatewayConfig {
         let Self {
             gateway,
             controller,
-            classic,
-            p4dra_classic,
             attest,
             p4,
             evidence,
@@ -26,14 +24,6 @@ impl GatewayConfig {
         let mut errors = gateway.needing_restart(&next.gateway);
         if *controller != next.controller {
             errors.push(needs_restart(&["controller"]));
-        }
-        if *classic != next.classic {
-            errors.push(needs_restart(&["classic"]));
-        }
-        match (p4dra_classic, &next.p4dra_classic) {
-            (Some(section), Some(next)) => errors.extend(section.needing_restart(next)),
-            (None, None) => {}
-            _ => errors.push(needs_restart(&["p4dra_classic"])),
         }
         match (attest, &next.attest) {
             (Some(attest), Some(next)) => errors.extend(attest.needing_restart(next)),
@@ -112,26 +102,6 @@ impl AttestSection {
     }
 }
 
-impl P4draClassicSection {
-    fn needing_restart(&self, next: &Self) -> Vec<FieldError> {
-        let Self {
-            ether_type,
-            controller,
-            provers_file,
-            round_s: _,
-        } = self;
-        let differs = [
-            ("ether_type", *ether_type != next.ether_type),
-            ("controller", *controller != next.controller),
-            ("provers_file", *provers_file != next.provers_file),
-        ];
-        let changed = differs.into_iter().filter(|(_, differs)| *differs);
-        changed
-            .map(|(field, _)| needs_restart(&["p4dra_classic", field]))
-            .collect()
-    }
-}
-
 fn needs_restart(path: &[&'static str]) -> FieldError {
     FieldError::new(
         path,
@@ -190,24 +160,5 @@ mod tests {
             fields,
             ["gateway.id", "gateway.port", "gateway.ring", "controller"]
         );
-    }
-
-    #[test]
-    fn only_the_interval_of_p4dra_classic_may_change() {
-        let text = format!("{TEXT}[p4dra_classic]\nprovers_file = \"p\"\n");
-        let config = parse(&text);
-        let reported = |next: &str| -> Vec<String> {
-            let errors = config.needing_restart(&parse(next));
-            errors.iter().map(|error| error.path.join(".")).collect()
-        };
-        assert_eq!(reported(&format!("{text}round_s = 5\n")), [""; 0]);
-        let other = text.replace(
-            "\"p\"",
-            "\"q\"\nether_type = 0x1235\ncontroller = \"02:00:00:00:00:01\"",
-        );
-        let fields =
-            ["ether_type", "controller", "provers_file"].map(|field| format!("p4dra_classic.{field}"));
-        assert_eq!(reported(&other), fields);
-        assert_eq!(reported(TEXT), ["p4dra_classic"]);
     }
 }

@@ -43,7 +43,7 @@ impl Validated<GatewayConfig> {
     pub fn machine_problems(&self) -> Vec<Problem> {
         let file = &self.file;
         let mut problems = Vec::new();
-        match self.resolve([0; 2], 0) {
+        match self.resolve([0; 2]) {
             Ok(resolved) => {
                 problems.extend(check_gates(file, &resolved));
                 let upper_subnets = resolved.upper_subnets.iter();
@@ -65,7 +65,7 @@ impl Validated<GatewayConfig> {
 /// Returns a problem for each interface without a subnet, if `device_prefixes` is not set. Only `check` reports these
 /// problems: a start continues, because an interface may get an address later.
 pub(super) fn interfaces_without_subnet(config: &Validated<GatewayConfig>) -> Vec<Problem> {
-    let resolved = config.resolve([0; 2], 0);
+    let resolved = config.resolve([0; 2]);
     resolved.map_or_else(
         |_| Vec::new(),
         |resolved| config.file.field_problems(&resolved.without_subnet),
@@ -73,19 +73,8 @@ pub(super) fn interfaces_without_subnet(config: &Validated<GatewayConfig>) -> Ve
 }
 
 fn check_privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
-    if file.value.gateway.dataplane == Backend::P4 {
-        return Vec::new();
-    }
     if file.value.gateway.dataplane != Backend::Xdp {
-        let is_raw = file.value.p4dra_classic.is_some();
-        if !is_raw || capability::missing(&[Capability::NetRaw]).is_empty() {
-            return Vec::new();
-        }
-        let problem = format!(
-            "missing privilege {0}: run as root, or grant {0}; without [p4dra_classic], the host data plane needs no privilege",
-            Capability::NetRaw.name()
-        );
-        return vec![file.problem(&["p4dra_classic"], &problem).with_code(3)];
+        return Vec::new();
     }
     let mut needed = vec![
         Capability::Bpf,
@@ -104,13 +93,9 @@ fn check_privileges(file: &ConfigFile<GatewayConfig>) -> Vec<Problem> {
     if missing.is_empty() {
         return Vec::new();
     }
-    let host_needs = match &file.value.p4dra_classic {
-        Some(_) => format!("only {}, for [p4dra_classic]", Capability::NetRaw.name()),
-        None => "none".to_owned(),
-    };
     let problem = format!(
-        "missing privileges for the xdp data plane: {0}; run as root, or grant {0}; the host data plane (`dataplane = \"host\"`) has no gate, \
-         and needs these privileges: {host_needs}",
+        "missing privileges for the xdp data plane: {0}; run as root, or grant {0}; the host data plane (`dataplane = \"host\"`) needs no \
+         privilege, and has no gate",
         missing.join(", ")
     );
     vec![file.problem(&["gateway", "dataplane"], &problem).with_code(3)]

@@ -25,9 +25,8 @@ use linewarden_cli::failure::Failure;
 pub use self::devices::DetectedSources;
 pub use self::evidence::{read_evidence_signer, read_packet_key};
 pub use self::fields::{
-    AttestSection, AuditSection, Backend, BridgeSection, ClassicProfile, ClassicSection, ControllerSection,
-    EvidenceSection, Gate, GateOnExit, GatewayConfig, GatewaySection, LogSection, P4Section,
-    P4draClassicSection, PacketCarrier, PacketContent, Side,
+    AttestSection, AuditSection, Backend, BridgeSection, ControllerSection, EvidenceSection, Gate,
+    GateOnExit, GatewayConfig, GatewaySection, LogSection, P4Section, PacketCarrier, PacketContent, Side,
 };
 pub use self::machine::check_veths;
 pub use self::resolve::ResolvedGateway;

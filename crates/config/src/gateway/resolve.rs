@@ -34,17 +34,12 @@ pub struct ResolvedGateway {
 }
 
 impl Validated<GatewayConfig> {
-    /// Looks up interfaces and their addresses; `hash_seed` and `classic_seed` are random.
+    /// Looks up interfaces and their addresses; `hash_seed` is random.
     ///
     /// # Errors
     /// All fields that cannot be used on this machine.
-    pub fn resolve(
-        &self,
-        hash_seed: [u64; 2],
-        classic_seed: u64,
-    ) -> Result<ResolvedGateway, Vec<FieldError>> {
-        self.valid
-            .resolve(&self.file.value.gateway, hash_seed, classic_seed)
+    pub fn resolve(&self, hash_seed: [u64; 2]) -> Result<ResolvedGateway, Vec<FieldError>> {
+        self.valid.resolve(&self.file.value.gateway, hash_seed)
     }
 }
 
@@ -53,7 +48,6 @@ impl ValidGateway {
         &self,
         section: &GatewaySection,
         hash_seed: [u64; 2],
-        classic_seed: u64,
     ) -> Result<ResolvedGateway, Vec<FieldError>> {
         let mut errors = Vec::new();
         let interfaces = section.interface_indices(&mut errors);
@@ -70,12 +64,6 @@ impl ValidGateway {
             ..self.config.clone()
         };
         config.geometry.hash_seed = hash_seed;
-        if let Some(classic) = &mut config.classic {
-            classic.seed = classic_seed;
-        }
-        if let Some(p4dra) = &mut config.p4dra {
-            p4dra.interfaces.clone_from(&interfaces);
-        }
         let errors = data_plane_errors(&config, Some(&self.data_plane));
         if !errors.is_empty() {
             return Err(errors);

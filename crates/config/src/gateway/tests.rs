@@ -12,7 +12,7 @@ pub(super) fn parse(text: &str) -> GatewayConfig {
 }
 
 pub(super) fn resolve(config: &GatewayConfig) -> Result<ResolvedGateway, Vec<FieldError>> {
-    config.validate()?.resolve(&config.gateway, [1, 2], 3)
+    config.validate()?.resolve(&config.gateway, [1, 2])
 }
 
 /// Returns the path and the problem of the first invalid field.

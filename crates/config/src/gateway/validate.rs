@@ -5,24 +5,21 @@ use std::net::{IpAddr, Ipv4Addr};
 use linewarden_dataplane as dataplane;
 use linewarden_evidence::inband::ContentFormat;
 use linewarden_gateway::data_plane::DataPlaneOptions;
-use linewarden_gateway::{
-    ATTEST_PERIOD_S_MAX, Eviction, P4DRA_ROUND_S, Settings, WIPE_AFTER_MS, classic, p4dra,
-};
+use linewarden_gateway::{ATTEST_PERIOD_S_MAX, Eviction, Settings, WIPE_AFTER_MS};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::sources::Prefix;
 use linewarden_protocol::ticket;
 
 use super::controller::ControllerAddress;
 use super::fields::{
-    Backend, ClassicProfile, ClassicSection, EvidenceSection, Gate, GatewayConfig, GatewaySection, P4Section,
-    PacketCarrier,
+    Backend, EvidenceSection, Gate, GatewayConfig, GatewaySection, P4Section, PacketCarrier,
 };
 use crate::problem::FieldError;
 
 /// The mark of a device is moved when it allows spending at most this number of rows.
 const LOW_CREDIT: u32 = 2;
 
-/// The validated configuration of a gateway, with the content of CRP, prover and TLS files. Interfaces and addresses of the
+/// The validated configuration of a gateway, with the content of TLS files. Interfaces and addresses of the
 /// machine are not read yet.
 #[derive(Debug)]
 pub struct ValidGateway {
@@ -51,13 +48,11 @@ impl ValidGateway {
         errors.extend(fields.p4_contradictions());
         errors.extend(section.contradictions());
         let mut refuse = |error| errors.push(error);
-        let ticket_port = section.ticket_port(fields.classic.as_ref()).map_err(&mut refuse);
-        let classic = fields.classic().map_err(&mut refuse);
-        let p4dra = fields.p4dra().map_err(&mut refuse);
+        let ticket_port = section.ticket_port().map_err(&mut refuse);
         let p4 = fields.p4.as_ref().filter(|_| section.dataplane == Backend::P4);
         let p4 = p4.map(P4Section::options).transpose();
         let p4 = p4.map_err(&mut refuse).ok().flatten();
-        let config = fields.data_plane_config(classic.unwrap_or_default(), p4dra.unwrap_or_default());
+        let config = fields.data_plane_config();
         let data_plane = match (section.dataplane, p4) {
             (Backend::Xdp, _) => Some(DataPlaneOptions::Xdp {
                 pin_directory: section.pin_directory_if_kept().map(ToOwned::to_owned),
@@ -87,11 +82,7 @@ impl ValidGateway {
 
 impl GatewayConfig {
     /// Returns the configuration of the data plane, with placeholders for addresses and seeds.
-    fn data_plane_config(
-        &self,
-        classic: Option<dataplane::Classic>,
-        p4dra: Option<dataplane::P4dra>,
-    ) -> dataplane::Config {
+    fn data_plane_config(&self) -> dataplane::Config {
         let section = &self.gateway;
         // The validation may run on another machine, which does not have the gateway's addresses.
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -127,8 +118,8 @@ impl GatewayConfig {
                 .attest
                 .as_ref()
                 .map_or(0, |attest| attest.provers(section.dataplane)),
-            classic,
-            p4dra,
+            classic: None,
+            p4dra: None,
             // `evidence_contradictions` has reported evidence without a gate, and evidence in copies of frames.
             inband_evidence: self.evidence.as_ref().and_then(|evidence| match section.gate {
                 Gate::Off => None,
@@ -141,7 +132,6 @@ impl GatewayConfig {
         for error in settings.problems() {
             let path = match error.field {
                 "attest_period_s" => ["attest", "period_s"],
-                "p4dra_round_s" => ["p4dra_classic", "round_s"],
                 field => ["gateway", field],
             };
             // The check of the data plane may have reported a problem of this field already.
@@ -167,10 +157,6 @@ impl GatewayConfig {
             eviction: Eviction::default(),
             spare_live_sessions: section.gate != Gate::Off,
             attest_period_s: attest.map_or(ATTEST_PERIOD_S_MAX, |attest| attest.period_s),
-            p4dra_round_s: self
-                .p4dra_classic
-                .as_ref()
-                .map_or(P4DRA_ROUND_S, |section| section.round_s),
         }
     }
 
@@ -197,57 +183,10 @@ impl GatewayConfig {
         }
         errors
     }
-
-    /// Returns the data plane's part of `p4dra-classic`. Its interfaces are added later, because only the gateway's
-    /// machine knows them.
-    fn p4dra(&self) -> Result<Option<dataplane::P4dra>, FieldError> {
-        let Some(section) = &self.p4dra_classic else {
-            return Ok(None);
-        };
-        if self.gateway.dataplane == Backend::Host && self.gateway.interfaces.is_empty() {
-            let problem = "interfaces is missing: [p4dra_classic] uses raw frames; set the interfaces of its \
-                           provers";
-            return Err(FieldError::new(&["gateway"], problem));
-        }
-        let path = ["p4dra_classic", "provers_file"];
-        let provers = p4dra::read_provers(&section.provers_file).map_err(|error| FieldError {
-            is_unsafe: error.is_unsafe(),
-            ..FieldError::new(&path, error)
-        })?;
-        Ok(Some(dataplane::P4dra {
-            ether_type: section.ether_type,
-            controller: section.controller,
-            interfaces: Vec::new(),
-            provers,
-        }))
-    }
-
-    fn classic(&self) -> Result<Option<dataplane::Classic>, FieldError> {
-        let Some(section) = &self.classic else {
-            return Ok(None);
-        };
-        if ![64, 128, 256].contains(&section.response_bits) {
-            let problem = format!("{} is not 64, 128 or 256", section.response_bits);
-            return Err(FieldError::new(&["classic", "response_bits"], problem));
-        }
-        let response_bytes = section.response_bits / 8;
-        let crps = classic::read_crps(&section.crps_file, response_bytes)
-            .map_err(|error| FieldError::new(&["classic", "crps_file"], error))?;
-        Ok(Some(dataplane::Classic {
-            profile: match section.profile {
-                ClassicProfile::Iot => dataplane::ClassicProfile::Iot,
-                ClassicProfile::Uav => dataplane::ClassicProfile::Uav,
-            },
-            port: section.port,
-            response_bytes,
-            crps,
-            seed: 0,
-        }))
-    }
 }
 
 impl GatewaySection {
-    fn ticket_port(&self, classic: Option<&ClassicSection>) -> Result<Option<u16>, FieldError> {
+    fn ticket_port(&self) -> Result<Option<u16>, FieldError> {
         let refuse = |problem: String| Err(FieldError::new(&["gateway", "ticket_port"], problem));
         if self.dataplane == Backend::P4 {
             return Ok(None);
@@ -264,12 +203,7 @@ impl GatewaySection {
                 "{port} is the port of LAP (`port`); set another UDP port, or 0 to relay no tickets"
             ));
         }
-        match classic.filter(|classic| classic.port == port) {
-            Some(_) => refuse(format!(
-                "{port} is the port of [classic]; set another UDP port, or 0 to relay no tickets"
-            )),
-            None => Ok(Some(port).filter(|port| *port != 0)),
-        }
+        Ok(Some(port).filter(|port| *port != 0))
     }
 
     /// Returns errors of fields that contradict other fields.
@@ -392,13 +326,7 @@ pub(super) fn data_plane_field(error: dataplane::ConfigError) -> FieldError {
         dataplane::ConfigError::Field { field, .. } => match *field {
             "lap_port" => vec!["gateway", "port"],
             "local" | "local (IPv4)" | "local (IPv6)" => vec!["gateway", "addresses"],
-            "classic.port" => vec!["classic", "port"],
-            "classic.response_bytes" => vec!["classic", "response_bits"],
-            "classic.crps" => vec!["classic", "crps_file"],
             "provers" => vec!["attest", "provers"],
-            "p4dra.ether_type" => vec!["p4dra_classic", "ether_type"],
-            "p4dra.controller" => vec!["p4dra_classic", "controller"],
-            "p4dra.provers" => vec!["p4dra_classic", "provers_file"],
             "bridge" => vec!["p4", "bridge"],
             "default_port" => vec!["p4", "devices_port"],
             other => vec!["gateway", other],

@@ -252,21 +252,6 @@ pub enum AuditEvent {
         /// Maximum number of outage rounds that count for no quarantine.
         excused_max: u32,
     },
-    /// A round of `p4dra-classic` has ended.
-    P4draRound {
-        /// The round number since the gateway started.
-        round: u64,
-        /// Number of provers.
-        requested: u64,
-        /// Provers with a valid proof.
-        verified: u64,
-        /// Provers without a valid proof.
-        missed: u64,
-        /// Whether the REQUEST could not be sent on every interface, so that some provers may not have received it.
-        is_incomplete: bool,
-        /// The identifiers d of some of the provers without a valid proof, in the order of the configuration.
-        missed_ids: Vec<String>,
-    },
     /// A signed attestation result.
     AttestationResult {
         /// An EAR as a JWT.
@@ -356,7 +341,6 @@ impl AuditEvent {
             | Self::Round { .. }
             | Self::DevicesUnreachable { .. }
             | Self::GroupOutage { .. }
-            | Self::P4draRound { .. }
             | Self::AttestationResult { .. }
             | Self::Started { .. }
             | Self::Stopped { .. }
@@ -402,7 +386,6 @@ impl AuditEvent {
             | Self::Round { .. }
             | Self::DevicesUnreachable { .. }
             | Self::GroupOutage { .. }
-            | Self::P4draRound { .. }
             | Self::AttestationResult { .. }
             | Self::Verdicts { .. }
             | Self::Suppressed { .. }

@@ -40,7 +40,6 @@ mod feed;
 mod freshness;
 mod leases;
 mod monitor;
-mod p4dra;
 mod records;
 mod retry;
 mod sessions;
@@ -64,13 +63,9 @@ use self::freshness::FreshValues;
 use self::leases::LeaseClient;
 use self::monitor::DataPlaneMonitor;
 pub use self::monitor::WRONG_TAGS;
-use self::p4dra::P4draRounds;
 use self::sessions::SessionReports;
-pub use self::settings::{ATTEST_PERIOD_S_MAX, P4DRA_ROUND_S, WIPE_AFTER_MS};
-pub use self::settings::{ReconfigureError, Settings, SettingsError};
-pub use self::status::{
-    AttestStatus, LinkState, P4draStatus, PacketEvidenceStatus, Status, TicketCounts, TrustState,
-};
+pub use self::settings::{ATTEST_PERIOD_S_MAX, ReconfigureError, Settings, SettingsError, WIPE_AFTER_MS};
+pub use self::status::{AttestStatus, LinkState, PacketEvidenceStatus, Status, TicketCounts, TrustState};
 use self::trust::Trust;
 use crate::audit::{AuditBuffer, AuditEvent, AuditRecord, AuditState};
 use crate::requests::ControllerRequest;
@@ -99,8 +94,6 @@ pub struct Node {
     attestation: Option<Attestation>,
     /// `None` if the data plane attests.
     unattested: Option<UnattestedProvers>,
-    /// Rounds of `p4dra-classic`; `None` if disabled.
-    p4dra: Option<P4draRounds>,
     trust: Trust,
     housekeeping_due_ns: Option<u64>,
     is_stopping: bool,
@@ -133,7 +126,6 @@ impl Node {
             connection: Connection::default(),
         };
         let attests = context.data_plane.provers().is_some();
-        let p4dra = P4draRounds::new(&mut context);
         let mut devices = DeviceCache::new(settings.eviction);
         let mut fresh = FreshValues::default();
         let adoption = Adoption::begin(&mut devices, &mut fresh, &mut context);
@@ -148,7 +140,6 @@ impl Node {
             adoption,
             attestation: attests.then(Attestation::default),
             unattested: (!attests).then(UnattestedProvers::default),
-            p4dra,
             trust: Trust::default(),
             housekeeping_due_ns: None,
             is_stopping: false,
@@ -193,9 +184,6 @@ impl Node {
         if let Some(unattested) = &self.unattested {
             status.attest.not_attested = unattested.present_count();
         }
-        if let Some(p4dra) = &self.p4dra {
-            p4dra.report(&mut status);
-        }
         status.attest.released = self.feed.released();
         status
     }
@@ -234,14 +222,12 @@ impl Node {
         let has_read_feed = self.feed.has_been_read();
         let reads_feed = is_serving && self.leases.is_registered();
         let attestation = self.attestation.as_ref().filter(|_| is_serving);
-        let p4dra = self.p4dra.as_ref().filter(|_| is_serving);
         let must_retry = self.devices.has_busy_lines() || !self.context.connection.is_reachable();
         [
             self.feed.due_ns().filter(|_| reads_feed),
             self.housekeeping_due_ns,
             self.devices.reclaim_due_ns(),
             attestation.and_then(|attestation| attestation.due_ns(has_read_feed)),
-            p4dra.map(|p4dra| p4dra.due_ns(&self.context)),
             must_retry.then(|| now_ns.saturating_add(RETRY_NS)),
         ]
         .into_iter()
@@ -428,9 +414,6 @@ impl Node {
         let context = &mut self.context;
         if let Some(attestation) = &mut self.attestation {
             attestation.advance(self.feed.revision(), context, random);
-        }
-        if let Some(p4dra) = &mut self.p4dra {
-            p4dra.advance(context, random);
         }
     }
 }

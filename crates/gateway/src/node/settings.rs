@@ -12,11 +12,6 @@ pub const WIPE_AFTER_MS: u64 = 60_000;
 /// Maximum duration of an attestation period, seconds (LAP/1 3.2).
 pub const ATTEST_PERIOD_S_MAX: u32 = 3_600;
 
-/// Default interval of `p4dra-classic` rounds, seconds.
-pub const P4DRA_ROUND_S: u32 = 60;
-/// Maximum interval of `p4dra-classic` rounds, seconds.
-const P4DRA_ROUND_S_MAX: u32 = 86_400;
-
 /// Settings of a node. `gateway`, `ring`, `spare_live_sessions` and `eviction` cannot change while the node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -42,8 +37,6 @@ pub struct Settings {
     pub eviction: Eviction,
     /// Duration of an attestation period, s; at most an hour.
     pub attest_period_s: u32,
-    /// Interval of `p4dra-classic` rounds, s; at most a day.
-    pub p4dra_round_s: u32,
 }
 
 impl Settings {
@@ -62,7 +55,6 @@ impl Settings {
             wipe_after_ms: WIPE_AFTER_MS,
             eviction: Eviction::default(),
             attest_period_s: ATTEST_PERIOD_S_MAX,
-            p4dra_round_s: P4DRA_ROUND_S,
         }
     }
 
@@ -103,10 +95,6 @@ impl Settings {
         if !(1..=ATTEST_PERIOD_S_MAX).contains(&self.attest_period_s) {
             let allowed = format!("1 to {ATTEST_PERIOD_S_MAX}");
             refuse("attest_period_s", self.attest_period_s.into(), allowed);
-        }
-        if !(1..=P4DRA_ROUND_S_MAX).contains(&self.p4dra_round_s) {
-            let allowed = format!("1 to {P4DRA_ROUND_S_MAX}");
-            refuse("p4dra_round_s", self.p4dra_round_s.into(), allowed);
         }
         problems
     }

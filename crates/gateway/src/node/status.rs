@@ -64,21 +64,6 @@ pub struct AttestStatus {
     pub not_attested: u64,
 }
 
-/// The status of `p4dra-classic`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct P4draStatus {
-    /// Provers.
-    pub provers: u64,
-    /// Rounds that have ended since the node started.
-    pub rounds: u64,
-    /// Provers with a valid proof in the last round.
-    pub verified: u64,
-    /// Provers without a valid proof in the last round.
-    pub missed: u64,
-    /// Rounds that could not be sent on every interface.
-    pub incomplete: u64,
-}
-
 /// Packets that have passed the gate, by their evidence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PacketEvidenceStatus {
@@ -180,9 +165,6 @@ pub struct Status {
     pub data_plane_failure: Option<String>,
     /// Attestation; all zero without provers.
     pub attest: AttestStatus,
-    /// `p4dra-classic`; `None` if disabled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub p4dra: Option<P4draStatus>,
     /// The trust state of this gateway; `None` if the controller requires no evidence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trust: Option<TrustState>,

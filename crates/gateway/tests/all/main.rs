@@ -11,10 +11,8 @@
 extern crate linewarden_harness;
 
 mod attestation;
-mod fuzz;
 mod loopback;
 mod outdated_responses;
-mod p4dra;
 mod rounds;
 mod site;
 mod ticket_relay;

@@ -74,9 +74,8 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
     let config = &validated.file.value;
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
     let resolved = validated
-        .resolve([random_u64()?, random_u64()?], random_u64()?)
+        .resolve([random_u64()?, random_u64()?])
         .map_err(|errors| validated.file.field_failures(&errors))?;
-    warn_about_classic_profile(config);
     // Signals are blocked before the first thread starts, so that only this thread receives them.
     let signals = Signals::for_service()?;
     let (running_gateway, reloader) = start::start(validated, &resolved, output)?;
@@ -111,13 +110,4 @@ pub fn remove_gates(args: &RemoveGateArgs) -> Result<(), Failure> {
         1 => "gate removed: all traffic passes on 1 interface".to_owned(),
         count => format!("gates removed: all traffic passes on {count} interfaces"),
     })
-}
-
-fn warn_about_classic_profile(config: &GatewayConfig) {
-    if config.classic.is_some() {
-        tracing::warn!(
-            "THE CLASSIC PROFILE IS ON. It is the papers' protocol, for measurements only: its checksums do not authenticate \
-             devices, and its responses can be read on the network. Never use it in production."
-        );
-    }
 }

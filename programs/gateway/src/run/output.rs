@@ -4,7 +4,7 @@ use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
 use linewarden_config::gateway::{Backend, Gate, GatewayConfig, ResolvedGateway};
 use linewarden_dataplane::Counters;
-use linewarden_gateway::{AttestStatus, LinkState, P4draStatus, Status, StopReport, TrustState};
+use linewarden_gateway::{AttestStatus, LinkState, Status, StopReport, TrustState};
 use serde::Serialize;
 
 /// JSON output.
@@ -124,9 +124,6 @@ fn describe(status: &Status) -> String {
         text.push_str(&format!(", {note} {count}"));
     }
     text.push_str(&describe_attestation(&status.attest));
-    if let Some(p4dra) = &status.p4dra {
-        text.push_str(&describe_p4dra(p4dra));
-    }
     if !status.loaded {
         let (done, total) = status.resumed;
         text.push_str(&format!(", loading {done} of {total}"));
@@ -183,17 +180,6 @@ fn describe_attestation(attest: &AttestStatus) -> String {
     ];
     for (note, count) in notes.iter().filter(|(_, count)| *count > 0) {
         text.push_str(&format!(", {note} {count}"));
-    }
-    text
-}
-
-fn describe_p4dra(p4dra: &P4draStatus) -> String {
-    let mut text = format!(
-        ", p4dra-classic rounds {}, last round {} of {} verified",
-        p4dra.rounds, p4dra.verified, p4dra.provers
-    );
-    if p4dra.incomplete > 0 {
-        text.push_str(&format!(", rounds incomplete {}", p4dra.incomplete));
     }
     text
 }

@@ -122,7 +122,7 @@ impl Reloader {
         }
         // These seeds are not used: the running data plane keeps its seeds.
         let resolved = validated
-            .resolve([0; 2], 0)
+            .resolve([0; 2])
             .map_err(|errors| validated.file.field_failures(&errors))?;
         let next = validated.file;
         let audit = open_audit(&next)?;

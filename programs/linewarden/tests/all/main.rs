@@ -21,7 +21,6 @@ mod in_packets;
 mod kill;
 mod moves;
 mod p4_gateway;
-mod p4dra;
 mod pairs;
 mod remote;
 mod renewal;

@@ -20,7 +20,6 @@ use linewarden_harness::skip;
 use linewarden_lab::address::Mac;
 use linewarden_lab::capability::{self, Capability};
 use linewarden_lab::netns::NetNs;
-use linewarden_lab::packet_socket::{Options, PacketSocket};
 use linewarden_lab::topology::Interface;
 use linewarden_lab::xdp_pass::XdpPass;
 use linewarden_testbed::{Postgres, PostgresOptions};
@@ -178,12 +177,6 @@ impl Namespace {
     /// XDP from the peer interface. Dropping the returned value removes the program.
     pub fn accept_xdp(&self, directory: &Path, name: &str) -> XdpPass {
         XdpPass::attach(&self.inside, &self.interface(directory, name)).unwrap()
-    }
-
-    /// A packet socket for raw frames on an interface.
-    pub fn packet_socket(&self, directory: &Path, name: &str) -> PacketSocket {
-        let interface = self.interface(directory, name);
-        PacketSocket::open(&self.inside, &interface, &Options::default()).unwrap()
     }
 
     fn interface(&self, directory: &Path, name: &str) -> Interface {

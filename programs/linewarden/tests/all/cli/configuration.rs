@@ -7,8 +7,6 @@ fn broken_configurations_are_reported_with_file_line_and_field() {
     let site = Site::new();
     let controller = "[controller]\nsocket = \"controller.sock\"\n";
     let host = "dataplane = \"host\"\naddresses = [\"127.0.0.1\"]\n";
-    let lo = "dataplane = \"host\"\ninterfaces = [\"lo\"]\n";
-    let section = "[p4dra_classic]\nprovers_file = \"provers\"\n";
     for (text, expected) in [
         (
             format!("[gateway]\nid = 1\n{host}session_lifetime_s = 0\n{controller}"),
@@ -43,46 +41,15 @@ fn broken_configurations_are_reported_with_file_line_and_field() {
         ),
         ("[gateway\nid = 1\n".to_owned(), "error: g.toml:1:9: "),
         (
-            format!(
-                "[gateway]\nid = 1\n{host}[classic]\nprofile = \"iot\"\nresponse_bits = 64\ncrps_file = \"crps\"\n{controller}"
-            ),
-            "error: g.toml:8:1: classic.crps_file: ",
+            format!("[gateway]\nid = 1\n{host}[classic]\nprofile = \"iot\"\n{controller}"),
+            "error: g.toml:5:2: classic: unknown field `classic`",
         ),
         (
-            format!("[gateway]\nid = 1\n{host}{section}{controller}"),
-            "error: g.toml:1:2: gateway: interfaces is missing: [p4dra_classic] uses raw frames; ",
-        ),
-        (
-            format!("[gateway]\nid = 1\n{lo}{section}controller = \"here\"\n{controller}"),
-            "error: g.toml:7:14: p4dra_classic.controller: \"here\": expected a MAC address, such as \"08:00:00:00:01:01\"\n",
-        ),
-        (
-            format!("[gateway]\nid = 1\n{lo}{section}controller = \"09:00:00:00:01:01\"\n{controller}"),
-            "error: g.toml:7:1: p4dra_classic.controller: ",
-        ),
-        (
-            format!("[gateway]\nid = 1\n{lo}{section}ether_type = 0x0800\n{controller}"),
-            "error: g.toml:7:1: p4dra_classic.ether_type: 0x0800: a type of its own, 0x0600 or above\n",
-        ),
-        (
-            format!("[gateway]\nid = 1\n{lo}{section}round_s = 0\n{controller}"),
-            "error: g.toml:7:11: p4dra_classic.round_s: 0: expected a whole number from 1 to 86400\n",
-        ),
-        (
-            format!("[gateway]\nid = 1\n{lo}[p4dra_classic]\nprovers_file = \"twice\"\n{controller}"),
-            "error: g.toml:6:1: p4dra_classic.provers_file: ",
+            format!("[gateway]\nid = 1\n{host}[p4dra_classic]\nround_s = 60\n{controller}"),
+            "error: g.toml:5:2: p4dra_classic: unknown field `p4dra_classic`",
         ),
     ] {
         site.write("g.toml", &text);
-        site.write("crps", "1 00000001 0011\n");
-        let prover = format!(
-            "{}\n",
-            ["00".repeat(16), "11".repeat(32), "22".repeat(32)].join(" ")
-        );
-        for (name, text) in [("provers", prover.clone()), ("twice", prover.repeat(2))] {
-            site.write(name, &text);
-            fs::set_permissions(site.path(name), fs::Permissions::from_mode(0o600)).unwrap();
-        }
         // Both commands run the same code and report the same error.
         for command_line in [
             "linewarden-gateway check --machine g.toml",
@@ -144,7 +111,7 @@ fn check_reports_all_mistakes_at_once() {
 fn missing_fields_hide_no_mistakes() {
     let site = Site::new();
     let text = "[gateway]\nsession_lifetime_s = 0\nport = \"x\"\ninterfaces = [\"a\", \"a\"]\naddresses = [\"here\"]\n[controller]\n\
-                addresses = [\"ctl:1\"]\n[classic]\nresponse_bits = 65\n[audit]\nper_s = 0\n";
+                addresses = [\"ctl:1\"]\n[audit]\nper_s = 0\n";
     site.write("g.toml", text);
     let report = site.run("linewarden-gateway check g.toml").refused(2);
     let expected = [
@@ -156,11 +123,8 @@ fn missing_fields_hide_no_mistakes() {
         "g.toml:6:2: controller: ca is missing: the path of a PEM file",
         "g.toml:6:2: controller: cert is missing: the path of a PEM file",
         "g.toml:6:2: controller: key is missing: the path of a PEM file",
-        "g.toml:8:1: classic: missing field `profile`; add the field, such as `profile = \"iot\"`",
-        "g.toml:8:1: classic: missing field `crps_file`",
-        "g.toml:9:1: classic.response_bits: 65 is not 64, 128 or 256",
-        "g.toml:10:1: audit: missing field `path`",
-        "g.toml:11:9: audit.per_s: 0: expected a whole number of 1 or more",
+        "g.toml:8:1: audit: missing field `path`",
+        "g.toml:9:9: audit.per_s: 0: expected a whole number of 1 or more",
     ];
     for line in expected {
         assert!(report.contains(&format!("error: {line}")), "{line}\n{report}");
@@ -446,36 +410,6 @@ fn broken_agent_configurations_are_reported_with_file_line_and_field() {
     assert!(
         error.contains("00000000000000d1.helper") && error.contains("at byte"),
         "{error}"
-    );
-}
-
-/// Prover files contain keys.
-#[test]
-fn provers_that_others_can_read_are_refused() {
-    let site = Site::new();
-    site.write(
-        "g.toml",
-        "[gateway]\nid = 1\ndataplane = \"host\"\ninterfaces = [\"lo\"]\n[p4dra_classic]\nprovers_file = \"provers\"\n\
-         [controller]\nsocket = \"controller.sock\"\n",
-    );
-    site.write("provers", "00 11 22\n");
-    fs::set_permissions(site.path("provers"), fs::Permissions::from_mode(0o640)).unwrap();
-    for command_line in [
-        "linewarden-gateway check g.toml",
-        "linewarden-gateway run --config g.toml",
-    ] {
-        let report = site.run(command_line).refused(4);
-        let expected = "error: g.toml:6:1: p4dra_classic.provers_file: ";
-        assert!(
-            report.starts_with(expected) && report.contains("chmod 600"),
-            "{report}"
-        );
-    }
-    fs::set_permissions(site.path("provers"), fs::Permissions::from_mode(0o600)).unwrap();
-    let report = site.run("linewarden-gateway check g.toml").refused(2);
-    assert!(
-        report.contains("provers, line 1: d is not 32 hexadecimal digits"),
-        "{report}"
     );
 }
 

@@ -149,12 +149,6 @@ fn gateway_cases() -> Vec<TestCase> {
     vec![
         host(&[SOCKET, "[audit]\npath = \"odd\"\n"]).skip(&[FileKind::Long]),
         host(&[
-            SOCKET,
-            "[classic]\nprofile = \"iot\"\nresponse_bits = 64\nport = 20551\ncrps_file = \"odd\"\n",
-        ])
-        .skip(&[FileKind::Long]),
-        xdp(&["[p4dra_classic]\nprovers_file = \"odd\"\n"]).skip(&[FileKind::Long]),
-        host(&[
             REMOTE_CONTROLLER,
             "ca = \"odd\"\ncert = \"pki/ca.pem\"\nkey = \"pki/ca.key\"\n",
         ]),
