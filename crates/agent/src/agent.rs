@@ -78,6 +78,26 @@ pub enum RunOutcome {
     TimedOut,
 }
 
+/// The current or last handshake.
+#[derive(Default)]
+struct Handshake {
+    /// Start, boot-time clock.
+    started_ms: u64,
+    /// Whether a NAK was reported.
+    is_nak_reported: bool,
+    diagnosis: HandshakeDiagnosis,
+}
+
+/// What was observed since the last session opened.
+#[derive(Default)]
+struct SessionState {
+    /// Whether a spent row was reported.
+    is_spent_row_reported: bool,
+    /// Whether the session's gateway seems to have lost the session. Until another session opens, the agent does not report
+    /// the loss again, and the state machine's pauses determine the time of the next attempt.
+    is_in_doubt: bool,
+}
+
 /// A device on Linux.
 pub struct Agent {
     device: Device,
@@ -91,14 +111,8 @@ pub struct Agent {
     renewal: Option<Renewal>,
     relink: RetryTimer,
     route_check_at_ms: u64,
-    handshake_started_ms: u64,
-    nak_reported: bool,
-    diagnosis: HandshakeDiagnosis,
-    /// Whether a spent row was reported since the last session opened.
-    spent_row_reported: bool,
-    /// Whether the session's gateway seems to have lost the session. Until another session opens, the agent does not report
-    /// the loss again, and the state machine's pauses determine the time of the next attempt.
-    session_in_doubt: bool,
+    handshake: Handshake,
+    session_state: SessionState,
     authenticated: bool,
     loss_reporter: LossReporter,
 }
@@ -123,11 +137,8 @@ impl Agent {
             tunnels: Tunnels::empty(),
             relink: RetryTimer::new(RELINK_MS),
             route_check_at_ms: 0,
-            handshake_started_ms: 0,
-            nak_reported: false,
-            diagnosis: HandshakeDiagnosis::default(),
-            spent_row_reported: false,
-            session_in_doubt: false,
+            handshake: Handshake::default(),
+            session_state: SessionState::default(),
             authenticated: false,
             loss_reporter: LossReporter::default(),
         }
@@ -220,12 +231,13 @@ impl Agent {
         let attestation = self.attestation.as_mut();
         let sessionless_gateway = attestation.and_then(Attestation::take_sessionless_gateway);
         let session_gateway = self.device.session().map(|session| session.gateway);
-        let is_lost =
-            sessionless_gateway.is_some() && sessionless_gateway == session_gateway && !self.session_in_doubt;
+        let is_lost = sessionless_gateway.is_some()
+            && sessionless_gateway == session_gateway
+            && !self.session_state.is_in_doubt;
         if !is_lost || self.device.phase() != Phase::Authenticated {
             return false;
         }
-        self.session_in_doubt = true;
+        self.session_state.is_in_doubt = true;
         if let Some(gateway) = sessionless_gateway {
             sink(&AgentEvent::SessionLost {
                 gateway_id: gateway.0,
@@ -387,13 +399,14 @@ impl Agent {
     fn start_handshake(&mut self, sink: EventSink<'_>) -> Result<(), AgentError> {
         let mut nonce = [0u8; 16];
         getrandom::fill(&mut nonce).map_err(AgentError::Entropy)?;
-        self.handshake_started_ms = boot_ms();
-        self.nak_reported = false;
-        self.diagnosis = HandshakeDiagnosis::default();
+        self.handshake = Handshake {
+            started_ms: boot_ms(),
+            ..Handshake::default()
+        };
         self.options.keyring.forget_handshake();
         let output = self
             .device
-            .start(nonce, self.handshake_started_ms)
+            .start(nonce, self.handshake.started_ms)
             .map_err(AgentError::Start)?;
         self.process_output(output, sink)
     }
@@ -437,11 +450,14 @@ impl Agent {
                 }
                 Output::Failed { failure, retry_at_ms } => {
                     self.options.keyring.forget_handshake();
-                    if self.diagnosis.has_bad_tag() {
+                    if self.handshake.diagnosis.has_bad_tag() {
                         self.options.keyring.record_unverified_handshake();
                     }
                     sink(&AgentEvent::AuthenticationFailed {
-                        reason: self.diagnosis.failure_reason(failure, self.device.last_nak()),
+                        reason: self
+                            .handshake
+                            .diagnosis
+                            .failure_reason(failure, self.device.last_nak()),
                         retry_in_ms: retry_at_ms.saturating_sub(now_ms),
                     });
                     Output::None
@@ -498,7 +514,7 @@ impl Agent {
             credential.row_key(&mut *self.puf, health, device.suite, device.device, query)
         });
         let key = key.map_err(|error| {
-            self.diagnosis.record_failed_reading();
+            self.handshake.diagnosis.record_failed_reading();
             sink(&AgentEvent::PufFailed {
                 error: error.to_string(),
             });
@@ -506,7 +522,7 @@ impl Agent {
         });
         let output = self.device.puf_result(key, boot_ms());
         if self.device.rejected_challenges() > rejected_before {
-            self.diagnosis.record_bad_tag();
+            self.handshake.diagnosis.record_bad_tag();
             tracing::debug!(
                 row = query.idx.0,
                 reason = "tag does not match the PUF and the helper data",
@@ -519,7 +535,7 @@ impl Agent {
     fn report_session(&mut self, now_ms: u64, sink: EventSink<'_>) {
         self.authenticated = true;
         self.confirm_credentials(sink);
-        (self.spent_row_reported, self.session_in_doubt) = (false, false);
+        self.session_state = SessionState::default();
         if let Some(session) = self.device.session() {
             sink(&AgentEvent::Authenticated {
                 device_id: self.options.device.device.to_string(),
@@ -527,7 +543,7 @@ impl Agent {
                 session_id: format!("{:016x}", session.id.0),
                 row: session.idx.0,
                 session_lifetime_s: session.session_lifetime_s,
-                elapsed_ms: now_ms.saturating_sub(self.handshake_started_ms),
+                elapsed_ms: now_ms.saturating_sub(self.handshake.started_ms),
                 renew_in_ms: session.renew_at_ms.saturating_sub(now_ms),
             });
         }
@@ -642,10 +658,10 @@ impl Agent {
                 }
                 Err(reason) => {
                     tracing::debug!(reason = %ReasonText(reason), "LAP message dropped");
-                    if let Some(spent) = self.diagnosis.record_ignored(payload, reason)
-                        && !self.spent_row_reported
+                    if let Some(spent) = self.handshake.diagnosis.record_ignored(payload, reason)
+                        && !self.session_state.is_spent_row_reported
                     {
-                        self.spent_row_reported = true;
+                        self.session_state.is_spent_row_reported = true;
                         tracing::warn!(reason = %spent, "CHALLENGE for a spent row");
                     }
                 }
@@ -656,9 +672,9 @@ impl Agent {
 
     fn report_nak(&mut self, sink: EventSink<'_>) {
         if let Some(nak) = self.device.last_nak()
-            && !self.nak_reported
+            && !self.handshake.is_nak_reported
         {
-            self.nak_reported = true;
+            self.handshake.is_nak_reported = true;
             sink(&AgentEvent::RequestRefused {
                 reason: NakReason(nak.reason).to_string(),
                 row: nak.idx.0,

@@ -54,6 +54,7 @@ pub struct Classic {
 }
 
 /// A data plane's configuration.
+// There are more than 15 fields because each is an independent setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Identifier of this gateway.

@@ -440,6 +440,7 @@ pub struct DroppedTypeCells {
 pub const TYPE_TAKEN: u64 = 0x1_0000;
 
 /// `struct lw_config`: the constants with which the eBPF program is loaded. Fields as in C; see there.
+// There are more than 15 fields because the type mirrors one constant of the eBPF program, field by field.
 #[derive(Debug, Clone, zerocopy::IntoBytes, zerocopy::Immutable)]
 #[repr(C)]
 #[allow(missing_docs, reason = "documented once, in lw_layout.h")]

@@ -27,6 +27,7 @@ pub(crate) const DEVICE_REVISION: usize = 13;
 
 /// The columns of `device`. Text is read as bytes: invalid UTF-8 then damages only that record and does not fail the
 /// query.
+// There are more than 15 fields because each is a column of a table.
 pub(crate) struct DeviceColumns {
     pub(crate) id: ColumnValue<i64>,
     name: ColumnValue<Vec<u8>>,

@@ -50,6 +50,7 @@ pub(crate) struct Header {
 }
 
 /// A device as one line of JSON, in export files and in the output of commands.
+// There are more than 15 fields because a line of the file is a flat JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceLine {

@@ -10,8 +10,8 @@ use crate::renewal::{Renewal, RenewalOptions};
 impl Agent {
     /// Logs a spent row, once per session.
     pub(super) fn report_spent_row(&mut self, row: RowIndex) {
-        let spent = self.diagnosis.record_spent_row(row);
-        if !std::mem::replace(&mut self.spent_row_reported, true) {
+        let spent = self.handshake.diagnosis.record_spent_row(row);
+        if !std::mem::replace(&mut self.session_state.is_spent_row_reported, true) {
             tracing::warn!("{spent}");
         }
     }

@@ -69,26 +69,43 @@ pub(crate) struct Attestation {
     responder: Responder,
     socket: DeviceSocket,
     worker: Worker,
-    /// The attestation key k, if k is in this process.
-    software: Option<SoftwareKey>,
+    key: KeyState,
     options: AttestOptions,
-    /// When a replaced key file is read; an unreadable file is read again later.
-    read_key_retry: RetryTimer,
-    /// A new key that the worker has not received yet.
-    new_key: Option<KeySource>,
-    /// Whether the worker's present job uses the previous key, so that its result is ignored.
-    is_job_superseded: bool,
     job_started_ms: u64,
     evidence: EvidenceReporter,
     state_file: StateFile,
-    last_measurement: Option<Measurement>,
-    /// The last logged measurement error; `None` after a successful measurement.
-    failure: Option<String>,
+    measured: MeasurementState,
     listen_retry: RetryTimer,
-    reported_rejections: Rejections,
-    report_at_ms: u64,
+    rejections: RejectionReport,
     protection: linewarden_tpm::Protection,
     save_retry: RetryTimer,
+}
+
+/// The attestation key, and its replacement.
+struct KeyState {
+    /// The attestation key k, if k is in this process.
+    software: Option<SoftwareKey>,
+    /// When a replaced key file is read; an unreadable file is read again later.
+    read_retry: RetryTimer,
+    /// A new key that the worker has not received yet.
+    new: Option<KeySource>,
+    /// Whether the worker's present job uses the previous key, so that its result is ignored.
+    is_job_superseded: bool,
+}
+
+/// The results of measurements.
+#[derive(Default)]
+struct MeasurementState {
+    last: Option<Measurement>,
+    /// The last logged error; `None` after a successful measurement.
+    failure: Option<String>,
+}
+
+/// Rejected requests, as they were reported last.
+struct RejectionReport {
+    reported: Rejections,
+    /// Time of the next report.
+    report_at_ms: u64,
 }
 
 impl Attestation {
@@ -115,19 +132,22 @@ impl Attestation {
             responder: Responder::new(device.device, period, device.gateways, keys),
             socket: DeviceSocket::new(options.port),
             worker,
-            software,
+            key: KeyState {
+                software,
+                read_retry: RetryTimer::every(READ_KEY_RETRY_MS),
+                new: None,
+                is_job_superseded: false,
+            },
             options: options.clone(),
-            read_key_retry: RetryTimer::every(READ_KEY_RETRY_MS),
-            new_key: None,
-            is_job_superseded: false,
             job_started_ms: 0,
             evidence: EvidenceReporter::new(options, protection),
             state_file,
-            last_measurement: None,
-            failure: None,
+            measured: MeasurementState::default(),
             listen_retry: RetryTimer::every(LISTEN_RETRY_MS),
-            reported_rejections: Rejections::new(),
-            report_at_ms: 0,
+            rejections: RejectionReport {
+                reported: Rejections::new(),
+                report_at_ms: 0,
+            },
             protection,
             save_retry: RetryTimer::every(SAVE_RETRY_MS),
         })
@@ -148,8 +168,8 @@ impl Attestation {
     pub(crate) fn deadline(&self, is_linked: bool) -> Option<u64> {
         let is_waiting = is_linked && self.socket.descriptor().is_none();
         let listen = is_waiting.then(|| self.listen_retry.due_ms());
-        let report_at_ms =
-            (self.reported_rejections != *self.responder.rejections()).then_some(self.report_at_ms);
+        let report_at_ms = (self.rejections.reported != *self.responder.rejections())
+            .then_some(self.rejections.report_at_ms);
         let is_worker_idle = self.worker.is_idle();
         let work = [self.responder.deadline(), self.evidence.quote_deadline()];
         let work = work.into_iter().flatten().filter(|_| is_worker_idle);
@@ -181,8 +201,9 @@ impl Attestation {
         let verified = self.responder.verified_gateways();
         self.state_file.state.gateways = verified.into_iter().map(|gateway| gateway.0).collect();
         self.save(now_ms, sink);
-        if self.reported_rejections != *self.responder.rejections() && self.report_at_ms <= now_ms {
-            self.report_at_ms = now_ms.saturating_add(REPORT_INTERVAL_MS);
+        if self.rejections.reported != *self.responder.rejections() && self.rejections.report_at_ms <= now_ms
+        {
+            self.rejections.report_at_ms = now_ms.saturating_add(REPORT_INTERVAL_MS);
             self.report_rejections(sink);
         }
     }
@@ -195,15 +216,15 @@ impl Attestation {
 
     /// Reports rejected requests at the end.
     pub(crate) fn finish(&mut self, sink: EventSink<'_>) {
-        if self.reported_rejections != *self.responder.rejections() {
+        if self.rejections.reported != *self.responder.rejections() {
             self.report_rejections(sink);
         }
     }
 
     fn report_rejections(&mut self, sink: EventSink<'_>) {
-        self.reported_rejections.clone_from(self.responder.rejections());
+        self.rejections.reported.clone_from(self.responder.rejections());
         sink(&AgentEvent::AttestationRequestsRejected {
-            requests: self.reported_rejections.clone(),
+            requests: self.rejections.reported.clone(),
         });
     }
 
@@ -247,7 +268,7 @@ impl Attestation {
     /// Reads the key again if its file was replaced.
     fn reload_replaced_key(&mut self, now_ms: u64, sink: EventSink<'_>) {
         let file = self.options.key_file.as_mut();
-        let Some(file) = file.filter(|file| self.read_key_retry.is_due(now_ms) && file.is_replaced()) else {
+        let Some(file) = file.filter(|file| self.key.read_retry.is_due(now_ms) && file.is_replaced()) else {
             return;
         };
         match file.read() {
@@ -257,7 +278,7 @@ impl Attestation {
             }
             // The enrollment is incomplete, the file is being written, or the error is temporary.
             Err(error) => {
-                let retry_in_ms = self.read_key_retry.fail(now_ms, retry::random());
+                let retry_in_ms = self.key.read_retry.fail(now_ms, retry::random());
                 tracing::warn!(
                     %error,
                     path = %file.path().display(),
@@ -271,26 +292,26 @@ impl Attestation {
     /// Replaces the key and forgets all evidence, because the controller has deleted the evidence of the previous enrollment.
     fn replace_key(&mut self, key: KeySource) {
         self.protection = key.protection();
-        self.software = key.software_key().cloned();
+        self.key.software = key.software_key().cloned();
         let known_gateways = self.state_file.state.gateways.iter().copied().map(GatewayId);
         self.responder.replace_key(
             self.device,
-            RequestKeys::new(known_gateways, self.software.is_none()),
+            RequestKeys::new(known_gateways, self.key.software.is_none()),
         );
         self.evidence = EvidenceReporter::new(&self.options, self.protection);
         (
             self.state_file.state.accepted,
             self.state_file.state.quoted_period,
         ) = (None, None);
-        self.is_job_superseded = !self.worker.is_idle();
-        self.new_key = Some(key.clone());
+        self.key.is_job_superseded = !self.worker.is_idle();
+        self.key.new = Some(key.clone());
         self.options.key = key;
     }
 
     /// Makes all pending request keys at once if the key is in this process: a request key then costs no more than
     /// checking a tag, and an attacker cannot fill the queue.
     fn make_request_keys(&mut self, sink: EventSink<'_>) {
-        let Some(software) = &mut self.software else {
+        let Some(software) = &mut self.key.software else {
             return;
         };
         let mut replies = Vec::new();
@@ -323,7 +344,7 @@ impl Attestation {
     }
 
     fn next_job(&mut self, now_ms: u64) -> Option<Job> {
-        if let Some(key) = self.new_key.take() {
+        if let Some(key) = self.key.new.take() {
             return Some(Job::Key(Box::new(key)));
         }
         match self.responder.next_job(now_ms) {
@@ -337,7 +358,7 @@ impl Attestation {
     }
 
     fn handle_result(&mut self, result: JobResult, now_ms: u64, sink: EventSink<'_>) {
-        if std::mem::take(&mut self.is_job_superseded) && !matches!(result, JobResult::WorkerExited) {
+        if std::mem::take(&mut self.key.is_job_superseded) && !matches!(result, JobResult::WorkerExited) {
             return;
         }
         match result {
@@ -380,14 +401,14 @@ impl Attestation {
     /// Logs a measurement failure, once per cause, because an operator must act.
     fn log_failure(&mut self, error: &MeasureError) {
         let error = error.to_string();
-        if self.failure.as_ref() != Some(&error) {
+        if self.measured.failure.as_ref() != Some(&error) {
             tracing::error!(
                 error,
                 action =
                     "remove the cause; `linewarden-agent measure`, run as the service's user, shows it too",
                 "measurement failed; this device proves nothing until a measurement succeeds"
             );
-            self.failure = Some(error);
+            self.measured.failure = Some(error);
         }
     }
 
@@ -401,9 +422,10 @@ impl Attestation {
     ) {
         let h = worker::configuration_hash(&measurement);
         let measured_hash = h.to_string();
-        self.failure = None;
+        self.measured.failure = None;
         if self
-            .last_measurement
+            .measured
+            .last
             .as_ref()
             .is_none_or(|last| last.configuration != measurement.configuration)
         {
@@ -412,7 +434,8 @@ impl Attestation {
         let previous_hash = self.state_file.state.measured.replace(measured_hash.clone());
         if previous_hash.is_some_and(|previous| previous != measured_hash) {
             let changes = self
-                .last_measurement
+                .measured
+                .last
                 .as_ref()
                 .map(|last| Box::new(difference(last, &measurement)));
             sink(&AgentEvent::ConfigurationChanged {
@@ -429,7 +452,7 @@ impl Attestation {
             .evidence
             .on_measurement(start, h, &measurement, &self.state_file.state);
         self.report(event, sink);
-        self.last_measurement = Some(measurement);
+        self.measured.last = Some(measurement);
     }
 
     /// The body of the next piece of evidence, if one is due.

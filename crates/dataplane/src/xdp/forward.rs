@@ -17,7 +17,7 @@ impl Xdp {
     /// # Errors
     /// The kernel refused an operation, or the interface is on the devices' side.
     pub fn forward_to(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
-        if self.device_ports.contains(&ifindex) {
+        if self.interfaces.device_ports.contains(&ifindex) {
             return Err(both_sides_error(ifindex));
         }
         let key = ifindex.to_ne_bytes();
@@ -26,16 +26,16 @@ impl Xdp {
             .forward
             .update(&key, &key, MapFlags::ANY)
             .map_err(|error| DataPlaneError::kernel(format!("forwarding to interface {ifindex}"), error))?;
-        self.forward_interfaces.push(ifindex);
+        self.interfaces.forwards.push(ifindex);
         self.update_forward_flag();
         Ok(())
     }
 
     /// Adds those of `interfaces` that are missing. If an error occurs, none is added.
     pub(super) fn add_forwards(&mut self, interfaces: &[u32]) -> Result<(), DataPlaneError> {
-        let previous = self.forward_interfaces.clone();
+        let previous = self.interfaces.forwards.clone();
         for ifindex in interfaces {
-            if self.forward_interfaces.contains(ifindex) {
+            if self.interfaces.forwards.contains(ifindex) {
                 continue;
             }
             if let Err(error) = self.forward_to(*ifindex) {
@@ -49,7 +49,7 @@ impl Xdp {
     /// Forwards only to these interfaces. Packets in flight still leave through other interfaces.
     pub(super) fn retain_forwards(&mut self, interfaces: &[u32]) {
         let forward = &self.skeleton.maps.forward;
-        self.forward_interfaces.retain(|ifindex| {
+        self.interfaces.forwards.retain(|ifindex| {
             if interfaces.contains(ifindex) {
                 return true;
             }
@@ -64,7 +64,7 @@ impl Xdp {
 
     /// Registers an interface on the devices' side, and the MAC addresses to which its frames can be addressed.
     pub(super) fn add_device_port(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
-        if self.forward_interfaces.contains(&ifindex) {
+        if self.interfaces.forwards.contains(&ifindex) {
             return Err(both_sides_error(ifindex));
         }
         let operation = || {
@@ -80,7 +80,7 @@ impl Xdp {
                 "at most 64 interfaces are supported",
             ));
         }
-        self.device_ports.push(ifindex);
+        self.interfaces.device_ports.push(ifindex);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Xdp {
     /// attached.
     /// Returns `false` if the table of interfaces is full.
     pub fn set_own_macs(&mut self, ifindex: u32, macs: &[Mac]) -> bool {
-        let previous = self.macs.insert(ifindex, macs.to_vec());
+        let previous = self.interfaces.macs.insert(ifindex, macs.to_vec());
         if macs.len() > PORT_MACS && previous.is_none_or(|previous| previous.len() <= PORT_MACS) {
             tracing::warn!(
                 interface = ethtool::display_name(ifindex),
@@ -103,7 +103,7 @@ impl Xdp {
 
     /// Reads MAC addresses that have changed. Call it in the network namespace of the interfaces.
     pub(super) fn refresh_macs(&mut self) {
-        if self.device_ports.is_empty() {
+        if self.interfaces.device_ports.is_empty() {
             return;
         }
         let links = match links::links() {
@@ -113,19 +113,19 @@ impl Xdp {
                 return;
             }
         };
-        for ifindex in self.device_ports.clone() {
+        for ifindex in self.interfaces.device_ports.clone() {
             // A removed interface has no addresses.
             let macs = links::macs_of(&links, ifindex);
             if !macs.is_empty() {
                 self.set_own_macs(ifindex, &macs);
             }
         }
-        self.store.keep_ports(&self.device_ports);
+        self.store.keep_ports(&self.interfaces.device_ports);
     }
 
     fn update_forward_flag(&mut self) {
         if let Some(bss) = self.skeleton.maps.bss_data.as_deref_mut() {
-            bss.lw_forwards = u32::from(!self.forward_interfaces.is_empty());
+            bss.lw_forwards = u32::from(!self.interfaces.forwards.is_empty());
         }
     }
 }

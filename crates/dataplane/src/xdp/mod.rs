@@ -98,25 +98,36 @@ pub struct Xdp {
     /// The in-band evidence, if enabled.
     stamping: Option<Stamping>,
     dropped: DroppedPlaces,
-    sealing_filters: Vec<SealingFilter>,
-    /// Interfaces to which opened datagrams are forwarded.
-    forward_interfaces: Vec<u32>,
+    interfaces: Interfaces,
+    /// Source addresses of devices, as last written to memory.
+    sources: DeviceSources,
+    rings: Rings,
+    senders: Senders,
+    pinned_maps: Option<PinnedMaps>,
+    /// Whether there is state of an earlier process that has not been returned yet.
+    has_inherited_state: bool,
+}
+
+/// The interfaces of the data plane.
+#[derive(Default)]
+struct Interfaces {
     /// Interfaces on the devices' side.
     device_ports: Vec<u32>,
     /// MAC addresses of `device_ports`, as last written to memory.
     macs: BTreeMap<u32, Vec<Mac>>,
-    /// Source addresses of devices, as last written to memory.
-    sources: DeviceSources,
+    sealing_filters: Vec<SealingFilter>,
     attachments: Vec<Attachment>,
-    rings: Rings,
-    /// Sender of slow-path replies. `None`: the packet socket could not be opened.
-    frame_sender: Option<FrameSender>,
-    /// Sender of `p4dra-classic` REQUESTs.
-    p4dra_request_sender: Option<P4draRequestSender>,
-    attest_request_sender: Option<AttestRequestSender<OwnedFd>>,
-    pinned_maps: Option<PinnedMaps>,
-    /// Whether there is state of an earlier process that has not been returned yet.
-    has_inherited_state: bool,
+    /// Interfaces to which opened datagrams are forwarded.
+    forwards: Vec<u32>,
+}
+
+/// Senders of messages of the gateway.
+struct Senders {
+    /// Slow-path replies. `None`: the packet socket could not be opened.
+    frames: Option<FrameSender>,
+    /// REQUESTs of `p4dra-classic`.
+    p4dra: Option<P4draRequestSender>,
+    attest: Option<AttestRequestSender<OwnedFd>>,
 }
 
 // SAFETY: libbpf objects are not bound to the thread that created them; `Xdp` is changed by one thread at a time.
@@ -251,16 +262,14 @@ impl Xdp {
             down_counters,
             stamping,
             dropped,
-            sealing_filters: Vec::new(),
-            forward_interfaces: Vec::new(),
-            device_ports: Vec::new(),
-            macs: BTreeMap::new(),
+            interfaces: Interfaces::default(),
             sources: config.sources(),
-            attachments: Vec::new(),
             rings,
-            frame_sender: open_sender(config.miss_per_s),
-            p4dra_request_sender: config.p4dra.as_ref().map(P4draRequestSender::open).transpose()?,
-            attest_request_sender: open_request_sender(config)?,
+            senders: Senders {
+                frames: open_sender(config.miss_per_s),
+                p4dra: config.p4dra.as_ref().map(P4draRequestSender::open).transpose()?,
+                attest: open_request_sender(config)?,
+            },
             pinned_maps: None,
             has_inherited_state: false,
         };
@@ -276,10 +285,11 @@ impl Xdp {
     pub fn attach(&mut self, ifindex: u32) -> Result<(), DataPlaneError> {
         self.add_device_port(ifindex)?;
         let attachment = Attachment::for_process_lifetime(self.program(), ifindex)?;
-        self.attachments.push(attachment);
+        self.interfaces.attachments.push(attachment);
         if self.down_counters.is_some() {
             let program = &self.skeleton.progs.linewarden_seal_alive;
-            self.sealing_filters
+            self.interfaces
+                .sealing_filters
                 .push(SealingFilter::for_process_lifetime(program, ifindex)?);
         }
         Ok(())
@@ -303,7 +313,7 @@ impl Xdp {
             .map_err(|error| DataPlaneError::kernel("duplicating the table of programs", error))?;
         let attachment =
             Attachment::pinned(self.program(), program_table, ifindex, directory, self.gateway_id)?;
-        self.attachments.push(attachment);
+        self.interfaces.attachments.push(attachment);
         if self.down_counters.is_some() {
             return seal::attach_persistent(&self.skeleton.progs.linewarden_seal, ifindex);
         }
@@ -392,7 +402,7 @@ impl Xdp {
     }
 
     fn send_frame(&self, ifindex: u32, frame: &[u8]) {
-        let Some(sender) = &self.frame_sender else {
+        let Some(sender) = &self.senders.frames else {
             return;
         };
         if let Err(error) = reply::send(sender, ifindex, frame) {
@@ -450,7 +460,7 @@ impl StoreBacked for Xdp {
 impl Admission for Xdp {
     fn reconfigure(&mut self, live: &LiveSettings, boot_s: u32) -> Result<(), DataPlaneError> {
         self.add_forwards(&live.forward_to)?;
-        if self.frame_sender.is_none() && live.miss_per_s > 0 {
+        if self.senders.frames.is_none() && live.miss_per_s > 0 {
             tracing::error!(
                 "xdp: no packet socket; unknown devices cannot authenticate; restart with CAP_NET_RAW"
             );
@@ -535,7 +545,8 @@ impl Attestation for Xdp {
         &mut self,
         requests: &[(SocketAddr, AttestRequest)],
     ) -> Result<usize, DataPlaneError> {
-        self.attest_request_sender
+        self.senders
+            .attest
             .as_ref()
             .map_or(Ok(0), |sender| sender.send_requests(requests))
     }
@@ -617,7 +628,7 @@ impl DataPlane for Xdp {
     }
 
     fn failure(&mut self) -> Option<String> {
-        let is_detached = self.attachments.iter().any(Attachment::is_detached);
+        let is_detached = self.interfaces.attachments.iter().any(Attachment::is_detached);
         is_detached.then(|| "an interface to which the program was attached no longer exists".to_owned())
     }
 
@@ -626,9 +637,9 @@ impl DataPlane for Xdp {
     }
 
     fn send_p4dra_requests(&mut self, round: &P4draRound) -> Result<(), DataPlaneError> {
-        self.p4dra_request_sender
-            .as_ref()
-            .map_or(Ok(()), |sender| sender.send_on_all(&self.device_ports, round))
+        self.senders.p4dra.as_ref().map_or(Ok(()), |sender| {
+            sender.send_on_all(&self.interfaces.device_ports, round)
+        })
     }
 }
 

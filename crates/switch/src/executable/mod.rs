@@ -18,6 +18,7 @@ use crate::program::ids::RegisterId;
 use crate::program::parser::{KeyPart, Match, ParserOp};
 
 /// Program in executable form.
+// There are more than 15 fields because each is a section of the program; nothing changes them after the lowering.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Executable {
     /// Program.
@@ -129,6 +130,7 @@ pub fn layout_args(widths: impl Iterator<Item = u32>) -> (Vec<(u32, u32)>, u32) 
 
 /// Locations of the standard metadata. A field that the program does not have or does not reference is `None` and is not
 /// set: most programs use few of these fields, and setting all fields would be a tenth of the cost of a packet.
+// There are more than 15 fields because v1model defines them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct StandardMetadata {
     /// Egress port requested by ingress.

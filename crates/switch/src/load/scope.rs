@@ -11,6 +11,7 @@ use crate::program::ids::{
 use crate::program::{Header, HeaderType, Stack, Union, UnionStack};
 
 /// Elements of the program by kind and name, added in the order of dependencies.
+// There are more than 15 fields because there is one map for each kind of element that a program defines.
 #[derive(Default)]
 pub struct Scope {
     pub types: Vec<HeaderType>,

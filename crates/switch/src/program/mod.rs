@@ -252,6 +252,7 @@ pub struct Deparser {
 }
 
 /// Checked P4 program.
+// There are more than 15 fields because there is one for each kind of element that a program defines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Program {
     /// Header types.

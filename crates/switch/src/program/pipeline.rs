@@ -140,6 +140,7 @@ pub struct ConstEntry {
 }
 
 /// Table.
+// There are more than 15 fields because each is a property of a table that P4 defines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Table {
     /// Full name.

@@ -77,7 +77,7 @@ impl Xdp {
             own_program(&program, &maps, &mut programs)?;
         }
         let mut entries = Vec::new();
-        for ifindex in &self.device_ports {
+        for ifindex in &self.interfaces.device_ports {
             let attachments = self.attachments_of(*ifindex, &mut programs)?;
             entries.extend(attachments.into_iter().map(Entry::from));
         }
@@ -85,7 +85,7 @@ impl Xdp {
             let name = map_name(&map);
             entries.push(definition(&map, &name)?.into());
             let contents = match name.as_str() {
-                "control" => contents::control_entries(&map, &self.sources, &self.macs)?,
+                "control" => contents::control_entries(&map, &self.sources, &self.interfaces.macs)?,
                 _ => contents::entries_of(object, &map, &name, &mut |id| programs.name(id))?,
             };
             entries.extend(contents.into_iter().map(Entry::from));

@@ -14,7 +14,7 @@ use crate::support::fixture::load_xdp_if_permitted;
 use crate::support::fixture::switch::SwitchSide;
 use crate::support::test_config::TestConfig;
 
-/// Runs a test with each data plane. Without the privilege to load eBPF programs, `xdp` is left out, and the test counts as
+/// Runs a test with each data plane. Without the privilege to load eBPF programs, `xdp` is skipped, and the test counts as
 /// ignored.
 fn with_each(test_config: TestConfig, test: impl Fn(&mut dyn DataPlane)) {
     let config = test_config.config();

@@ -70,6 +70,7 @@ impl DisplayState {
 }
 
 /// A device and its attestation state.
+// There are more than 15 fields because each is a column of the output.
 #[derive(Clone, Debug)]
 pub struct DeviceStatus {
     /// The device ID.

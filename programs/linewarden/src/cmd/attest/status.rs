@@ -63,6 +63,7 @@ pub struct StatusArgs {
 }
 
 /// JSON output of a device.
+// There are more than 15 fields because the output is a flat JSON object.
 #[derive(Serialize)]
 pub struct StatusLine<'a> {
     device_id: String,

@@ -48,6 +48,7 @@ Examples:
   linewarden signed receive --listen 239.0.0.7:7447 --interface eth1 --signers truck7/signer.json
   linewarden signed receive --listen [::]:7447 --signers signers --out udp:127.0.0.1:9000
   linewarden signed receive --listen 0.0.0.0:7447 --signers signers --revoked revoked")]
+// There are more than 15 fields because each is an option of the command.
 pub struct ReceiveArgs {
     /// Address to listen on; a multicast group is joined (ADDRESS:PORT)
     #[arg(long, value_name = "ADDRESS:PORT")]
