@@ -9,7 +9,7 @@ use linewarden_protocol::tag;
 use linewarden_protocol::wire::{
     self, Header, MESSAGE_BYTES, Message, Nak, Request, Response, message_type, nak_reason,
 };
-use linewarden_registry::{ActiveDevice, LeaseRequest, RegistryError};
+use linewarden_registry::{ActiveDevice, DeviceError, LeaseRequest, RegistryError};
 use linewarden_types::{AdmissionRequest, AdmissionResponse, Provision};
 use zerocopy::IntoBytes as _;
 
@@ -81,7 +81,9 @@ impl Link {
                         .await
                     {
                         Ok(_) => AdmissionResponse::NakForStatement(nak),
-                        Err(RegistryError::RowsExhausted { .. }) => AdmissionResponse::Nak(nak),
+                        Err(RegistryError::Device(DeviceError::RowsExhausted { .. })) => {
+                            AdmissionResponse::Nak(nak)
+                        }
                         Err(error) => {
                             return skip_device_error(error).map(|()| AdmissionResponse::NoResponse);
                         }
@@ -138,7 +140,7 @@ impl Link {
             .await
         {
             Ok(first_row) => first_row,
-            Err(RegistryError::RowsExhausted { rows_end, .. }) => {
+            Err(RegistryError::Device(DeviceError::RowsExhausted { rows_end, .. })) => {
                 return match self.registry().get(device).await {
                     Ok(info) if info.suite.number() == suite => Ok(Candidate::Exhausted {
                         suite: info.suite,

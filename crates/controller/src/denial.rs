@@ -1,7 +1,7 @@
 //! Rejected requests of gateways, and devices that get no rows.
 
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::RegistryError;
+use linewarden_registry::{DeviceError, FencingError, RegistryError};
 use linewarden_types::{LinkError, RefusalReason};
 
 /// The reason why a request of a gateway is rejected.
@@ -25,9 +25,11 @@ impl From<Denial> for LinkError {
         match denial {
             Denial::Untrusted { .. } => Self::Untrusted(denial.to_string()),
             Denial::Registry(
-                error @ (RegistryError::StaleFencingToken { .. } | RegistryError::GatewayRevoked { .. }),
+                error @ RegistryError::Fencing(
+                    FencingError::StaleFencingToken { .. } | FencingError::GatewayRevoked { .. },
+                ),
             ) => Self::Replaced(error.to_string()),
-            Denial::Registry(error @ RegistryError::RegistryRestored { .. }) => {
+            Denial::Registry(error @ RegistryError::Fencing(FencingError::RegistryRestored { .. })) => {
                 Self::RegistryRestored(error.to_string())
             }
             Denial::Registry(error) => Self::failed("registry", error.to_string()),
@@ -38,12 +40,12 @@ impl From<Denial> for LinkError {
 /// Returns the reason for an error that concerns one device. Any other error fails the whole request.
 pub(crate) fn refusal_reason(error: RegistryError) -> Result<RefusalReason, RegistryError> {
     match error {
-        RegistryError::RowsExhausted { .. } => Ok(RefusalReason::Exhausted),
-        RegistryError::NoLease { .. } => Ok(RefusalReason::NotHeld),
-        RegistryError::Revoked { .. }
-        | RegistryError::Quarantined { .. }
-        | RegistryError::UnknownDevice { .. } => Ok(RefusalReason::Inactive),
-        RegistryError::DamagedRecord { .. } | RegistryError::InvalidUnusedRows { .. } => {
+        RegistryError::Device(DeviceError::RowsExhausted { .. }) => Ok(RefusalReason::Exhausted),
+        RegistryError::Device(DeviceError::NoLease { .. }) => Ok(RefusalReason::NotHeld),
+        RegistryError::Device(
+            DeviceError::Revoked { .. } | DeviceError::Quarantined { .. } | DeviceError::UnknownDevice { .. },
+        ) => Ok(RefusalReason::Inactive),
+        RegistryError::Device(DeviceError::DamagedRecord { .. } | DeviceError::InvalidUnusedRows { .. }) => {
             Ok(RefusalReason::Damaged(error.to_string()))
         }
         other => Err(other),

@@ -5,7 +5,7 @@ use linewarden_types::Revision;
 
 use crate::column::ColumnValue;
 use crate::device::{DeviceInfo, Quarantine, Status};
-use crate::error::{RegistryError, Result};
+use crate::error::{DeviceError, RegistryError, Result};
 use crate::record_tag::RecordAuthenticator;
 use crate::sql::{FromRow, Row};
 
@@ -105,7 +105,7 @@ pub(crate) fn mode_from_column(column: i16) -> Option<Mode> {
 /// Decodes and authenticates a device record; an error names the device.
 pub(crate) fn device_info(authenticator: &RecordAuthenticator, record: DeviceColumns) -> Result<DeviceInfo> {
     let device = id_from_column(record.id.0);
-    let damaged = |problem: String| RegistryError::DamagedRecord { device, problem };
+    let damaged = |problem: String| RegistryError::Device(DeviceError::DamagedRecord { device, problem });
     let unusable = |column: &str, value: i64| match value {
         i64::MIN => damaged(format!("{column} is not a number")),
         value => damaged(format!("{column} is {value}")),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 
 use crate::credentials::{Credentials, POOL_ROWS_MAX};
-use crate::error::{RegistryError, Result};
+use crate::error::{DeviceError, RegistryError, Result};
 
 /// Maximum length of a device name, bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -84,8 +84,8 @@ impl DeviceInfo {
     pub(crate) fn check_may_authenticate(&self) -> Result<()> {
         let device = self.device;
         match (self.status.is_active(), &self.quarantine) {
-            (false, _) => Err(RegistryError::Revoked { device }),
-            (true, Some(_)) => Err(RegistryError::Quarantined { device }),
+            (false, _) => Err(RegistryError::Device(DeviceError::Revoked { device })),
+            (true, Some(_)) => Err(RegistryError::Device(DeviceError::Quarantined { device })),
             (true, None) => Ok(()),
         }
     }
@@ -133,11 +133,11 @@ impl DeviceRecord {
     /// Validates the record before it is stored.
     pub(crate) fn validate(&self) -> Result<()> {
         let refuse = |field, problem: String| {
-            Err(RegistryError::InvalidRecord {
+            Err(RegistryError::Device(DeviceError::InvalidRecord {
                 device: self.device,
                 field,
                 problem,
-            })
+            }))
         };
         if self.device.0 == 0 {
             return refuse("device_id", "0 is not a valid id; choose another one".to_owned());

@@ -9,7 +9,7 @@ use crate::conversion::{
     id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns,
 };
 use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Status, TEXT_BYTES_MAX, check_text};
-use crate::error::{RegistryError, Result};
+use crate::error::{BulkError, DeviceError, RegistryError, Result};
 use crate::feed;
 use crate::fingerprint::Fingerprint;
 use crate::record_tag::TAG_BYTES;
@@ -90,10 +90,12 @@ impl NewDevice {
             .as_ref()
             .map(|quarantine| ("quarantined_reason", quarantine.at_s, &quarantine.reason));
         for (field, at_s, reason) in revoked.into_iter().chain(quarantined) {
-            let invalid = |problem| RegistryError::InvalidRecord {
-                device: self.record.device,
-                field,
-                problem,
+            let invalid = |problem| {
+                RegistryError::Device(DeviceError::InvalidRecord {
+                    device: self.record.device,
+                    field,
+                    problem,
+                })
             };
             check_text(reason, TEXT_BYTES_MAX, true).map_err(invalid)?;
             if i64::try_from(at_s).is_err() {
@@ -164,7 +166,7 @@ impl Registry {
             device.validate()?;
             let device = device.record.device;
             if !seen.insert(device) {
-                return Err(RegistryError::DuplicateDevice { device });
+                return Err(RegistryError::Device(DeviceError::DuplicateDevice { device }));
             }
         }
         let seal = |device: &NewDevice| self.seal(device, &merged_info(device, None, 0)?);
@@ -213,7 +215,7 @@ impl Registry {
     /// reported devices remain stored.
     ///
     /// # Errors
-    /// [`RegistryError::ChunkRefused`] names the number of devices stored before the refused chunk, and the cause.
+    /// [`BulkError::ChunkRefused`](crate::BulkError::ChunkRefused) names the number of devices stored before the refused chunk, and the cause.
     pub async fn enroll_bulk(
         &self,
         records: impl IntoIterator<Item: Into<NewDevice>>,
@@ -250,11 +252,13 @@ impl Registry {
                 },
                 Err(error) => Err(error),
             };
-            result.map_err(|source| RegistryError::ChunkRefused {
-                committed: done,
-                first: done,
-                end,
-                source: Box::new(source),
+            result.map_err(|source| {
+                RegistryError::Bulk(BulkError::ChunkRefused {
+                    committed: done,
+                    first: done,
+                    end,
+                    source: Box::new(source),
+                })
             })?;
             done = end;
             progress(Progress { done, total });
@@ -286,14 +290,14 @@ impl Registry {
                     let is_revoked = info.is_ok_and(|info| !info.status.is_active());
                     // A revoked device cannot be replaced by an active one in any case.
                     return Err(match is_revoked {
-                        true => RegistryError::Revoked { device },
-                        false => RegistryError::AlreadyEnrolled { device },
+                        true => RegistryError::Device(DeviceError::Revoked { device }),
+                        false => RegistryError::Device(DeviceError::AlreadyEnrolled { device }),
                     });
                 }
                 // A damaged record cannot be replaced, because its `idx_floor` is unknown.
                 let info = info?;
                 if !info.status.is_active() && status.is_active() {
-                    return Err(RegistryError::Revoked { device });
+                    return Err(RegistryError::Device(DeviceError::Revoked { device }));
                 }
                 replaceable.insert(device, info);
             }
@@ -319,7 +323,7 @@ fn merged_info(new: &NewDevice, old: Option<&DeviceInfo>, revision: i64) -> Resu
         .max(indices.start)
         .max(old.map_or(0, |old| old.idx_floor.0));
     if old.is_some() && !indices.is_empty() && idx_floor >= indices.end {
-        return Err(RegistryError::InvalidRecord {
+        return Err(RegistryError::Device(DeviceError::InvalidRecord {
             device: record.device,
             field: "credentials",
             problem: format!(
@@ -327,7 +331,7 @@ fn merged_info(new: &NewDevice, old: Option<&DeviceInfo>, revision: i64) -> Resu
                  start at row {idx_floor}",
                 indices.start, indices.end
             ),
-        });
+        }));
     }
     Ok(DeviceInfo {
         device: record.device,

@@ -8,7 +8,7 @@
 
 use crate::column::ColumnValue;
 use crate::conversion::{DEVICE_COLUMNS, DeviceColumns, device_columns, device_info, id_from_column};
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, RegistryError, Result};
 use crate::roaming::{self, NewestSession, NewestSessionColumns};
 use crate::sql::{self, Connection, FromRow, Row};
 use crate::store::Registry;
@@ -223,9 +223,9 @@ pub(crate) async fn reserve_revisions(connection: &mut Connection, count: usize)
 }
 
 fn revision_from_column(column: i64) -> Result<Revision> {
-    u64::try_from(column)
-        .map(Revision)
-        .map_err(|_| RegistryError::Damaged {
+    u64::try_from(column).map(Revision).map_err(|_| {
+        RegistryError::Database(DatabaseError::Damaged {
             detail: format!("invalid revision {column}"),
         })
+    })
 }

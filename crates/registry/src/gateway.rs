@@ -5,7 +5,7 @@ use linewarden_types::ProcessId;
 
 use crate::column::ColumnValue;
 use crate::conversion::seconds_to_column;
-use crate::error::{RegistryError, Result};
+use crate::error::{FencingError, RegistryError, Result};
 use crate::record_tag::{RecordAuthenticator, halves};
 use crate::sql::{self, Connection};
 use crate::storage::fencing_token_base;
@@ -202,7 +202,7 @@ impl Registry {
     /// Refuses a token that is not the newest, and a request with a lower number of abandoned requests than recorded.
     ///
     /// # Errors
-    /// [`RegistryError::StaleFencingToken`], [`RegistryError::OutdatedRequest`], a damaged record, or a failure of the
+    /// [`FencingError::StaleFencingToken`](crate::FencingError::StaleFencingToken), [`FencingError::OutdatedRequest`](crate::FencingError::OutdatedRequest), a damaged record, or a failure of the
     /// database.
     pub async fn verify_fencing_token(&self, fencing_token: &FencingToken) -> Result<()> {
         let mut connection = self.reader().acquire().await?;
@@ -222,16 +222,16 @@ impl Registry {
         let Some(registration) =
             newest.filter(|registration| registration.fencing_token == fencing_token.number)
         else {
-            return Err(RegistryError::StaleFencingToken {
+            return Err(RegistryError::Fencing(FencingError::StaleFencingToken {
                 gateway: fencing_token.gateway,
                 presented: fencing_token.number,
                 newest: newest.map_or(0, |registration| registration.fencing_token),
-            });
+            }));
         };
         if fencing_token.abandoned_requests < registration.abandoned_requests {
-            return Err(RegistryError::OutdatedRequest {
+            return Err(RegistryError::Fencing(FencingError::OutdatedRequest {
                 gateway: fencing_token.gateway,
-            });
+            }));
         }
         Ok(registration)
     }
@@ -313,7 +313,7 @@ impl Registration {
         (gateway, number, at_s, process, abandoned_requests, tag): &GatewayColumns,
     ) -> Result<Self> {
         let gateway = GatewayId(u32::try_from(gateway.0).unwrap_or(u32::MAX));
-        let damaged = || RegistryError::DamagedGateway { gateway };
+        let damaged = || RegistryError::Fencing(FencingError::DamagedGateway { gateway });
         let process: [u8; 16] = process.0.as_slice().try_into().map_err(|_| damaged())?;
         let registration = Self {
             gateway,
@@ -370,8 +370,10 @@ pub(crate) async fn damaged(
     )
     .fetch_all(connection)
     .await?;
-    damaged.extend(set_back.iter().map(|(gateway,)| RegistryError::DamagedGateway {
-        gateway: GatewayId(u32::try_from(gateway.0).unwrap_or(u32::MAX)),
+    damaged.extend(set_back.iter().map(|(gateway,)| {
+        RegistryError::Fencing(FencingError::DamagedGateway {
+            gateway: GatewayId(u32::try_from(gateway.0).unwrap_or(u32::MAX)),
+        })
     }));
     Ok(damaged)
 }

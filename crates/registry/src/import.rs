@@ -10,7 +10,7 @@ use linewarden_files::open_regular;
 use linewarden_protocol::ids::DeviceId;
 
 use crate::enroll::{BulkOptions, IDS_PER_QUERY, NewDevice, OnConflict, Progress};
-use crate::error::{LineProblem, RegistryError, Result};
+use crate::error::{BulkError, LineProblem, RegistryError, Result};
 use crate::key::ExportKey;
 use crate::store::Registry;
 use crate::transfer::{parse_device, parse_header};
@@ -29,8 +29,8 @@ impl Registry {
     /// chunk.
     ///
     /// # Errors
-    /// [`RegistryError::InvalidImportLines`] names file, lines and fields; nothing is stored then.
-    /// [`RegistryError::ChunkRefused`] if an error, such as a full disk, occurs after some chunks were stored.
+    /// [`BulkError::InvalidImportLines`](crate::BulkError::InvalidImportLines) names file, lines and fields; nothing is stored then.
+    /// [`BulkError::ChunkRefused`](crate::BulkError::ChunkRefused) if an error, such as a full disk, occurs after some chunks were stored.
     pub async fn import_file(
         &self,
         path: impl AsRef<Path>,
@@ -115,7 +115,7 @@ impl ExportFile {
     /// Checks the whole file: every line opens with `key`, and no device occurs twice.
     ///
     /// # Errors
-    /// A file that cannot be read, or [`RegistryError::InvalidImportLines`] with all problems.
+    /// A file that cannot be read, or [`BulkError::InvalidImportLines`](crate::BulkError::InvalidImportLines) with all problems.
     pub fn check(path: impl AsRef<Path>, key: &ExportKey) -> Result<Self> {
         let path = path.as_ref();
         let file = open_export(path)?;
@@ -201,21 +201,23 @@ impl Problems {
                 problem: "other problems".to_owned(),
             });
         }
-        (!self.reported.is_empty()).then(|| RegistryError::InvalidImportLines {
-            path: path.to_owned(),
-            problems: self.reported,
+        (!self.reported.is_empty()).then(|| {
+            RegistryError::Bulk(BulkError::InvalidImportLines {
+                path: path.to_owned(),
+                problems: self.reported,
+            })
         })
     }
 }
 
 fn import_error(path: &Path, line: u64, problem: String) -> RegistryError {
-    RegistryError::InvalidImportLines {
+    RegistryError::Bulk(BulkError::InvalidImportLines {
         path: path.to_owned(),
         problems: vec![LineProblem {
             lines: vec![line],
             problem,
         }],
-    }
+    })
 }
 
 /// Why a line could not be read as a device.

@@ -10,7 +10,7 @@ use std::path::Path;
 use linewarden_files::{PrivateFileError, create_private, read_private};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, KeyError, RegistryError, Result};
 
 /// Length of a key, bytes.
 pub const KEY_BYTES: usize = 32;
@@ -45,7 +45,7 @@ macro_rules! key_type {
             /// A variable that is not set or does not contain exactly 64 hexadecimal digits.
             pub fn from_env(variable: &str) -> Result<Self> {
                 let value = std::env::var_os(variable)
-                    .ok_or_else(|| RegistryError::KeyVariableMissing { variable: variable.to_owned() })?;
+                    .ok_or_else(|| RegistryError::Key(KeyError::VariableMissing { variable: variable.to_owned() }))?;
                 let text = Zeroizing::new(value.into_encoded_bytes());
                 parse_key(&text, || format!("the environment variable {variable}")).map(Self)
             }
@@ -56,7 +56,7 @@ macro_rules! key_type {
             /// An existing file (never overwritten), a directory that cannot be written, no random bytes.
             pub fn generate_file(path: impl AsRef<Path>) -> Result<Self> {
                 let mut key = Self([0; KEY_BYTES]);
-                getrandom::fill(&mut key.0).map_err(RegistryError::NoRandomBytes)?;
+                getrandom::fill(&mut key.0).map_err(DatabaseError::NoRandomBytes)?;
                 write_key_file(path.as_ref(), &key.0)?;
                 Ok(key)
             }
@@ -87,15 +87,15 @@ key_type!(
 
 fn read_key_file(path: &Path) -> Result<[u8; KEY_BYTES]> {
     let text = read_private(path, KEY_FILE_BYTES_MAX).map_err(|error| match error {
-        PrivateFileError::Io(source) => RegistryError::KeyFileUnreadable {
+        PrivateFileError::Io(source) => RegistryError::Key(KeyError::FileUnreadable {
             path: path.to_owned(),
             source,
-        },
-        PrivateFileError::Unsafe { problem, remedy } => RegistryError::KeyFileUnsafe {
+        }),
+        PrivateFileError::Unsafe { problem, remedy } => RegistryError::Key(KeyError::FileUnsafe {
             path: path.to_owned(),
             problem,
             remedy,
-        },
+        }),
     })?;
     parse_key(&text, || path.display().to_string())
 }
@@ -108,19 +108,19 @@ fn write_key_file(path: &Path, key: &[u8; KEY_BYTES]) -> Result<()> {
         .map_err(io::Error::other)
         .and_then(|()| create_private(path, line.as_slice()));
     written.map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => RegistryError::KeyFileExists {
+        io::ErrorKind::AlreadyExists => RegistryError::Key(KeyError::FileExists {
             path: path.to_owned(),
-        },
+        }),
         _ => RegistryError::io(format!("write the key file {}", path.display()))(error),
     })
 }
 
 fn parse_key(text: &[u8], origin: impl Fn() -> String) -> Result<[u8; KEY_BYTES]> {
     let malformed = |problem: String| {
-        Err(RegistryError::KeyMalformed {
+        Err(RegistryError::Key(KeyError::Malformed {
             origin: origin(),
             problem,
-        })
+        }))
     };
     let digits = text.trim_ascii();
     if digits.is_empty() {

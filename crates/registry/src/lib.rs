@@ -21,7 +21,7 @@
 //! use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 //! use linewarden_protocol::keys::RowKey;
 //! use linewarden_registry::{
-//!     Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
+//!     Credentials, DeviceRecord, FencingError, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
 //! };
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -53,7 +53,7 @@
 //! // The gateway restarts and registers again: requests with the earlier token are refused.
 //! let newer = registry.register_gateway(GatewayId(1), 1_790_000_060).await?;
 //! let refused = registry.lease(&token, &[request]).await;
-//! assert!(matches!(refused, Err(RegistryError::StaleFencingToken { .. })));
+//! assert!(matches!(refused, Err(RegistryError::Fencing(FencingError::StaleFencingToken { .. }))));
 //! # Ok(())
 //! # }
 //! ```
@@ -113,7 +113,10 @@ pub use copy::CopySummary;
 pub use credentials::{Credentials, POOL_ROW_BYTES, POOL_ROWS_MAX, PoolRow};
 pub use device::{DeviceInfo, DeviceRecord, NAME_BYTES_MAX, Quarantine, Status, TEXT_BYTES_MAX};
 pub use enroll::{BulkOptions, NewDevice, OnConflict, Progress, SealedDevices};
-pub use error::{LineProblem, RegistryError, Result};
+pub use error::{
+    AttestationError, BulkError, DatabaseError, DeviceError, FencingError, KeyError, LineProblem, OpenError,
+    RegistryError, Result, ServiceError,
+};
 pub use feed::Changes;
 pub use fingerprint::{BANDS_MAX, Band, Fingerprint};
 pub use gateway::FencingToken;

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column};
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, DeviceError, RegistryError, Result};
 use crate::lease::damage;
 use crate::record_tag::{RecordAuthenticator, halves};
 use crate::sql::{self, Connection};
@@ -45,11 +45,11 @@ struct PairIds {
 impl PairIds {
     fn of(a: DeviceId, b: DeviceId) -> Result<Self> {
         if a == b {
-            return Err(RegistryError::InvalidRecord {
+            return Err(RegistryError::Device(DeviceError::InvalidRecord {
                 device: a,
                 field: "pair",
                 problem: "the two devices of a pair must differ".to_owned(),
-            });
+            }));
         }
         Ok(Self {
             low: a.min(b),
@@ -96,7 +96,7 @@ impl Registry {
         let mut transaction = self.write().await?;
         for device in [a, b] {
             if !self.get_in(&mut transaction, device).await?.status.is_active() {
-                return Err(RegistryError::Revoked { device });
+                return Err(RegistryError::Device(DeviceError::Revoked { device }));
             }
         }
         let inserted = sql::query(
@@ -188,7 +188,9 @@ impl Registry {
         for device in [pair.low, pair.high] {
             match self.get_in(connection, device).await {
                 Ok(info) if info.may_authenticate() => {}
-                Ok(_) | Err(RegistryError::UnknownDevice { .. }) => return Ok(PairState::NoPair),
+                Ok(_) | Err(RegistryError::Device(DeviceError::UnknownDevice { .. })) => {
+                    return Ok(PairState::NoPair);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -244,7 +246,7 @@ struct CurrentKey {
 impl CurrentKey {
     fn new(initiator: DeviceId, now_s: u64) -> Result<Self> {
         let mut random = Zeroizing::new([0u8; 48]);
-        getrandom::fill(&mut *random).map_err(RegistryError::NoRandomBytes)?;
+        getrandom::fill(&mut *random).map_err(DatabaseError::NoRandomBytes)?;
         let (id, key) = random.split_at(16);
         let mut pairing = Pairing {
             id: [0; 16],

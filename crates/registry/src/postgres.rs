@@ -9,7 +9,7 @@ use linewarden_files::check_regular;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Postgres, Transaction};
 
-use crate::error::{RegistryError, Result};
+use crate::error::{OpenError, RegistryError, Result};
 use crate::key::MasterKey;
 use crate::location::Location;
 use crate::schema;
@@ -78,9 +78,11 @@ struct Server {
 
 impl Server {
     async fn query(connection: &mut Connection, registry: &Location) -> Result<Self> {
-        let unsuitable = |problem: String| RegistryError::UnsuitableDatabase {
-            registry: registry.clone(),
-            problem,
+        let unsuitable = |problem: String| {
+            RegistryError::Open(OpenError::UnsuitableDatabase {
+                registry: registry.clone(),
+                problem,
+            })
         };
         let (version, encoding, standby, fsync): (i64, String, i64, String) = sql::query(
             "SELECT CAST(current_setting('server_version_num') AS INTEGER), current_setting('server_encoding'), \
@@ -153,9 +155,9 @@ async fn connect(registry: &Location, options: &Options) -> Result<(Connection, 
 
 fn connect_options(registry: &Location, options: &Options) -> Result<PgConnectOptions> {
     let Location::Postgres(address) = registry else {
-        return Err(RegistryError::NoRegistry {
+        return Err(RegistryError::Open(OpenError::NoRegistry {
             registry: registry.clone(),
-        });
+        }));
     };
     // The driver would block on a FIFO, in a thread that keeps the process from exiting.
     for file in address.files() {
@@ -186,9 +188,9 @@ async fn refuse_missing(connection: &mut Connection, registry: &Location) -> Res
         .map_err(with_location_if_missing(registry))?;
     match server.has_registry {
         true => Ok(server),
-        false => Err(RegistryError::NoRegistry {
+        false => Err(RegistryError::Open(OpenError::NoRegistry {
             registry: registry.clone(),
-        }),
+        })),
     }
 }
 
@@ -270,8 +272,10 @@ impl Draft {
             .await
             .map_err(with_location_if_missing(registry))?;
         connection.close().await.map_err(with_location(registry))?;
-        let exists = || RegistryError::AlreadyExists {
-            registry: registry.clone(),
+        let exists = || {
+            RegistryError::Open(OpenError::AlreadyExists {
+                registry: registry.clone(),
+            })
         };
         if server.has_registry {
             return Err(exists());
@@ -324,7 +328,7 @@ impl Draft {
 fn with_location_if_missing(registry: &Location) -> impl FnOnce(RegistryError) -> RegistryError {
     let registry = registry.clone();
     move |error| match error {
-        unsuitable @ RegistryError::UnsuitableDatabase { .. } => unsuitable,
+        unsuitable @ RegistryError::Open(OpenError::UnsuitableDatabase { .. }) => unsuitable,
         error => with_location(registry)(error),
     }
 }

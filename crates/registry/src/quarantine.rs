@@ -9,7 +9,7 @@ use linewarden_types::{EnrollmentTime, Revision};
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column, quarantine_to_columns, seconds_to_column};
 use crate::device::{DeviceInfo, Quarantine, TEXT_BYTES_MAX, check_text};
-use crate::error::{RegistryError, Result};
+use crate::error::{DeviceError, RegistryError, Result};
 use crate::feed;
 use crate::gateway::FencingToken;
 use crate::record_tag::{RecordAuthenticator, TagBuilder};
@@ -57,10 +57,12 @@ impl Registry {
         now_s: u64,
     ) -> Result<QuarantineResult> {
         for request in requests {
-            let invalid = |field, problem| RegistryError::InvalidRecord {
-                device: request.device,
-                field,
-                problem,
+            let invalid = |field, problem| {
+                RegistryError::Device(DeviceError::InvalidRecord {
+                    device: request.device,
+                    field,
+                    problem,
+                })
             };
             check_text(&request.reason, TEXT_BYTES_MAX, true)
                 .map_err(|problem| invalid("quarantined_reason", problem))?;
@@ -109,16 +111,18 @@ impl Registry {
     /// An unknown or revoked device, a reason longer than [`TEXT_BYTES_MAX`] or with a control character, a damaged
     /// record, or a failure of the database.
     pub async fn quarantine_manually(&self, device: DeviceId, reason: &str, now_s: u64) -> Result<Revision> {
-        check_text(reason, TEXT_BYTES_MAX, true).map_err(|problem| RegistryError::InvalidRecord {
-            device,
-            field: "quarantined_reason",
-            problem,
+        check_text(reason, TEXT_BYTES_MAX, true).map_err(|problem| {
+            RegistryError::Device(DeviceError::InvalidRecord {
+                device,
+                field: "quarantined_reason",
+                problem,
+            })
         })?;
         let at_s = seconds_to_column(now_s);
         let mut transaction = self.write().await?;
         let info = self.get_in(&mut transaction, device).await?;
         if !info.status.is_active() {
-            return Err(RegistryError::Revoked { device });
+            return Err(RegistryError::Device(DeviceError::Revoked { device }));
         }
         let quarantine = Quarantine {
             at_s: now_s,
@@ -200,7 +204,7 @@ impl Registry {
     async fn release_in(&self, connection: &mut Connection, device: DeviceId) -> Result<(Revision, bool)> {
         let mut info = self.get_in(connection, device).await?;
         if !info.status.is_active() {
-            return Err(RegistryError::Revoked { device });
+            return Err(RegistryError::Device(DeviceError::Revoked { device }));
         }
         if info.quarantine.is_none() {
             return Ok((info.revision, false));
@@ -222,8 +226,8 @@ impl Registry {
                 info.quarantine = Some(quarantine);
                 self.write_quarantine(connection, info).await.map(Some)
             }
-            Err(RegistryError::UnknownDevice { .. }) => Ok(None),
-            Err(RegistryError::DamagedRecord { .. }) => {
+            Err(RegistryError::Device(DeviceError::UnknownDevice { .. })) => Ok(None),
+            Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) => {
                 let revision = next_revision(connection).await?;
                 let (at_s, reason) = quarantine_to_columns(Some(&quarantine));
                 // The tag remains invalid.

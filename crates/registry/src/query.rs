@@ -10,7 +10,7 @@ use crate::conversion::{
 };
 use crate::device::DeviceInfo;
 use crate::enroll::PushIds as _;
-use crate::error::{RegistryError, Result};
+use crate::error::{DeviceError, RegistryError, Result};
 use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
 
@@ -44,7 +44,7 @@ impl Registry {
     /// The record of a device.
     ///
     /// # Errors
-    /// [`RegistryError::UnknownDevice`], a damaged record, or a failure of the database.
+    /// [`DeviceError::UnknownDevice`](crate::DeviceError::UnknownDevice), a damaged record, or a failure of the database.
     pub async fn get(&self, device: DeviceId) -> Result<DeviceInfo> {
         let mut connection = self.reader().acquire().await?;
         self.get_in(&mut connection, device).await
@@ -62,7 +62,7 @@ impl Registry {
         .await?;
         device_info(
             self.authenticator(),
-            record.ok_or(RegistryError::UnknownDevice { device })?,
+            record.ok_or(RegistryError::Device(DeviceError::UnknownDevice { device }))?,
         )
     }
 

@@ -11,7 +11,7 @@ use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column};
 use crate::credentials::{Credentials, POOL_ROWS_MAX, PoolRow};
 use crate::device::DeviceInfo;
-use crate::error::{RegistryError, Result};
+use crate::error::{DeviceError, RegistryError, Result};
 use crate::feed;
 use crate::lease::damage;
 use crate::record_tag::{RecordAuthenticator, halves};
@@ -158,10 +158,10 @@ impl Registry {
                     rows: mut all_rows,
                 } = self.credentials_in(connection, &info).await?
                 else {
-                    return Err(RegistryError::DamagedRecord {
+                    return Err(RegistryError::Device(DeviceError::DamagedRecord {
                         device: info.device,
                         problem: "its credentials have another mode".to_owned(),
-                    });
+                    }));
                 };
                 all_rows.extend(rows.iter().cloned());
                 let total = u32::try_from(all_rows.len()).ok().filter(|total| {

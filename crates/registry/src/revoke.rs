@@ -7,7 +7,7 @@ use crate::conversion::{
     id_to_column, mode_to_column, quarantine_to_columns, seconds_to_column, status_to_columns,
 };
 use crate::device::{DeviceInfo, Status, TEXT_BYTES_MAX, check_text};
-use crate::error::{RegistryError, Result};
+use crate::error::{DeviceError, RegistryError, Result};
 use crate::feed;
 use crate::sql::{self, Connection};
 use crate::store::Registry;
@@ -50,7 +50,7 @@ impl Registry {
             check(*device, reason, now_s)?;
             match self.revoke_in(&mut transaction, *device, reason, now_s).await {
                 Ok((_, is_new)) => revoked += u64::from(is_new),
-                Err(error @ RegistryError::UnknownDevice { .. }) => unknown.push(error),
+                Err(error @ RegistryError::Device(DeviceError::UnknownDevice { .. })) => unknown.push(error),
                 Err(error) => return Err(error),
             }
         }
@@ -69,7 +69,7 @@ impl Registry {
         now_s: u64,
     ) -> Result<(Revision, bool)> {
         let mut info = match self.get_in(connection, device).await {
-            Err(RegistryError::DamagedRecord { .. }) => blank_record(device),
+            Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) => blank_record(device),
             stored => stored?,
         };
         if !info.status.is_active() {
@@ -116,11 +116,11 @@ impl Registry {
 /// Validates reason and time.
 fn check(device: DeviceId, reason: &str, now_s: u64) -> Result<()> {
     let refuse = |field, problem: String| {
-        Err(RegistryError::InvalidRecord {
+        Err(RegistryError::Device(DeviceError::InvalidRecord {
             device,
             field,
             problem,
-        })
+        }))
     };
     if let Err(problem) = check_text(reason, TEXT_BYTES_MAX, true) {
         return refuse("revoked_reason", problem);

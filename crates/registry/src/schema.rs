@@ -13,7 +13,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, SqlSafeStr as _, SqlStr, SqliteConnection};
 
 use crate::column::ColumnValue;
-use crate::error::{RegistryError, Result};
+use crate::error::{OpenError, RegistryError, Result};
 use crate::location::Location;
 use crate::sql::{self, Connection};
 use crate::store::{STATEMENT_LOG_LEVEL, with_location};
@@ -147,12 +147,12 @@ fn unexpected_object(path: &Path, kind: &[u8], name: &[u8], is_changed: bool) ->
             path.display()
         ),
     };
-    RegistryError::UnexpectedSchemaObject {
+    RegistryError::Open(OpenError::UnexpectedSchemaObject {
         registry: path.into(),
         kind,
         name,
         remedy,
-    }
+    })
 }
 
 /// Lists the objects in a PostgreSQL schema that must match the migrations: tables with their columns, indexes and
@@ -182,12 +182,12 @@ pub(crate) async fn refuse_foreign_postgres(connection: &mut Connection, registr
     let mut fields = line.split('\t');
     let [kind, name] =
         [fields.next(), fields.next()].map(|field| field.unwrap_or_default().escape_debug().to_string());
-    Err(RegistryError::UnexpectedSchemaObject {
+    Err(RegistryError::Open(OpenError::UnexpectedSchemaObject {
         registry: registry.clone(),
         kind,
         name,
         remedy: "stop the controllers, then remove the object or restore a backup".to_owned(),
-    })
+    }))
 }
 
 fn newest_version() -> i64 {
@@ -202,11 +202,11 @@ pub(crate) async fn refuse_newer(connection: &mut Connection, registry: &Locatio
         .map_err(with_location(registry))?;
     let supported = newest_version();
     match found {
-        Some(found) if found > supported => Err(RegistryError::NewerSchema {
+        Some(found) if found > supported => Err(RegistryError::Open(OpenError::NewerSchema {
             registry: registry.clone(),
             found,
             supported,
-        }),
+        })),
         _ => Ok(()),
     }
 }

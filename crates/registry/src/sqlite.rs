@@ -14,7 +14,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, SqliteConnection};
 
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, OpenError, RegistryError, Result};
 use crate::key::MasterKey;
 use crate::schema::{self, Schema};
 use crate::sql::{self, Connection, Pool, Transaction};
@@ -85,9 +85,11 @@ pub(crate) async fn open(path: &Path, key: &MasterKey, options: &Options) -> Res
     // so the file is examined over a read-only connection first. Other errors of the examination are ignored: if they
     // persist, opening the writable connection reports them.
     if let Err(
-        refusal @ (RegistryError::NewerSchema { .. }
-        | RegistryError::WrongMasterKey { .. }
-        | RegistryError::UnexpectedSchemaObject { .. }),
+        refusal @ RegistryError::Open(
+            OpenError::NewerSchema { .. }
+            | OpenError::WrongMasterKey { .. }
+            | OpenError::UnexpectedSchemaObject { .. },
+        ),
     ) = examine_read_only(path, key).await
     {
         return Err(refusal);
@@ -147,9 +149,9 @@ impl Draft {
     /// Creates a new file, readable by its owner only, with empty tables, and begins a transaction.
     pub(crate) async fn begin(path: &Path, options: &Options) -> Result<Self> {
         if path.symlink_metadata().is_ok() {
-            return Err(RegistryError::AlreadyExists {
+            return Err(RegistryError::Open(OpenError::AlreadyExists {
                 registry: path.into(),
-            });
+            }));
         }
         let mut draft = Self {
             connection: None,
@@ -188,15 +190,19 @@ impl Draft {
 
     /// The connection of the transaction.
     pub(crate) fn connection(&mut self) -> Result<&mut Connection> {
-        self.connection.as_mut().ok_or(RegistryError::Locked)
+        self.connection
+            .as_mut()
+            .ok_or(RegistryError::Database(DatabaseError::Locked))
     }
 
     /// Commits, and publishes the file durably under its final name.
     pub(crate) async fn finish(mut self) -> Result<()> {
         self.publish().await.map_err(|error| match error {
-            RegistryError::FileExists { path } => RegistryError::AlreadyExists {
-                registry: path.into(),
-            },
+            RegistryError::Open(OpenError::FileExists { path }) => {
+                RegistryError::Open(OpenError::AlreadyExists {
+                    registry: path.into(),
+                })
+            }
             error => with_location(&*self.path)(error),
         })
     }
@@ -312,17 +318,17 @@ async fn examine_with(connection: &mut Connection, path: &Path, key: &MasterKey)
 /// Checks the file header before SQLite opens the file.
 fn check_header(path: &Path) -> Result<()> {
     let not_a_registry = |problem: &str| {
-        Err(RegistryError::NotARegistry {
+        Err(RegistryError::Open(OpenError::NotARegistry {
             path: path.to_owned(),
             problem: problem.to_owned(),
-        })
+        }))
     };
     let mut file = match open_regular(path, OpenOptions::new().read(true)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(RegistryError::NoRegistry {
+            return Err(RegistryError::Open(OpenError::NoRegistry {
                 registry: path.into(),
-            });
+            }));
         }
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             return not_a_registry(&error.to_string());
@@ -388,9 +394,9 @@ fn connect_options(path: &Path, options: &Options) -> SqliteConnectOptions {
 /// Refuses an existing path early, as [`publish`] would.
 pub(crate) fn refuse_existing(path: &Path) -> Result<()> {
     match path.symlink_metadata() {
-        Ok(_) => Err(RegistryError::FileExists {
+        Ok(_) => Err(RegistryError::Open(OpenError::FileExists {
             path: path.to_owned(),
-        }),
+        })),
         Err(_) => Ok(()),
     }
 }
@@ -398,7 +404,7 @@ pub(crate) fn refuse_existing(path: &Path) -> Result<()> {
 /// A temporary name in the directory of `path`, so that both names are in one file system.
 pub(crate) fn draft_path(path: &Path) -> Result<PathBuf> {
     let mut random = [0u8; 8];
-    getrandom::fill(&mut random).map_err(RegistryError::NoRandomBytes)?;
+    getrandom::fill(&mut random).map_err(DatabaseError::NoRandomBytes)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".new-{}", hex::encode(random)));
     Ok(path.with_file_name(name))
@@ -412,9 +418,11 @@ pub(crate) fn publish(draft: &Path, path: &Path) -> Result<()> {
             "write the directory of {} to disk",
             path.display()
         ))),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(RegistryError::FileExists {
-            path: path.to_owned(),
-        }),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(RegistryError::Open(OpenError::FileExists {
+                path: path.to_owned(),
+            }))
+        }
         Err(error) => Err(RegistryError::io(format!(
             "put the new file at {}",
             path.display()

@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) use self::file::{FileStorage, StorageFiles, StorageTag, remove_stale_record};
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, FencingError, RegistryError, Result};
 use crate::gateway::FencingToken;
 use crate::sql::{self, Connection};
 use crate::store::Registry;
@@ -395,9 +395,9 @@ impl Registry {
             && (fencing_token.number() == 0 || !is_other_incarnation(fencing_token.number(), incarnation))
         {
             true => Ok(()),
-            false => Err(RegistryError::RegistryRestored {
+            false => Err(RegistryError::Fencing(FencingError::RegistryRestored {
                 gateway: fencing_token.gateway(),
-            }),
+            })),
         }
     }
 
@@ -414,7 +414,7 @@ impl Registry {
             StorageMatch::Different => {}
         }
         let mut random = [0; 4];
-        getrandom::fill(&mut random).map_err(RegistryError::NoRandomBytes)?;
+        getrandom::fill(&mut random).map_err(DatabaseError::NoRandomBytes)?;
         let step = 1 + u32::from_be_bytes(random) % INCARNATION_STEP_MAX;
         let next = incarnation.saturating_add(step).min(INCARNATION_MAX);
         // Sessions end with the leases. A recorded newest session of a later time would suppress reports of new

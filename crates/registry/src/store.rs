@@ -8,7 +8,7 @@ use std::time::Duration;
 use linewarden_files::seal::{Sealer, derive_key};
 use log::LevelFilter;
 
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, OpenError, RegistryError, Result};
 use crate::fingerprint::FingerprintKeys;
 use crate::key::MasterKey;
 use crate::location::Location;
@@ -235,11 +235,15 @@ impl Registry {
     pub async fn open_or_create(location: impl Into<Location>, key: &MasterKey) -> Result<Self> {
         let location = location.into();
         match Self::open(&location, key).await {
-            Err(RegistryError::NoRegistry { .. }) => match Self::create(&location, key).await {
-                // Another program has created the registry in the meantime.
-                Err(RegistryError::AlreadyExists { .. }) => Self::open(location, key).await,
-                created => created,
-            },
+            Err(RegistryError::Open(OpenError::NoRegistry { .. })) => {
+                match Self::create(&location, key).await {
+                    // Another program has created the registry in the meantime.
+                    Err(RegistryError::Open(OpenError::AlreadyExists { .. })) => {
+                        Self::open(location, key).await
+                    }
+                    created => created,
+                }
+            }
             opened => opened,
         }
     }
@@ -288,9 +292,9 @@ impl Registry {
             (Pool::Sqlite(reader), _) => {
                 let (structure, contents) = sqlite::integrity_findings(reader).await?;
                 if !structure.is_empty() {
-                    return Err(RegistryError::Damaged {
+                    return Err(RegistryError::Database(DatabaseError::Damaged {
                         detail: structure.join("; "),
-                    });
+                    }));
                 }
                 contents
             }
@@ -304,7 +308,7 @@ impl Registry {
         // A damaged value usually damages its record, which is then reported. Otherwise the finding itself is reported.
         if damaged.is_empty() && !contents.is_empty() {
             let detail = contents.join("; ");
-            return Ok(vec![RegistryError::Damaged { detail }]);
+            return Ok(vec![RegistryError::Database(DatabaseError::Damaged { detail })]);
         }
         Ok(damaged)
     }
@@ -368,7 +372,7 @@ impl Registry {
             (Pool::Sqlite(writer), WriteAccess::Sqlite(guard)) => guard.begin(writer).await?,
             (Pool::Postgres(writer), WriteAccess::Postgres(lock)) => lock.begin(writer).await?.into(),
             // Pool and write access are always of one database.
-            _ => return Err(RegistryError::Locked),
+            _ => return Err(RegistryError::Database(DatabaseError::Locked)),
         };
         if let Some(observer) = &mut observer {
             observer.started();
@@ -412,10 +416,10 @@ impl Registry {
         match moved_to {
             None => Ok(()),
             Some(to) if may_repeat(&to) => Ok(()),
-            Some(to) => Err(RegistryError::Moved {
+            Some(to) => Err(RegistryError::Open(OpenError::Moved {
                 registry: self.location().cloned().unwrap_or_else(|| PathBuf::new().into()),
                 to,
-            }),
+            })),
         }
     }
 }
@@ -484,7 +488,7 @@ impl From<postgres::Connections> for Inner {
 /// Initializes an empty schema: registry id and key check.
 pub(crate) async fn initialize(connection: &mut Connection, key: &MasterKey) -> Result<Keys> {
     let mut registry_id = [0u8; 16];
-    getrandom::fill(&mut registry_id).map_err(RegistryError::NoRandomBytes)?;
+    getrandom::fill(&mut registry_id).map_err(DatabaseError::NoRandomBytes)?;
     let keys = Keys::derive(key, &registry_id);
     let key_check = keys.sealer.seal(KEY_CHECK_AAD, KEY_CHECK_TEXT.len(), |out| {
         out.extend_from_slice(KEY_CHECK_TEXT)
@@ -525,18 +529,20 @@ pub(crate) async fn check_key(
     let identity = registry_identity(connection)
         .await
         .map_err(with_location(registry))?;
-    let (registry_id, key_check) = identity.ok_or_else(|| RegistryError::Open {
-        registry: registry.clone(),
-        source: Box::new(RegistryError::Damaged {
-            detail: "the key check is missing".to_owned(),
-        }),
+    let (registry_id, key_check) = identity.ok_or_else(|| {
+        RegistryError::Open(OpenError::Open {
+            registry: registry.clone(),
+            source: Box::new(RegistryError::Database(DatabaseError::Damaged {
+                detail: "the key check is missing".to_owned(),
+            })),
+        })
     })?;
     let keys = Keys::derive(key, &registry_id);
     match keys.sealer.open(KEY_CHECK_AAD, &key_check) {
         Ok(text) if text.as_slice() == KEY_CHECK_TEXT => Ok(keys),
-        _ => Err(RegistryError::WrongMasterKey {
+        _ => Err(RegistryError::Open(OpenError::WrongMasterKey {
             registry: registry.clone(),
-        }),
+        })),
     }
 }
 
@@ -545,9 +551,11 @@ pub(crate) fn with_location<E: Into<RegistryError>>(
     registry: impl Into<Location>,
 ) -> impl FnOnce(E) -> RegistryError {
     let registry = registry.into();
-    move |error| RegistryError::Open {
-        registry,
-        source: Box::new(error.into()),
+    move |error| {
+        RegistryError::Open(OpenError::Open {
+            registry,
+            source: Box::new(error.into()),
+        })
     }
 }
 
@@ -557,6 +565,7 @@ mod tests {
     use linewarden_protocol::keys::RowKey;
 
     use super::*;
+    use crate::error::BulkError;
     use crate::sqlite::APPLICATION_ID;
     use crate::{BulkOptions, Credentials, DeviceFilter, DeviceRecord, PoolRow};
 
@@ -599,13 +608,16 @@ mod tests {
             .enroll_bulk((1..=2000).map(device), options, |_| ())
             .await
             .unwrap_err();
-        let RegistryError::ChunkRefused {
+        let RegistryError::Bulk(BulkError::ChunkRefused {
             committed, source, ..
-        } = error
+        }) = error
         else {
             panic!("{error}")
         };
-        assert!(matches!(*source, RegistryError::DiskFull), "{source}");
+        assert!(
+            matches!(*source, RegistryError::Database(DatabaseError::DiskFull)),
+            "{source}"
+        );
         assert!(committed > 0 && committed % 50 == 0, "{committed}");
         assert_eq!(registry.count(&DeviceFilter::default()).await.unwrap(), committed);
         assert!(registry.check().await.unwrap().is_empty());

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 use crate::credentials::Credentials;
 use crate::device::{DeviceInfo, DeviceRecord, Quarantine, Status, TEXT_BYTES_MAX, check_text};
 use crate::enroll::{NewDevice, Progress};
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, RegistryError, Result};
 use crate::fingerprint::Fingerprint;
 use crate::key::ExportKey;
 use crate::sql::{self, Connection};
@@ -265,7 +265,7 @@ impl Registry {
         }
         if done != devices {
             let detail = format!("only {done} of {devices} devices have a valid revision");
-            return Err(RegistryError::Damaged { detail });
+            return Err(RegistryError::Database(DatabaseError::Damaged { detail }));
         }
         out.flush().map_err(export_error)?;
         Ok(ExportSummary { devices, damaged })
@@ -319,7 +319,7 @@ fn header(devices: u64, key: Option<&ExportKey>) -> Result<(Header, Option<Seale
         ));
     };
     let mut salt = [0u8; 16];
-    getrandom::fill(&mut salt).map_err(RegistryError::NoRandomBytes)?;
+    getrandom::fill(&mut salt).map_err(DatabaseError::NoRandomBytes)?;
     let header = Header {
         linewarden_export: FORMAT,
         salt: Some(hex::encode(salt)),

@@ -9,7 +9,7 @@ use crate::conversion::{
 };
 use crate::credentials::Credentials;
 use crate::device::DeviceInfo;
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, DeviceError, RegistryError, Result};
 use crate::gateway;
 use crate::lease;
 use crate::pair;
@@ -49,7 +49,7 @@ impl Registry {
             device: columns,
             sealed,
             ..
-        } = columns.ok_or(RegistryError::UnknownDevice { device })?;
+        } = columns.ok_or(RegistryError::Device(DeviceError::UnknownDevice { device }))?;
         let info = device_info(self.authenticator(), columns)?;
         info.check_may_authenticate()?;
         self.open_record(Ok(StoredDevice { info, sealed }))
@@ -57,9 +57,11 @@ impl Registry {
 
     /// Opens and decodes the sealed credentials of a device.
     pub(crate) fn unseal(&self, info: &DeviceInfo, sealed: Option<&[u8]>) -> Result<Credentials> {
-        let damaged = |problem: String| RegistryError::DamagedRecord {
-            device: info.device,
-            problem,
+        let damaged = |problem: String| {
+            RegistryError::Device(DeviceError::DamagedRecord {
+                device: info.device,
+                problem,
+            })
         };
         let sealed = sealed.ok_or_else(|| damaged("its credentials are missing".to_owned()))?;
         let context = SealContext::of(info);
@@ -104,7 +106,7 @@ impl Registry {
         damaged.extend(service::damaged_entries(self, &mut snapshot).await?);
         if i64::try_from(visited) != Ok(devices) {
             let detail = format!("only {visited} of {devices} devices have a valid revision");
-            damaged.push(RegistryError::Damaged { detail });
+            damaged.push(RegistryError::Database(DatabaseError::Damaged { detail }));
         }
         Ok(damaged)
     }
@@ -159,9 +161,11 @@ async fn deleted_devices(connection: &mut Connection) -> Result<Vec<RegistryErro
     )
     .fetch_all(connection)
     .await?;
-    let missing = missing.iter().map(|(device,)| RegistryError::DamagedRecord {
-        device: id_from_column(device.0),
-        problem: "its record is missing, but its credentials exist".to_owned(),
+    let missing = missing.iter().map(|(device,)| {
+        RegistryError::Device(DeviceError::DamagedRecord {
+            device: id_from_column(device.0),
+            problem: "its record is missing, but its credentials exist".to_owned(),
+        })
     });
     Ok(missing.collect())
 }

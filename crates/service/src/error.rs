@@ -4,7 +4,9 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use linewarden_api::{ErrorBody, ErrorDetail};
-use linewarden_registry::RegistryError;
+use linewarden_registry::{
+    AttestationError, DatabaseError, DeviceError, FencingError, OpenError, RegistryError, ServiceError,
+};
 
 /// An error response.
 #[derive(Debug)]
@@ -131,36 +133,44 @@ impl From<RegistryError> for ApiError {
     fn from(error: RegistryError) -> Self {
         let message = error.to_string();
         match error {
-            RegistryError::UnknownDevice { .. } => {
+            RegistryError::Device(DeviceError::UnknownDevice { .. }) => {
                 Self::new(StatusCode::NOT_FOUND, "unknown_device", message)
             }
-            RegistryError::UnknownGroup { .. } | RegistryError::NotAProver { .. } => {
-                Self::new(StatusCode::NOT_FOUND, "not_found", message)
+            RegistryError::Attestation(
+                AttestationError::UnknownGroup { .. } | AttestationError::NotAProver { .. },
+            ) => Self::new(StatusCode::NOT_FOUND, "not_found", message),
+            RegistryError::Device(DeviceError::DuplicatePuf { .. }) => {
+                Self::new(StatusCode::CONFLICT, "duplicate_puf", message)
             }
-            RegistryError::DuplicatePuf { .. } => Self::new(StatusCode::CONFLICT, "duplicate_puf", message),
-            RegistryError::AlreadyEnrolled { .. }
-            | RegistryError::DuplicateDevice { .. }
-            | RegistryError::Revoked { .. }
-            | RegistryError::Quarantined { .. }
-            | RegistryError::GroupInUse { .. }
-            | RegistryError::GatewayRevoked { .. } => Self::conflict(message),
+            RegistryError::Device(
+                DeviceError::AlreadyEnrolled { .. }
+                | DeviceError::DuplicateDevice { .. }
+                | DeviceError::Revoked { .. }
+                | DeviceError::Quarantined { .. },
+            )
+            | RegistryError::Attestation(AttestationError::GroupInUse { .. })
+            | RegistryError::Fencing(FencingError::GatewayRevoked { .. }) => Self::conflict(message),
             // The client must distinguish this error, because the device can still be revoked.
-            RegistryError::DamagedRecord { .. } => {
+            RegistryError::Device(DeviceError::DamagedRecord { .. }) => {
                 tracing::error!(error = message, "device record is damaged");
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged_record", message)
             }
-            RegistryError::InvalidRecord { field, .. }
-            | RegistryError::InvalidField { field, .. }
-            | RegistryError::InvalidGroup { field, .. } => Self::invalid(field, message),
-            RegistryError::Unreachable(_)
-            | RegistryError::Locked
-            | RegistryError::DiskFull
-            | RegistryError::NotWritable { .. }
-            | RegistryError::NotPermitted { .. } => {
+            RegistryError::Device(DeviceError::InvalidRecord { field, .. })
+            | RegistryError::Service(ServiceError::InvalidField { field, .. })
+            | RegistryError::Attestation(AttestationError::InvalidGroup { field, .. }) => {
+                Self::invalid(field, message)
+            }
+            RegistryError::Database(
+                DatabaseError::Unreachable(_)
+                | DatabaseError::Locked
+                | DatabaseError::DiskFull
+                | DatabaseError::NotWritable { .. }
+                | DatabaseError::NotPermitted { .. },
+            ) => {
                 tracing::warn!(error = message, "registry unavailable; request refused");
                 Self::unavailable(message)
             }
-            RegistryError::Moved { .. } => {
+            RegistryError::Open(OpenError::Moved { .. }) => {
                 tracing::error!(error = message, "request failed");
                 Self::unavailable("the registry was moved; this controller still uses its former location")
             }

@@ -1,12 +1,12 @@
 //! Exit codes for the errors of a registry.
 
-use linewarden_registry::RegistryError;
+use linewarden_registry::{AttestationError, BulkError, DeviceError, KeyError, OpenError, RegistryError};
 
 use crate::failure::Failure;
 
 impl From<RegistryError> for Failure {
     fn from(error: RegistryError) -> Self {
-        if let RegistryError::InvalidImportLines { path, problems } = &error
+        if let RegistryError::Bulk(BulkError::InvalidImportLines { path, problems }) = &error
             && problems.len() > 1
         {
             let summary = format!("{}: nothing was imported", path.display());
@@ -16,23 +16,27 @@ impl From<RegistryError> for Failure {
             return Self::input(first).with_further_messages(messages);
         }
         let code = match &error {
-            RegistryError::KeyFileUnsafe { .. } | RegistryError::DuplicatePuf { .. } => 4,
-            RegistryError::ChunkRefused { source, .. }
-                if matches!(**source, RegistryError::DuplicatePuf { .. }) =>
+            RegistryError::Key(KeyError::FileUnsafe { .. })
+            | RegistryError::Device(DeviceError::DuplicatePuf { .. }) => 4,
+            RegistryError::Bulk(BulkError::ChunkRefused { source, .. })
+                if matches!(**source, RegistryError::Device(DeviceError::DuplicatePuf { .. })) =>
             {
                 4
             }
-            RegistryError::KeyMalformed { .. }
-            | RegistryError::KeyVariableMissing { .. }
-            | RegistryError::KeyFileUnreadable { .. }
-            | RegistryError::NoRegistry { .. }
-            | RegistryError::NotARegistry { .. }
-            | RegistryError::InvalidImportLines { .. }
-            | RegistryError::UnknownDevice { .. }
-            | RegistryError::NotAProver { .. }
-            | RegistryError::UnknownGroup { .. }
-            | RegistryError::InvalidGroup { .. }
-            | RegistryError::InvalidRecord { .. } => 2,
+            RegistryError::Key(
+                KeyError::Malformed { .. }
+                | KeyError::VariableMissing { .. }
+                | KeyError::FileUnreadable { .. },
+            )
+            | RegistryError::Open(OpenError::NoRegistry { .. } | OpenError::NotARegistry { .. })
+            | RegistryError::Bulk(BulkError::InvalidImportLines { .. })
+            | RegistryError::Device(DeviceError::UnknownDevice { .. })
+            | RegistryError::Attestation(
+                AttestationError::NotAProver { .. }
+                | AttestationError::UnknownGroup { .. }
+                | AttestationError::InvalidGroup { .. },
+            )
+            | RegistryError::Device(DeviceError::InvalidRecord { .. }) => 2,
             _ => 1,
         };
         Self::new(code, error)

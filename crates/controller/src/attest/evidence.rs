@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use linewarden_protocol::attest::{PeriodStart, quote_nonce};
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_protocol::ticket::{ChunkAck, EvidenceChunk, Outcome, ReportId};
-use linewarden_registry::{ProverRecord, RegistryError};
+use linewarden_registry::{DeviceError, ProverRecord, RegistryError};
 use linewarden_tpm::enroll::Binding;
 use linewarden_tpm::evidence::{CheckedEvidence, Evidence, EvidenceError};
 use zeroize::Zeroizing;
@@ -228,14 +228,14 @@ impl Controller {
         device: DeviceId,
     ) -> Result<Option<Zeroizing<Vec<u8>>>, RegistryError> {
         let newest = match self.registry().evidence(device).await {
-            Err(error @ RegistryError::DamagedRecord { .. }) => {
+            Err(error @ RegistryError::Device(DeviceError::DamagedRecord { .. })) => {
                 tracing::error!(%error, device_id = %device, "stored evidence is damaged; the next document replaces it");
                 self.registry().previous_evidence(device).await
             }
             newest => newest,
         };
         match newest {
-            Err(RegistryError::DamagedRecord { .. }) => Ok(None),
+            Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) => Ok(None),
             newest => Ok(newest?.map(|(_, document)| document)),
         }
     }

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 
 use linewarden_protocol::ids::{DeviceId, GatewayId, RoundNumber};
 use linewarden_registry::{
-    Appraisal, AttestationState, Protection, QuarantineRequest, QuarantineResult, RegistryError, RoundRecord,
+    Appraisal, AttestationState, DeviceError, Protection, QuarantineRequest, QuarantineResult, RegistryError,
+    RoundRecord,
 };
 use linewarden_types::{
     EnrollmentTime, GroupPolicy, ProofOutcome, ProverObservation, QuarantinedDevice, ReleaseMode,
@@ -284,9 +285,11 @@ impl Verifier {
                     continue;
                 }
                 // The device was revoked or removed meanwhile.
-                Err(RegistryError::Revoked { .. } | RegistryError::UnknownDevice { .. }) => {}
+                Err(RegistryError::Device(
+                    DeviceError::Revoked { .. } | DeviceError::UnknownDevice { .. },
+                )) => {}
                 // One damaged record must not block the decisions about other devices.
-                Err(error @ RegistryError::DamagedRecord { .. }) => {
+                Err(error @ RegistryError::Device(DeviceError::DamagedRecord { .. })) => {
                     tracing::error!(%error, device_id = %device, "release from quarantine failed: damaged record");
                 }
                 Err(error) => return Err(error),
@@ -325,7 +328,7 @@ impl Verifier {
             let is_here = match self.link.registry().appraisal(device).await {
                 Ok(newest) => newest.is_some_and(|newest| newest.gateway == self.link.gateway()),
                 // A damaged appraisal does not name another gateway, and is written again.
-                Err(RegistryError::DamagedRecord { .. }) => true,
+                Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) => true,
                 Err(error) => return Err(error),
             };
             let Some(prover) = self.provers.get_mut(&device) else {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, RoundNumber};
 use linewarden_registry::{
-    Appraisal, AttestationState, DeviceFilter, Protection, ProverRecord, RegistryError,
+    Appraisal, AttestationState, DeviceError, DeviceFilter, Protection, ProverRecord, RegistryError,
 };
 use linewarden_types::{
     EnrollmentTime, GroupName, GroupPlan, GroupPolicy, Plan, PlanRequest, ProverProvision, Provers, Revision,
@@ -140,7 +140,7 @@ impl Verifier {
             Ok(appraisal) => appraisal
                 .into_iter()
                 .for_each(|appraisal| self.store_appraisal(appraisal)),
-            Err(error @ RegistryError::DamagedRecord { .. }) => {
+            Err(error @ RegistryError::Device(DeviceError::DamagedRecord { .. })) => {
                 tracing::error!(%error, device_id = %device, "damaged appraisal skipped")
             }
             Err(error) => return Err(error),
@@ -200,7 +200,11 @@ impl Verifier {
         for device in devices {
             match self.link.registry().get(device).await {
                 Ok(_) => {}
-                Err(error @ (RegistryError::DamagedRecord { .. } | RegistryError::UnknownDevice { .. })) => {
+                Err(
+                    error @ RegistryError::Device(
+                        DeviceError::DamagedRecord { .. } | DeviceError::UnknownDevice { .. },
+                    ),
+                ) => {
                     tracing::error!(%error, device_id = %device, "device stays in quarantine: its record is missing or damaged");
                     quarantined.insert(device, Revision::ZERO);
                 }

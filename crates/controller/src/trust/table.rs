@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{FencingToken, RegistryError};
+use linewarden_registry::{FencingError, FencingToken, RegistryError};
 use linewarden_types::{GatewayTrustState, TrustStatus};
 
 use super::{EvidenceRejected, GatewayTrust, TrustMemory, TrustPolicy, TrustReport};
@@ -43,9 +43,9 @@ struct ProcessTokens {
 impl ProcessTokens {
     /// Whether `error` rejects an earlier token of this process, and no other process has registered since.
     fn covers(&self, error: &RegistryError) -> bool {
-        let RegistryError::StaleFencingToken {
+        let RegistryError::Fencing(FencingError::StaleFencingToken {
             presented, newest, ..
-        } = error
+        }) = error
         else {
             return false;
         };
@@ -166,9 +166,9 @@ impl Controller {
     /// process has registered.
     #[must_use]
     pub fn is_stale_through_distrust(&self, error: &RegistryError) -> bool {
-        let RegistryError::StaleFencingToken {
+        let RegistryError::Fencing(FencingError::StaleFencingToken {
             gateway, presented, ..
-        } = error
+        }) = error
         else {
             return false;
         };
@@ -234,7 +234,10 @@ impl Link {
                 Ok(Some(self.controller.link(newest)))
             }
             None => {
-                if matches!(error, RegistryError::StaleFencingToken { .. }) {
+                if matches!(
+                    error,
+                    RegistryError::Fencing(FencingError::StaleFencingToken { .. })
+                ) {
                     // The controller cannot replace this stale token: the registry replaced it before but its response
                     // was lost, or another process has registered. The gateway gets the error.
                     entry.token_to_replace = entry
@@ -400,7 +403,10 @@ impl Link {
         let is_final = match &issued {
             Ok(_) => true,
             // A stale token has no leases any more, and the token of another process must stay valid.
-            Err(error) => matches!(error, RegistryError::StaleFencingToken { .. }),
+            Err(error) => matches!(
+                error,
+                RegistryError::Fencing(FencingError::StaleFencingToken { .. })
+            ),
         };
         if let Some(entry) = self.controller.trust_table().gateways.get_mut(&self.gateway()) {
             entry.token_to_replace = entry.token_to_replace.filter(|_| !is_final);

@@ -10,7 +10,9 @@ use linewarden_protocol::tag;
 use linewarden_protocol::wire::{
     self, Challenge, Header, Message, Request, Response, message_type, nak_reason,
 };
-use linewarden_registry::{Credentials, DeviceRecord, MasterKey, PoolRow, Registry, RegistryError};
+use linewarden_registry::{
+    Credentials, DeviceRecord, FencingError, MasterKey, PoolRow, Registry, RegistryError,
+};
 use linewarden_types::{
     AdmissionRequest, AdmissionResponse, BootId, BootTimestamp, Provision, RefusalReason, Revision,
     RowRequest, UnusedRows,
@@ -578,7 +580,7 @@ async fn a_restart_resumes_leases_at_the_mark() {
     fn is_stale(error: impl Into<Denial>) -> bool {
         matches!(
             error.into(),
-            Denial::Registry(RegistryError::StaleFencingToken { .. })
+            Denial::Registry(RegistryError::Fencing(FencingError::StaleFencingToken { .. }))
         )
     }
     assert!(is_stale(

@@ -7,7 +7,7 @@ use linewarden_protocol::nonce::RowStatement;
 use linewarden_protocol::tag;
 use linewarden_protocol::wire::{FLAG_BOUND, Header, Response, message_type};
 use linewarden_registry::{
-    Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
+    Credentials, DeviceRecord, FencingError, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
 };
 use linewarden_types::{BootId, BootTimestamp, NewerSession, Revision, SessionReport, SessionReportResult};
 use zerocopy::IntoBytes as _;
@@ -235,7 +235,10 @@ async fn reports_of_single_gateways_removed_devices_and_old_processes_are_not_re
         .report_sessions(&[report(POOL_DEVICE, 1, 1, 0)], now(1_000))
         .await;
     assert!(
-        matches!(result, Err(RegistryError::StaleFencingToken { .. })),
+        matches!(
+            result,
+            Err(RegistryError::Fencing(FencingError::StaleFencingToken { .. }))
+        ),
         "{result:?}"
     );
 }

@@ -17,7 +17,7 @@ use super::{next_attest_revision, seconds};
 use crate::column::ColumnValue;
 use crate::conversion::id_from_column;
 use crate::enroll::{IDS_PER_QUERY, PushIds as _};
-use crate::error::{RegistryError, Result};
+use crate::error::{AttestationError, DeviceError, RegistryError, Result};
 use crate::sql::{Builder, Connection};
 use crate::store::Registry;
 
@@ -78,11 +78,11 @@ impl NewProver {
 }
 
 fn invalid_field(device: DeviceId, field: &'static str, problem: String) -> RegistryError {
-    RegistryError::InvalidRecord {
+    RegistryError::Device(DeviceError::InvalidRecord {
         device,
         field,
         problem,
-    }
+    })
 }
 
 fn check_length(device: DeviceId, field: &'static str, bytes: &[u8], bytes_max: usize) -> Result<()> {
@@ -182,11 +182,13 @@ impl Registry {
         let device = prover.device;
         let info = self.get_in(connection, device).await?;
         if !info.status.is_active() {
-            return Err(RegistryError::Revoked { device });
+            return Err(RegistryError::Device(DeviceError::Revoked { device }));
         }
         let group = self.group_in(connection, &prover.group).await?;
-        let group = group.ok_or_else(|| RegistryError::UnknownGroup {
-            group: prover.group.clone(),
+        let group = group.ok_or_else(|| {
+            RegistryError::Attestation(AttestationError::UnknownGroup {
+                group: prover.group.clone(),
+            })
         })?;
         check_overlay_fits(device, prover.overlay.as_deref(), &group)?;
         let sealed = self
@@ -196,7 +198,7 @@ impl Registry {
             })?;
         let before = match self.prover_in(connection, device).await {
             Ok(stored) => stored.map(|(record, _)| record),
-            Err(RegistryError::DamagedRecord { .. }) => None,
+            Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) => None,
             Err(error) => return Err(error),
         };
         // A device in quarantine has no session that would reveal its gateway. Any other device may have roamed.
@@ -298,7 +300,7 @@ impl Registry {
             Ok(stored) => {
                 Ok(stored.is_some_and(|(record, _)| !record.removed && record.enrolled_at() == enrolled_at))
             }
-            Err(RegistryError::DamagedRecord { .. }) => Ok(false),
+            Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -315,7 +317,7 @@ impl Registry {
                 Ok(record.enrolled_at() >= enrolled_at || record.enrolled_at_s == UNKNOWN_TIME_S)
             }
             Ok(stored) => Ok(stored.is_some_and(|(record, _)| record.enrolled_at() > enrolled_at)),
-            Err(RegistryError::DamagedRecord { .. }) => Ok(false),
+            Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 use super::{Pages, seconds};
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column};
-use crate::error::{RegistryError, Result};
+use crate::error::{AttestationError, DeviceError, RegistryError, Result};
 use crate::lease::damage;
 use crate::sql::{self, Connection};
 use crate::store::Registry;
@@ -27,13 +27,15 @@ impl Registry {
     /// Stores an evidence document of a prover; the newest and the previous document are kept.
     ///
     /// # Errors
-    /// [`RegistryError::NotAProver`], an empty document or a document longer than [`EVIDENCE_BYTES_MAX`], a damaged
+    /// [`AttestationError::NotAProver`](crate::AttestationError::NotAProver), an empty document or a document longer than [`EVIDENCE_BYTES_MAX`], a damaged
     /// record, or a failure of the database.
     pub async fn store_evidence(&self, device: DeviceId, document: &[u8], at_s: u64) -> Result<()> {
-        let invalid = |problem| RegistryError::InvalidRecord {
-            device,
-            field: "evidence",
-            problem,
+        let invalid = |problem| {
+            RegistryError::Device(DeviceError::InvalidRecord {
+                device,
+                field: "evidence",
+                problem,
+            })
         };
         if !(1..=EVIDENCE_BYTES_MAX).contains(&document.len()) {
             return Err(invalid(format!(
@@ -44,7 +46,9 @@ impl Registry {
         let at_s = seconds(at_s).map_err(invalid)?;
         let mut transaction = self.write().await?;
         if !self.is_prover(&mut transaction, device).await? {
-            return Err(RegistryError::NotAProver { device });
+            return Err(RegistryError::Attestation(AttestationError::NotAProver {
+                device,
+            }));
         }
         let (newest,): (Option<i64>,) = sql::query(
             "SELECT MAX(number) FROM evidence WHERE device_id = $1 AND typeof(number) = 'integer'",

@@ -6,7 +6,7 @@ use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
 use super::{next_attest_revision, seconds};
 use crate::column::ColumnValue;
 use crate::conversion::id_from_column;
-use crate::error::{RegistryError, Result};
+use crate::error::{AttestationError, RegistryError, Result};
 use crate::record_tag::{RecordAuthenticator, TagBuilder};
 use crate::sql::{self, Connection};
 use crate::store::Registry;
@@ -79,11 +79,11 @@ impl NewGroup {
     fn validate(&self) -> Result<()> {
         let refuse = |(field, problem)| {
             let group = self.name.clone();
-            Err(RegistryError::InvalidGroup {
+            Err(RegistryError::Attestation(AttestationError::InvalidGroup {
                 group,
                 field,
                 problem,
-            })
+            }))
         };
         if let Some(problem) = self.policy.problem() {
             return refuse(problem);
@@ -124,11 +124,11 @@ impl Registry {
     }
 
     /// Creates or changes a group in one transaction and returns the revision under which gateways learn of the
-    /// change. `change` receives the existing group, `None` if there is none, or [`RegistryError::DamagedGroup`]; its
+    /// change. `change` receives the existing group, `None` if there is none, or [`AttestationError::DamagedGroup`](crate::AttestationError::DamagedGroup); its
     /// result is stored.
     ///
     /// # Errors
-    /// The error of `change`; [`RegistryError::InvalidGroup`], also for a new roll-out that has expired at `now_s`, for
+    /// The error of `change`; [`AttestationError::InvalidGroup`](crate::AttestationError::InvalidGroup), also for a new roll-out that has expired at `now_s`, for
     /// a new reference value or roll-out that does not fit the overlay of a prover, and if the name of the result is
     /// not `name`; or a failure of the database. Nothing is changed then.
     pub async fn change_group<E: From<RegistryError>>(
@@ -139,7 +139,14 @@ impl Registry {
     ) -> Result<u64, E> {
         let mut transaction = self.write().await?;
         let before = match self.group_in(&mut transaction, name).await {
-            Err(error) if !matches!(error, RegistryError::DamagedGroup { .. }) => return Err(error.into()),
+            Err(error)
+                if !matches!(
+                    error,
+                    RegistryError::Attestation(AttestationError::DamagedGroup { .. })
+                ) =>
+            {
+                return Err(error.into());
+            }
             before => before,
         };
         let is_damaged = before.is_err();
@@ -176,10 +183,12 @@ impl Registry {
         group: &NewGroup,
         now_s: u64,
     ) -> Result<()> {
-        let invalid = |field, problem| RegistryError::InvalidGroup {
-            group: name.clone(),
-            field,
-            problem,
+        let invalid = |field, problem| {
+            RegistryError::Attestation(AttestationError::InvalidGroup {
+                group: name.clone(),
+                field,
+                problem,
+            })
         };
         if group.name != *name {
             return Err(invalid(
@@ -223,7 +232,7 @@ impl Registry {
     /// A group; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`RegistryError::DamagedGroup`], or a failure of the database.
+    /// [`AttestationError::DamagedGroup`](crate::AttestationError::DamagedGroup), or a failure of the database.
     pub async fn group(&self, name: &GroupName) -> Result<Option<Group>> {
         let mut connection = self.reader().acquire().await?;
         self.group_in(&mut connection, name).await
@@ -251,7 +260,7 @@ impl Registry {
     /// Removes a group.
     ///
     /// # Errors
-    /// [`RegistryError::UnknownGroup`], [`RegistryError::GroupInUse`], or a failure of the database.
+    /// [`AttestationError::UnknownGroup`](crate::AttestationError::UnknownGroup), [`AttestationError::GroupInUse`](crate::AttestationError::GroupInUse), or a failure of the database.
     pub async fn remove_group(&self, name: &GroupName) -> Result<()> {
         let mut transaction = self.write().await?;
         let prover: Option<(i64,)> =
@@ -260,17 +269,19 @@ impl Registry {
                 .fetch_optional(&mut *transaction)
                 .await?;
         if let Some((device,)) = prover {
-            return Err(RegistryError::GroupInUse {
+            return Err(RegistryError::Attestation(AttestationError::GroupInUse {
                 group: name.clone(),
                 device: id_from_column(device),
-            });
+            }));
         }
         let deleted = sql::query("DELETE FROM attest_group WHERE name = $1")
             .bind(name.as_str())
             .execute(&mut *transaction)
             .await?;
         if deleted == 0 {
-            return Err(RegistryError::UnknownGroup { group: name.clone() });
+            return Err(RegistryError::Attestation(AttestationError::UnknownGroup {
+                group: name.clone(),
+            }));
         }
         next_attest_revision(&mut transaction).await?;
         transaction.commit().await?;
@@ -281,13 +292,12 @@ impl Registry {
     /// request as a change to the group.
     ///
     /// # Errors
-    /// [`RegistryError::UnknownGroup`], [`RegistryError::DamagedGroup`], or a failure of the database.
+    /// [`AttestationError::UnknownGroup`](crate::AttestationError::UnknownGroup), [`AttestationError::DamagedGroup`](crate::AttestationError::DamagedGroup), or a failure of the database.
     pub async fn request_round(&self, name: &GroupName) -> Result<u64> {
         let mut transaction = self.write().await?;
-        let mut group = self
-            .group_in(&mut transaction, name)
-            .await?
-            .ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() })?;
+        let mut group = self.group_in(&mut transaction, name).await?.ok_or_else(|| {
+            RegistryError::Attestation(AttestationError::UnknownGroup { group: name.clone() })
+        })?;
         group.rounds_requested = group.rounds_requested.saturating_add(1);
         group.revision = next_attest_revision(&mut transaction).await?.cast_unsigned();
         self.write_group(&mut transaction, &group).await?;
@@ -453,8 +463,10 @@ fn tag(authenticator: &RecordAuthenticator, record: &GroupColumns) -> TagBuilder
 }
 
 fn group_from_record(authenticator: &RecordAuthenticator, record: GroupColumns) -> Result<Group> {
-    let damaged = || RegistryError::DamagedGroup {
-        group: String::from_utf8_lossy(&record.0.0).into_owned(),
+    let damaged = || {
+        RegistryError::Attestation(AttestationError::DamagedGroup {
+            group: String::from_utf8_lossy(&record.0.0).into_owned(),
+        })
     };
     if !tag(authenticator, &record).matches(&record.13.0) {
         return Err(damaged());

@@ -6,7 +6,7 @@ use linewarden_protocol::ids::Period;
 
 use super::seconds;
 use crate::column::ColumnValue;
-use crate::error::{RegistryError, Result};
+use crate::error::{AttestationError, DatabaseError, RegistryError, Result};
 use crate::record_tag::{RecordAuthenticator, TagBuilder};
 use crate::sql::{self, Connection};
 use crate::store::Registry;
@@ -65,7 +65,7 @@ impl Registry {
     /// A period; `None` if it was never created or was deleted.
     ///
     /// # Errors
-    /// [`RegistryError::DamagedPeriod`], or a failure of the database.
+    /// [`AttestationError::DamagedPeriod`](crate::AttestationError::DamagedPeriod), or a failure of the database.
     pub async fn period(&self, number: Period) -> Result<Option<PeriodRecord>> {
         let mut connection = self.reader().acquire().await?;
         self.period_in(&mut connection, number).await
@@ -75,14 +75,15 @@ impl Registry {
     /// before the function returns.
     ///
     /// # Errors
-    /// [`RegistryError::Damaged`] if the numbers are used up, or a failure of the database.
+    /// [`DatabaseError::Damaged`](crate::DatabaseError::Damaged) if the numbers are used up, or a failure of the database.
     pub async fn create_period(
         &self,
         after: Option<Period>,
         salt: [u8; 8],
         now_s: u64,
     ) -> Result<PeriodRecord> {
-        let created_at_s = seconds(now_s).map_err(|detail| RegistryError::Damaged { detail })?;
+        let created_at_s =
+            seconds(now_s).map_err(|detail| RegistryError::Database(DatabaseError::Damaged { detail }))?;
         let after = i64::try_from(after.map_or(0, |after| after.0)).unwrap_or(i64::MAX);
         let mut transaction = self.write().await?;
         let later: Vec<PeriodColumns> = sql::query(concat!(
@@ -103,8 +104,10 @@ impl Registry {
             return Ok(period);
         }
         let highest = later.last().map_or(after, |record| record.0.0.max(after));
-        let number = highest.checked_add(1).ok_or_else(|| RegistryError::Damaged {
-            detail: "no period number is left".to_owned(),
+        let number = highest.checked_add(1).ok_or_else(|| {
+            RegistryError::Database(DatabaseError::Damaged {
+                detail: "no period number is left".to_owned(),
+            })
         })?;
         let period = PeriodRecord {
             number: Period(number.cast_unsigned()),
@@ -127,12 +130,15 @@ impl Registry {
     /// Records the start of a period. A period that has already started is not changed.
     ///
     /// # Errors
-    /// [`RegistryError::UnknownPeriod`], [`RegistryError::DamagedPeriod`], or a failure of the database.
+    /// [`AttestationError::UnknownPeriod`](crate::AttestationError::UnknownPeriod), [`AttestationError::DamagedPeriod`](crate::AttestationError::DamagedPeriod), or a failure of the database.
     pub async fn start_period(&self, number: Period, now_s: u64) -> Result<PeriodRecord> {
-        let started_at_s = seconds(now_s).map_err(|detail| RegistryError::Damaged { detail })?;
+        let started_at_s =
+            seconds(now_s).map_err(|detail| RegistryError::Database(DatabaseError::Damaged { detail }))?;
         let mut transaction = self.write().await?;
         let record = stored_period(&mut transaction, number).await?;
-        let record = record.ok_or(RegistryError::UnknownPeriod { period: number })?;
+        let record = record.ok_or(RegistryError::Attestation(AttestationError::UnknownPeriod {
+            period: number,
+        }))?;
         let mut period = self.period_from_record(&record)?;
         if period.started_at_s.is_none() {
             period.started_at_s = Some(started_at_s.cast_unsigned());
@@ -227,7 +233,9 @@ impl Registry {
                 started_at_s: record.3.0.map(u64::try_from).transpose().ok()?,
             })
         };
-        decoded().ok_or(RegistryError::DamagedPeriod { period })
+        decoded().ok_or(RegistryError::Attestation(AttestationError::DamagedPeriod {
+            period,
+        }))
     }
 }
 

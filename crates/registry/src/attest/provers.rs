@@ -15,7 +15,7 @@ use super::enrollment::{check_overlay, check_overlay_fits};
 use super::{Pages, address_from_column, address_to_column, next_attest_revision};
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column};
-use crate::error::{RegistryError, Result};
+use crate::error::{AttestationError, DeviceError, RegistryError, Result};
 use crate::feed::PageExtent;
 use crate::lease::damage;
 use crate::record_tag::{RecordAuthenticator, TagBuilder};
@@ -155,7 +155,7 @@ impl Registry {
                 location: record.location,
                 ..tombstone(device, record.group, record.enrolled_at_s)
             },
-            Err(RegistryError::DamagedRecord { .. }) => {
+            Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) => {
                 tombstone(device, GroupName::unknown(), UNKNOWN_TIME_S)
             }
             Err(error) => return Err(error),
@@ -266,7 +266,7 @@ impl Registry {
     /// Sets or removes the overlay of a device; returns the revision under which gateways learn of the change.
     ///
     /// # Errors
-    /// [`RegistryError::NotAProver`], an overlay that is not an encoded configuration, is longer than
+    /// [`AttestationError::NotAProver`](crate::AttestationError::NotAProver), an overlay that is not an encoded configuration, is longer than
     /// [`OVERLAY_BYTES_MAX`](super::OVERLAY_BYTES_MAX) or does not fit the group, a damaged record, or a failure of
     /// the database.
     pub async fn set_overlay(&self, device: DeviceId, overlay: Option<Vec<u8>>) -> Result<u64> {
@@ -274,12 +274,16 @@ impl Registry {
         let mut transaction = self.write().await?;
         let stored = self.prover_in(&mut transaction, device).await?;
         let Some((mut record, sealed)) = stored.filter(|(record, _)| !record.removed) else {
-            return Err(RegistryError::NotAProver { device });
+            return Err(RegistryError::Attestation(AttestationError::NotAProver {
+                device,
+            }));
         };
         if overlay.is_some() {
             let group = self.group_in(&mut transaction, &record.group).await?;
-            let group = group.ok_or_else(|| RegistryError::UnknownGroup {
-                group: record.group.clone(),
+            let group = group.ok_or_else(|| {
+                RegistryError::Attestation(AttestationError::UnknownGroup {
+                    group: record.group.clone(),
+                })
             })?;
             check_overlay_fits(device, overlay.as_deref(), &group)?;
         }
@@ -475,9 +479,11 @@ pub(super) async fn deleted_provers(connection: &mut Connection) -> Result<Vec<R
     )
     .fetch_all(connection)
     .await?;
-    let missing = missing.iter().map(|(device,)| RegistryError::DamagedRecord {
-        device: id_from_column(device.0),
-        problem: format!("its {TABLE} is missing"),
+    let missing = missing.iter().map(|(device,)| {
+        RegistryError::Device(DeviceError::DamagedRecord {
+            device: id_from_column(device.0),
+            problem: format!("its {TABLE} is missing"),
+        })
     });
     Ok(missing.collect())
 }

@@ -11,7 +11,7 @@ use linewarden_types::{EnrollmentTime, GroupName};
 use super::appraisals::Appraisal;
 use super::{Pages, seconds};
 use crate::column::ColumnValue;
-use crate::error::{RegistryError, Result};
+use crate::error::{AttestationError, RegistryError, Result};
 use crate::gateway::FencingToken;
 use crate::record_tag::{RecordAuthenticator, TagBuilder};
 use crate::sql::{self, Builder, Connection};
@@ -139,7 +139,7 @@ impl Registry {
     /// rounds; [`ReservedRounds::damage`] reports the damage.
     ///
     /// # Errors
-    /// As [`Registry::verify_fencing_token`], and [`RegistryError::RoundNumbersExhausted`].
+    /// As [`Registry::verify_fencing_token`], and [`AttestationError::RoundNumbersExhausted`](crate::AttestationError::RoundNumbersExhausted).
     pub async fn reserve_rounds(
         &self,
         fencing_token: &FencingToken,
@@ -153,12 +153,16 @@ impl Registry {
             NextRound::Known(next) => (next.max(floor), None),
             NextRound::Lost { highest } => (
                 highest.max(floor).saturating_add(LOST_COUNTER_GAP),
-                Some(RegistryError::DamagedRoundCounter { gateway }),
+                Some(RegistryError::Attestation(
+                    AttestationError::DamagedRoundCounter { gateway },
+                )),
             ),
         };
         let end = next.saturating_add(count.max(1));
         if end == next {
-            return Err(RegistryError::RoundNumbersExhausted { gateway });
+            return Err(RegistryError::Attestation(
+                AttestationError::RoundNumbersExhausted { gateway },
+            ));
         }
         sql::query(
             "INSERT INTO round_counter (gateway_id, next_number, tag) VALUES ($1, $2, $3) \
@@ -181,7 +185,7 @@ impl Registry {
     /// of devices that are no longer provers, or were enrolled again since, are ignored.
     ///
     /// # Errors
-    /// As [`Registry::verify_fencing_token`]; also [`RegistryError::InvalidRound`] if the round or an appraisal is of
+    /// As [`Registry::verify_fencing_token`]; also [`AttestationError::InvalidRound`](crate::AttestationError::InvalidRound) if the round or an appraisal is of
     /// another gateway, or the number was not reserved while the counter is authentic. Nothing is stored then.
     pub async fn record_round(
         &self,
@@ -190,10 +194,12 @@ impl Registry {
         appraisals: &[(Appraisal, EnrollmentTime)],
     ) -> Result<()> {
         let gateway = fencing_token.gateway();
-        let invalid = |problem: String| RegistryError::InvalidRound {
-            gateway,
-            number: round.number,
-            problem,
+        let invalid = |problem: String| {
+            RegistryError::Attestation(AttestationError::InvalidRound {
+                gateway,
+                number: round.number,
+                problem,
+            })
         };
         if round.gateway != gateway {
             return Err(invalid(format!("the round names gateway {}", round.gateway)));
@@ -471,9 +477,9 @@ type RoundColumns = (
 );
 
 fn damaged_round_counter(column: i64) -> RegistryError {
-    RegistryError::DamagedRoundCounter {
+    RegistryError::Attestation(AttestationError::DamagedRoundCounter {
         gateway: GatewayId(u32::try_from(column).unwrap_or(u32::MAX)),
-    }
+    })
 }
 
 fn number_tag(authenticator: &RecordAuthenticator, gateway: i64, next: i64) -> TagBuilder {
@@ -521,9 +527,11 @@ fn tag(authenticator: &RecordAuthenticator, record: &RoundColumns) -> TagBuilder
 
 fn round_from_record(authenticator: &RecordAuthenticator, record: &RoundColumns) -> Result<RoundRecord> {
     let column = |value: &ColumnValue<i64>| u32::try_from(value.0).unwrap_or(u32::MAX);
-    let damaged = || RegistryError::DamagedRound {
-        gateway: GatewayId(column(&record.0)),
-        number: column(&record.1),
+    let damaged = || {
+        RegistryError::Attestation(AttestationError::DamagedRound {
+            gateway: GatewayId(column(&record.0)),
+            number: column(&record.1),
+        })
     };
     if !tag(authenticator, record).matches(&record.11.0) {
         return Err(damaged());

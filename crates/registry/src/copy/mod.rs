@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use self::pages::Pages;
 pub(crate) use self::tables::TABLES;
 use crate::enroll::Progress;
-use crate::error::{RegistryError, Result};
+use crate::error::{OpenError, RegistryError, Result};
 use crate::location::Location;
 use crate::sql::{self, Builder, Connection, Value};
 use crate::storage::{self, StorageMatch};
@@ -77,7 +77,7 @@ impl Registry {
     /// lease the same rows. To repeat an interrupted move, open the registry with [`Registry::open_to_move`].
     ///
     /// # Errors
-    /// As [`Registry::copy_to`]; this registry then continues to serve requests. [`RegistryError::MoveUnfinished`] if the copy is
+    /// As [`Registry::copy_to`]; this registry then continues to serve requests. [`OpenError::MoveUnfinished`](crate::OpenError::MoveUnfinished) if the copy is
     /// complete but its publication may have failed.
     pub async fn move_to(
         &self,
@@ -99,7 +99,7 @@ impl Registry {
         let draft_result = Draft::begin(&target, &Options::default()).await;
         let mut draft = match draft_result {
             // The target exists: as the result of an earlier move, or as another registry.
-            Err(exists @ RegistryError::AlreadyExists { .. }) => {
+            Err(exists @ RegistryError::Open(OpenError::AlreadyExists { .. })) => {
                 let Err(moved) = self.refuse_moved(&mut transaction).await else {
                     return Err(exists);
                 };
@@ -123,13 +123,12 @@ impl Registry {
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        draft
-            .finish()
-            .await
-            .map_err(|source| RegistryError::MoveUnfinished {
+        draft.finish().await.map_err(|source| {
+            RegistryError::Open(OpenError::MoveUnfinished {
                 target,
                 source: Box::new(source),
-            })?;
+            })
+        })?;
         // Without this record, a repeated move would copy the old state again if the target no longer existed.
         if let Err(error) = self.complete_move().await {
             log::warn!(
@@ -195,13 +194,13 @@ async fn copy_tables(
         .await
         .map_err(with_location(target))?;
     if verified != copied {
-        return Err(RegistryError::CopyDiffers {
+        return Err(RegistryError::Open(OpenError::CopyDiffers {
             registry: target.clone(),
             problem: format!(
                 "{} of {} rows were found, or values differ",
                 verified.records_in_all_tables, copied.records_in_all_tables
             ),
-        });
+        }));
     }
     storage::mark_as_copy(draft.connection()?)
         .await

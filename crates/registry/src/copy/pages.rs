@@ -1,7 +1,7 @@
 //! A table, page by page, in the order of its key.
 
 use super::{ColumnKind, Table};
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, RegistryError, Result};
 use crate::sql::{Builder, Cell, Connection, FromRow, Row, Value};
 
 /// A cursor over the records of a table.
@@ -97,11 +97,11 @@ impl<'t> Pages<'t> {
     }
 
     fn damaged(&self, column: &str) -> RegistryError {
-        RegistryError::Damaged {
+        RegistryError::Database(DatabaseError::Damaged {
             detail: format!(
                 "table {} has a value of a wrong type in column {column}",
                 self.table.name
             ),
-        }
+        })
     }
 }

@@ -11,7 +11,7 @@ use super::{Band, Fingerprint, agreement};
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column};
 use crate::enroll::{IDS_PER_QUERY, NewDevice, PushIds as _};
-use crate::error::{RegistryError, Result};
+use crate::error::{DeviceError, RegistryError, Result};
 use crate::key::MasterKey;
 use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
@@ -119,12 +119,12 @@ impl Registry {
                 continue;
             };
             if self.is_enrolled_puf(connection, other, fingerprint).await? {
-                return Err(RegistryError::DuplicatePuf {
+                return Err(RegistryError::Device(DeviceError::DuplicatePuf {
                     device,
                     other,
                     bands: agreement.bands,
                     bands_compared: agreement.bands_compared,
-                });
+                }));
             }
         }
         Ok(())
@@ -143,7 +143,10 @@ impl Registry {
         match self.get_in(connection, device).await {
             // The chip of a revoked device may be enrolled under another id.
             Ok(info) if !info.status.is_active() => return Ok(false),
-            Ok(_) | Err(RegistryError::UnknownDevice { .. } | RegistryError::DamagedRecord { .. }) => {}
+            Ok(_)
+            | Err(RegistryError::Device(
+                DeviceError::UnknownDevice { .. } | DeviceError::DamagedRecord { .. },
+            )) => {}
             Err(error) => return Err(error),
         }
         let mut fingerprints = self.fingerprints_of(connection, &[device]).await?;
@@ -294,10 +297,10 @@ impl Registry {
 }
 
 fn damage(device: DeviceId) -> RegistryError {
-    RegistryError::DamagedRecord {
+    RegistryError::Device(DeviceError::DamagedRecord {
         device,
         problem: "its PUF's fingerprint is damaged; enroll it again with `--replace`".to_owned(),
-    }
+    })
 }
 
 /// The devices that have a band with one of these hashes, by hash.

@@ -30,7 +30,7 @@ pub use self::walk::{LeasedChunk, LeasedDevice, LeasedStream, SealedChunk};
 use crate::conversion::id_to_column;
 use crate::device::DeviceInfo;
 use crate::enroll::IDS_PER_QUERY;
-use crate::error::{RegistryError, Result};
+use crate::error::{DeviceError, RegistryError, Result};
 use crate::gateway::FencingToken;
 use crate::sql::{Builder, Connection};
 use crate::store::Registry;
@@ -106,7 +106,7 @@ impl Registry {
     /// its identity to that gateway.
     ///
     /// # Errors
-    /// As [`Registry::lease`]; for a device also [`RegistryError::NoLease`].
+    /// As [`Registry::lease`]; for a device also [`DeviceError::NoLease`](crate::DeviceError::NoLease).
     pub async fn extend_leases(
         &self,
         fencing_token: &FencingToken,
@@ -114,10 +114,10 @@ impl Registry {
     ) -> Result<Vec<Result<LeaseGrant>>> {
         let extend = |entries: &mut LeaseEntries, request: &LeaseRequest| {
             if !entries.has_rows {
-                return Err(RegistryError::NoLease {
+                return Err(RegistryError::Device(DeviceError::NoLease {
                     device: request.device,
                     gateway: fencing_token.gateway(),
-                });
+                }));
             }
             entries.lease.extend(&mut entries.pool, request)
         };
@@ -139,7 +139,7 @@ impl Registry {
             .await?;
         let edit = edits
             .get_mut(&device)
-            .ok_or(RegistryError::UnknownDevice { device })?;
+            .ok_or(RegistryError::Device(DeviceError::UnknownDevice { device }))?;
         let grant = edit.change(|entries| entries.lease.extend(&mut entries.pool, request))?;
         Ok(RowIndex(grant.held_rows.start))
     }
@@ -191,9 +191,9 @@ impl Registry {
             let mut edits = self.lease_edits(&mut transaction, fencing_token, &ids).await?;
             results.extend(batch.iter().map(|change| {
                 let edit = edits.get_mut(&device_of(change));
-                edit.ok_or(RegistryError::UnknownDevice {
+                edit.ok_or(RegistryError::Device(DeviceError::UnknownDevice {
                     device: device_of(change),
-                })?
+                }))?
                 .change(|entries| apply(entries, change))
             }));
             self.write_lease_edits(&mut transaction, &edits).await?;

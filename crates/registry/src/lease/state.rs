@@ -9,7 +9,7 @@ use linewarden_types::UnusedRows;
 use super::{LeaseGrant, LeaseRequest};
 use crate::credentials::POOL_ROWS_MAX;
 use crate::device::DeviceInfo;
-use crate::error::{RegistryError, Result};
+use crate::error::{DeviceError, RegistryError, Result};
 use crate::gateway::FencingToken;
 
 /// Number of gateways that may still use rows of leases that a restore has lost. The first lease of a device after a
@@ -110,10 +110,10 @@ impl Lease {
                 self.raise_mark(from, request.spendable_rows);
                 pool.return_rows(unused_rows);
                 if self.rows.is_empty() || from >= self.rows.end {
-                    return Err(RegistryError::RowsExhausted {
+                    return Err(RegistryError::Device(DeviceError::RowsExhausted {
                         device,
                         rows_end: pool.info.indices().end,
-                    });
+                    }));
                 }
                 match received >= self.rows.start && received <= self.rows.end {
                     true => received..self.rows.end,
@@ -226,13 +226,13 @@ impl Lease {
             return Ok(0);
         }
         if unused_from.0 > self.rows.end {
-            return Err(RegistryError::InvalidUnusedRows {
+            return Err(RegistryError::Device(DeviceError::InvalidUnusedRows {
                 device: self.device,
                 gateway: self.gateway,
                 unused_from: unused_from.0,
                 rows_start: self.rows.start,
                 rows_end: self.rows.end,
-            });
+            }));
         }
         // Rows below the lease belong to an earlier range of the lease and count as used.
         let first = unused_from.0.max(self.rows.start);

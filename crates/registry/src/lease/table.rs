@@ -9,7 +9,7 @@ use super::Lease;
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column};
 use crate::enroll::PushIds as _;
-use crate::error::{RegistryError, Result};
+use crate::error::{DeviceError, RegistryError, Result};
 use crate::record_tag::{RecordAuthenticator, halves};
 use crate::sql::{self, Builder, Connection};
 
@@ -108,10 +108,10 @@ fn unleased_from_record(
 
 /// The error for a record of a device that does not authenticate; `table` describes the record.
 pub(crate) fn damage(device: DeviceId, table: &str) -> RegistryError {
-    RegistryError::DamagedRecord {
+    RegistryError::Device(DeviceError::DamagedRecord {
         device,
         problem: format!("its {table} does not authenticate"),
-    }
+    })
 }
 
 /// Errors of leases and unleased ranges that do not authenticate, for [`Registry::check`](crate::Registry::check).

@@ -12,7 +12,7 @@ use super::users::Role;
 use super::{check_text, text};
 use crate::column::ColumnValue;
 use crate::conversion::{id_from_column, id_to_column};
-use crate::error::{RegistryError, Result};
+use crate::error::{RegistryError, Result, ServiceError};
 use crate::record_tag::RecordAuthenticator;
 use crate::sql::{self, Builder, Connection};
 use crate::store::Registry;
@@ -534,9 +534,9 @@ pub(crate) async fn damaged(registry: &Registry, connection: &mut Connection) ->
         for record in &records {
             let follows = record.0.0 == last_number.saturating_add(1);
             if !follows || !tag(registry.authenticator(), record).matches(&record.11.0) {
-                damaged.push(RegistryError::DamagedEvent {
+                damaged.push(RegistryError::Service(ServiceError::DamagedEvent {
                     number: record.0.0.cast_unsigned(),
-                });
+                }));
             }
             last_number = record.0.0;
         }

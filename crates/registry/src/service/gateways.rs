@@ -5,7 +5,7 @@ use linewarden_protocol::ids::GatewayId;
 use super::{check_text, damaged_record, text};
 use crate::column::ColumnValue;
 use crate::conversion::seconds_to_column;
-use crate::error::{RegistryError, Result};
+use crate::error::{FencingError, RegistryError, Result};
 use crate::record_tag::RecordAuthenticator;
 use crate::sql::{self, Connection};
 use crate::store::Registry;
@@ -87,7 +87,7 @@ fn gateway_from_record(
 ) -> Result<GatewayRecord> {
     let gateway = GatewayId(u32::try_from(record.0.0).unwrap_or(u32::MAX));
     if !tag(authenticator, &record).matches(&record.5.0) {
-        return Err(RegistryError::DamagedGateway { gateway });
+        return Err(RegistryError::Fencing(FencingError::DamagedGateway { gateway }));
     }
     let seconds = |value: i64| u64::try_from(value).unwrap_or_default();
     Ok(GatewayRecord {
@@ -113,7 +113,7 @@ impl Registry {
         let mut transaction = self.write().await?;
         let known = self.gateway_record_in(&mut transaction, gateway).await?;
         if known.as_ref().is_some_and(|known| known.revoked.is_some()) {
-            return Err(RegistryError::GatewayRevoked { gateway });
+            return Err(RegistryError::Fencing(FencingError::GatewayRevoked { gateway }));
         }
         let created_at_s = known.map_or(now_s, |known| known.created_at_s);
         self.write_gateway_record(&mut transaction, gateway, name, created_at_s, None)
@@ -148,7 +148,7 @@ impl Registry {
     pub(crate) async fn refuse_revoked(&self, connection: &mut Connection, gateway: GatewayId) -> Result<()> {
         let known = self.gateway_record_in(connection, gateway).await?;
         match known.is_some_and(|known| known.revoked.is_some()) {
-            true => Err(RegistryError::GatewayRevoked { gateway }),
+            true => Err(RegistryError::Fencing(FencingError::GatewayRevoked { gateway })),
             false => Ok(()),
         }
     }
@@ -293,7 +293,7 @@ pub(crate) async fn damaged_gateway_records(
         .into_iter()
         .filter_map(|record| gateway_from_record(registry.authenticator(), record).err());
     let named = |error: RegistryError| match error {
-        RegistryError::DamagedGateway { gateway } => {
+        RegistryError::Fencing(FencingError::DamagedGateway { gateway }) => {
             damaged_record(format!("the record of gateway {gateway}"))
         }
         error => error,

@@ -12,7 +12,7 @@ pub use idempotency::{IdempotencyState, RESPONSES_KEPT_S, StoredResponse};
 pub use signers::SignerRecord;
 pub use users::{Role, User};
 
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, RegistryError, Result, ServiceError};
 use crate::sql::Connection;
 use crate::store::Registry;
 
@@ -22,20 +22,20 @@ const TEXT_BYTES_MAX: usize = 4_096;
 /// Validates a text.
 fn check_text(field: &'static str, text: &str, bytes_max: usize) -> Result<()> {
     crate::device::check_text(text, bytes_max, true)
-        .map_err(|problem| RegistryError::InvalidField { field, problem })
+        .map_err(|problem| RegistryError::Service(ServiceError::InvalidField { field, problem }))
 }
 
 fn invalid_field(field: &'static str, problem: impl Into<String>) -> RegistryError {
-    RegistryError::InvalidField {
+    RegistryError::Service(ServiceError::InvalidField {
         field,
         problem: problem.into(),
-    }
+    })
 }
 
 fn damaged_record(name: impl Into<String>) -> RegistryError {
-    RegistryError::Damaged {
+    RegistryError::Database(DatabaseError::Damaged {
         detail: format!("{} does not authenticate", name.into()),
-    }
+    })
 }
 
 /// Errors of records that do not authenticate, for [`Registry::check`].

@@ -25,7 +25,7 @@ use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::error::{RegistryError, Result};
+use crate::error::{DatabaseError, RegistryError, Result};
 
 const ID_BYTES: usize = 16;
 const ATTRIBUTE: &str = "user.linewarden.storage";
@@ -45,7 +45,7 @@ pub(crate) struct StorageTag {
 impl StorageTag {
     pub(super) fn random() -> Result<Self> {
         let mut id = [0; ID_BYTES];
-        getrandom::fill(&mut id).map_err(RegistryError::NoRandomBytes)?;
+        getrandom::fill(&mut id).map_err(DatabaseError::NoRandomBytes)?;
         Ok(Self { id, count: 0 })
     }
 

@@ -1,7 +1,7 @@
 //! Requests that a gateway has abandoned are refused after later requests, and repeated registrations change nothing.
 
 use linewarden_protocol::ids::{GatewayId, RowIndex};
-use linewarden_registry::{FencingToken, RegistryError};
+use linewarden_registry::{FencingError, FencingToken, RegistryError};
 use linewarden_types::ProcessId;
 
 use crate::leases::{DEVICE, NOW_S, Site, lease, lease_request, report_unused_rows};
@@ -43,9 +43,9 @@ async fn an_abandoned_request_changes_nothing_after_a_later_request() {
         assert!(
             matches!(
                 error,
-                RegistryError::OutdatedRequest {
+                RegistryError::Fencing(FencingError::OutdatedRequest {
                     gateway: GatewayId(1)
-                }
+                })
             ),
             "{error}"
         );

@@ -7,7 +7,8 @@ use crate::support::{appraising_gateway, master_key, pool_device, sql, unused_lo
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    EVIDENCE_BYTES_MAX, NewProver, Protection, ProverLocation, QuarantineRequest, Registry, RegistryError,
+    AttestationError, DeviceError, EVIDENCE_BYTES_MAX, NewProver, Protection, ProverLocation,
+    QuarantineRequest, Registry, RegistryError,
 };
 use linewarden_types::EnrollmentTime;
 
@@ -53,10 +54,13 @@ async fn an_invalid_prover_is_refused() {
     registry.revoke(DeviceId(2), "", NOW_S).await.unwrap();
     let revision_before = registry.attest_revision().await.unwrap();
     let enroll = async |prover| registry.enroll_prover(prover, NOW_S).await.unwrap_err();
-    assert!(matches!(enroll(prover(2)).await, RegistryError::Revoked { .. }));
+    assert!(matches!(
+        enroll(prover(2)).await,
+        RegistryError::Device(DeviceError::Revoked { .. })
+    ));
     assert!(matches!(
         enroll(prover(3)).await,
-        RegistryError::UnknownDevice { .. }
+        RegistryError::Device(DeviceError::UnknownDevice { .. })
     ));
     let unknown = NewProver {
         group: name("unknown"),
@@ -64,7 +68,7 @@ async fn an_invalid_prover_is_refused() {
     };
     assert!(matches!(
         enroll(unknown).await,
-        RegistryError::UnknownGroup { .. }
+        RegistryError::Attestation(AttestationError::UnknownGroup { .. })
     ));
     let cases = [
         (
@@ -92,7 +96,7 @@ async fn an_invalid_prover_is_refused() {
     ];
     for (expected, prover) in cases {
         let error = enroll(prover).await;
-        let RegistryError::InvalidRecord { field, .. } = error else {
+        let RegistryError::Device(DeviceError::InvalidRecord { field, .. }) = error else {
             panic!("{error}")
         };
         assert_eq!(field, expected);
@@ -102,10 +106,10 @@ async fn an_invalid_prover_is_refused() {
     assert!(
         matches!(
             error,
-            RegistryError::GroupInUse {
+            RegistryError::Attestation(AttestationError::GroupInUse {
                 device: DeviceId(1),
                 ..
-            }
+            })
         ),
         "{error}"
     );
@@ -142,7 +146,13 @@ async fn provers_are_listed_in_the_order_of_their_revisions() {
     assert!(registry.prover(DeviceId(9)).await.unwrap().is_none());
     assert!(registry.provers_since(since, 7).await.unwrap().provers.is_empty());
     let error = registry.set_overlay(DeviceId(9), None).await.unwrap_err();
-    assert!(matches!(error, RegistryError::NotAProver { .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            RegistryError::Attestation(AttestationError::NotAProver { .. })
+        ),
+        "{error}"
+    );
     // The removed prover may be enrolled again.
     registry.enroll_prover(prover(9), NOW_S).await.unwrap();
     assert_eq!(registry.provers_since(since, 7).await.unwrap().provers.len(), 1);
@@ -179,12 +189,21 @@ async fn the_two_newest_documents_of_a_prover_are_kept() {
     assert!(registry.previous_evidence(DeviceId(2)).await.unwrap().is_none());
     for document in [&[][..], &[longest, vec![1]].concat()[..]] {
         let error = registry.store_evidence(device, document, 6).await.unwrap_err();
-        assert!(matches!(error, RegistryError::InvalidRecord { .. }), "{error}");
+        assert!(
+            matches!(error, RegistryError::Device(DeviceError::InvalidRecord { .. })),
+            "{error}"
+        );
     }
     registry.remove_prover(device).await.unwrap();
     assert!(registry.evidence(device).await.unwrap().is_none());
     let error = registry.store_evidence(device, b"x", 6).await.unwrap_err();
-    assert!(matches!(error, RegistryError::NotAProver { .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            RegistryError::Attestation(AttestationError::NotAProver { .. })
+        ),
+        "{error}"
+    );
     assert!(registry.check().await.unwrap().is_empty());
 }
 
@@ -194,7 +213,10 @@ async fn of_many_provers_all_are_enrolled_or_none() {
     let revision = registry.attest_revision().await.unwrap();
     let unknown_provers = vec![prover(1), prover(2), prover(99)];
     let error = registry.enroll_provers(unknown_provers, NOW_S).await.unwrap_err();
-    assert!(matches!(error, RegistryError::UnknownDevice { .. }), "{error}");
+    assert!(
+        matches!(error, RegistryError::Device(DeviceError::UnknownDevice { .. })),
+        "{error}"
+    );
     assert_eq!(registry.attest_revision().await.unwrap(), revision);
     assert_eq!(
         registry.enroll_provers(Vec::new(), NOW_S).await.unwrap(),

@@ -9,7 +9,9 @@ use crate::support::attestation::{NOW_S, appraisal, group, name, prover, round, 
 use crate::support::{fleet_file, gateway, open, sql};
 use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
-use linewarden_registry::{LOST_COUNTER_GAP, Registry, RegistryError};
+use linewarden_registry::{
+    AttestationError, DeviceError, FencingError, LOST_COUNTER_GAP, Registry, RegistryError,
+};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
@@ -261,9 +263,9 @@ async fn round_counters_cannot_be_restored_to_older_values() {
             let named = |error: &RegistryError| {
                 matches!(
                     error,
-                    RegistryError::DamagedRoundCounter {
+                    RegistryError::Attestation(AttestationError::DamagedRoundCounter {
                         gateway: GatewayId(1 | 2)
-                    }
+                    })
                 )
             };
             found.iter().any(named)
@@ -285,9 +287,11 @@ async fn round_counters_cannot_be_restored_to_older_values() {
         assert!(
             matches!(
                 reserved.damage,
-                Some(RegistryError::DamagedRoundCounter {
-                    gateway: GatewayId(1)
-                })
+                Some(RegistryError::Attestation(
+                    AttestationError::DamagedRoundCounter {
+                        gateway: GatewayId(1)
+                    }
+                ))
             ),
             "{statement}"
         );
@@ -322,7 +326,11 @@ async fn a_deleted_prover_is_reported_as_missing() {
     let ids: Vec<u64> = found
         .iter()
         .map(|error| match error {
-            RegistryError::DamagedRecord { device, problem } if problem.contains("is missing") => device.0,
+            RegistryError::Device(DeviceError::DamagedRecord { device, problem })
+                if problem.contains("is missing") =>
+            {
+                device.0
+            }
             other => panic!("{other}"),
         })
         .collect();
@@ -424,7 +432,12 @@ async fn damage_can_be_repaired() {
     }
     let found = registry.check().await.unwrap();
     assert!(
-        matches!(found[..], [RegistryError::DamagedPeriod { period: Period(1) }]),
+        matches!(
+            found[..],
+            [RegistryError::Attestation(AttestationError::DamagedPeriod {
+                period: Period(1)
+            })]
+        ),
         "{found:?}"
     );
 }
@@ -466,7 +479,10 @@ async fn a_restored_prover_counter_is_raised_to_the_newest_authentic_value() {
     let newer_token = gateway(&registry).await;
     let error = registry.repair_attest_revision(&fencing_token).await.unwrap_err();
     assert!(
-        matches!(error, RegistryError::StaleFencingToken { .. }),
+        matches!(
+            error,
+            RegistryError::Fencing(FencingError::StaleFencingToken { .. })
+        ),
         "{error}"
     );
     assert_eq!(

@@ -8,7 +8,10 @@ use crate::support::attestation::{NOW_S, appraisal, group, name, prover, round, 
 use crate::support::{fleet_file, gateway, lease, lease_all, lease_request, open, pool_device, sql};
 use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period, RowIndex};
-use linewarden_registry::{DeviceFilter, ProvenSession, Registry, RegistryError, Renewal, SessionOrder};
+use linewarden_registry::{
+    AttestationError, DeviceError, DeviceFilter, FencingError, ProvenSession, Registry, RegistryError,
+    Renewal, SessionOrder,
+};
 use linewarden_types::{BootId, BootTimestamp, Revision, UnusedRows};
 use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
@@ -130,12 +133,14 @@ async fn a_value_of_another_type_spares_the_other_records() {
                 let findings = check_other_devices(&path, table == "gateway").await;
                 assert!(!findings.is_empty(), "{statement}");
                 let is_named = findings.iter().any(|error| match error {
-                    RegistryError::DamagedRecord { device, .. } => device.0 == 7,
-                    RegistryError::DamagedGateway { .. } => table == "gateway",
-                    RegistryError::DamagedRoundCounter { .. } => table == "round_counter",
-                    RegistryError::DamagedGroup { group } => group == "fans",
-                    RegistryError::DamagedPeriod { period } => period.0 == 7,
-                    RegistryError::DamagedRound { number, .. } => *number == 7,
+                    RegistryError::Device(DeviceError::DamagedRecord { device, .. }) => device.0 == 7,
+                    RegistryError::Fencing(FencingError::DamagedGateway { .. }) => table == "gateway",
+                    RegistryError::Attestation(AttestationError::DamagedRoundCounter { .. }) => {
+                        table == "round_counter"
+                    }
+                    RegistryError::Attestation(AttestationError::DamagedGroup { group }) => group == "fans",
+                    RegistryError::Attestation(AttestationError::DamagedPeriod { period }) => period.0 == 7,
+                    RegistryError::Attestation(AttestationError::DamagedRound { number, .. }) => *number == 7,
                     _ => false,
                 });
                 // An edited key column hides the owner of the record.
@@ -265,7 +270,7 @@ async fn the_check_includes_gateways() {
         let registry = open(&path).await.unwrap();
         let findings = registry.check().await.unwrap();
         let is_expected = |error: &RegistryError| match error {
-            RegistryError::DamagedGateway { gateway } => gateway.0 == expected,
+            RegistryError::Fencing(FencingError::DamagedGateway { gateway }) => gateway.0 == expected,
             _ => false,
         };
         assert!(findings.iter().any(is_expected), "{statement}: {findings:?}");
@@ -287,9 +292,9 @@ async fn the_check_includes_gateways() {
     assert!(
         matches!(
             findings[..],
-            [RegistryError::DamagedGateway {
+            [RegistryError::Fencing(FencingError::DamagedGateway {
                 gateway: GatewayId(1)
-            }]
+            })]
         ),
         "{findings:?}"
     );

@@ -8,8 +8,8 @@ use crate::support::{
 };
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_registry::{
-    DeviceFilter, FencingToken, Location, NewEvent, OnConflict, Progress, ProvenSession, Registry,
-    RegistryError, Renewal, Role, SignerRecord, StoredResponse, User,
+    DeviceFilter, FencingError, FencingToken, Location, NewEvent, OnConflict, OpenError, Progress,
+    ProvenSession, Registry, RegistryError, Renewal, Role, SignerRecord, StoredResponse, User,
 };
 use linewarden_types::{BootId, BootTimestamp, Revision, UnusedRows};
 use tempfile::TempDir;
@@ -208,7 +208,10 @@ async fn a_copy_is_the_same_registry() {
         assert_eq!(granted.rows, 9..11);
         // Nothing is ever overwritten.
         let error = registry.copy_to(&target, |_| ()).await.unwrap_err();
-        assert!(matches!(error, RegistryError::AlreadyExists { .. }), "{error}");
+        assert!(
+            matches!(error, RegistryError::Open(OpenError::AlreadyExists { .. })),
+            "{error}"
+        );
     }
     assert_eq!(digests[0], digests[1], "regardless of the database");
 }
@@ -230,7 +233,7 @@ async fn a_moved_registry_leases_nothing() {
         let name = target.to_string();
         let is_moved = |error: RegistryError| {
             assert!(
-                matches!(&error, RegistryError::Moved { to, .. } if *to == name),
+                matches!(&error, RegistryError::Open(OpenError::Moved { to, .. }) if *to == name),
                 "{error}"
             );
         };
@@ -257,24 +260,42 @@ async fn an_interrupted_move_is_completed_by_the_next_move() {
         };
         let devices = count(&location).await;
         sql(&location, &format!("UPDATE registry SET moved_to = '{target}'")).await;
-        assert!(matches!(open(&location).await, Err(RegistryError::Moved { .. })));
+        assert!(matches!(
+            open(&location).await,
+            Err(RegistryError::Open(OpenError::Moved { .. }))
+        ));
         let (_elsewhere, another_target) = unused_location();
         let result = Registry::open_to_move(&location, &master_key(), &another_target).await;
-        assert!(matches!(result, Err(RegistryError::Moved { .. })), "{result:?}");
+        assert!(
+            matches!(result, Err(RegistryError::Open(OpenError::Moved { .. }))),
+            "{result:?}"
+        );
 
         let registry = Registry::open_to_move(&location, &master_key(), &target)
             .await
             .unwrap();
         let revoked = registry.revoke(DeviceId(30), "lost", NOW_S).await;
-        assert!(matches!(revoked, Err(RegistryError::Moved { .. })), "{revoked:?}");
+        assert!(
+            matches!(revoked, Err(RegistryError::Open(OpenError::Moved { .. }))),
+            "{revoked:?}"
+        );
         let result = registry.move_to(&another_target, |_| ()).await;
-        assert!(matches!(result, Err(RegistryError::Moved { .. })), "{result:?}");
+        assert!(
+            matches!(result, Err(RegistryError::Open(OpenError::Moved { .. }))),
+            "{result:?}"
+        );
         registry.move_to(&target, |_| ()).await.unwrap();
-        assert!(matches!(open(&location).await, Err(RegistryError::Moved { .. })));
+        assert!(matches!(
+            open(&location).await,
+            Err(RegistryError::Open(OpenError::Moved { .. }))
+        ));
         assert_eq!(count(&target).await, devices);
         // Another repetition has nothing to complete.
         let result = registry.move_to(&target, |_| ()).await;
-        assert!(matches!(result, Err(RegistryError::Moved { .. })), "{result:?}");
+        assert!(
+            matches!(result, Err(RegistryError::Open(OpenError::Moved { .. }))),
+            "{result:?}"
+        );
     }
 }
 
@@ -291,15 +312,30 @@ async fn a_move_that_has_ended_is_not_repeated() {
 
     // A process that opened the registry before the move does not read the old state.
     let result = registry.check_available().await;
-    assert!(matches!(result, Err(RegistryError::Moved { .. })), "{result:?}");
+    assert!(
+        matches!(result, Err(RegistryError::Open(OpenError::Moved { .. }))),
+        "{result:?}"
+    );
     let result = registry.user_by_token("token of alice", NOW_S).await;
-    assert!(matches!(result, Err(RegistryError::Moved { .. })), "{result:?}");
+    assert!(
+        matches!(result, Err(RegistryError::Open(OpenError::Moved { .. }))),
+        "{result:?}"
+    );
     let result = registry.user_by_session("cookie", NOW_S).await;
-    assert!(matches!(result, Err(RegistryError::Moved { .. })), "{result:?}");
+    assert!(
+        matches!(result, Err(RegistryError::Open(OpenError::Moved { .. }))),
+        "{result:?}"
+    );
     let result = registry.move_to(&target, |_| ()).await;
-    assert!(matches!(result, Err(RegistryError::Moved { .. })), "{result:?}");
+    assert!(
+        matches!(result, Err(RegistryError::Open(OpenError::Moved { .. }))),
+        "{result:?}"
+    );
     let result = Registry::open_to_move(&location, &master_key(), &target).await;
-    assert!(matches!(result, Err(RegistryError::Moved { .. })), "{result:?}");
+    assert!(
+        matches!(result, Err(RegistryError::Open(OpenError::Moved { .. }))),
+        "{result:?}"
+    );
     assert!(!file.exists());
 }
 
@@ -317,14 +353,23 @@ async fn a_move_with_a_published_copy_is_not_repeated() {
         registry.move_to(&target, |_| ()).await
     };
     Registry::create(&target, &master_key()).await.unwrap();
-    assert!(matches!(repeat().await, Err(RegistryError::Moved { .. })));
+    assert!(matches!(
+        repeat().await,
+        Err(RegistryError::Open(OpenError::Moved { .. }))
+    ));
     std::fs::remove_file(&file).unwrap();
     repeat().await.unwrap();
 
     sql(&location, "UPDATE registry SET move_completed = 0").await;
-    assert!(matches!(repeat().await, Err(RegistryError::Moved { .. })));
+    assert!(matches!(
+        repeat().await,
+        Err(RegistryError::Open(OpenError::Moved { .. }))
+    ));
     std::fs::rename(&file, directory.path().join("away")).unwrap();
-    assert!(matches!(repeat().await, Err(RegistryError::Moved { .. })));
+    assert!(matches!(
+        repeat().await,
+        Err(RegistryError::Open(OpenError::Moved { .. }))
+    ));
     assert!(!file.exists());
 }
 
@@ -345,8 +390,14 @@ async fn a_move_that_fails_in_its_last_step_can_be_repeated() {
         }
     });
     let error = unfinished_move.await.unwrap_err();
-    assert!(matches!(error, RegistryError::MoveUnfinished { .. }), "{error}");
-    assert!(matches!(open(&location).await, Err(RegistryError::Moved { .. })));
+    assert!(
+        matches!(error, RegistryError::Open(OpenError::MoveUnfinished { .. })),
+        "{error}"
+    );
+    assert!(matches!(
+        open(&location).await,
+        Err(RegistryError::Open(OpenError::Moved { .. }))
+    ));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
 
     std::fs::remove_file(&file).unwrap();
@@ -371,7 +422,7 @@ async fn a_value_of_another_type_is_named_and_the_copy_is_removed() {
     );
     assert!(matches!(
         open(&target).await,
-        Err(RegistryError::NoRegistry { .. })
+        Err(RegistryError::Open(OpenError::NoRegistry { .. }))
     ));
     assert_eq!(registry.get(DeviceId(5)).await.unwrap().device, DeviceId(5));
 }
@@ -382,13 +433,19 @@ async fn a_registry_is_not_moved_onto_itself() {
     let (_directory, location) = full_registry().await;
     let registry = open(&location).await.unwrap();
     let error = registry.move_to(&location, |_| ()).await.unwrap_err();
-    assert!(matches!(error, RegistryError::AlreadyExists { .. }), "{error}");
+    assert!(
+        matches!(error, RegistryError::Open(OpenError::AlreadyExists { .. })),
+        "{error}"
+    );
     registry.revoke(DeviceId(30), "lost", NOW_S).await.unwrap();
     open(&location).await.unwrap();
 }
 
 pub fn is_restored(result: &Result<(), RegistryError>) -> bool {
-    matches!(result, Err(RegistryError::RegistryRestored { .. }))
+    matches!(
+        result,
+        Err(RegistryError::Fencing(FencingError::RegistryRestored { .. }))
+    )
 }
 
 /// Leases after a copy was made are unknown to the copy. The first registration at the copy ends all leases. Earlier
@@ -408,7 +465,10 @@ async fn a_copy_ends_leases_and_refuses_earlier_fencing_tokens() {
     assert!(is_restored(&result), "{result:?}");
     let result = lease(&restored, &fencing_token, 1, 0, 2).await;
     assert!(
-        matches!(result, Err(RegistryError::RegistryRestored { .. })),
+        matches!(
+            result,
+            Err(RegistryError::Fencing(FencingError::RegistryRestored { .. }))
+        ),
         "{result:?}"
     );
     let new_token = gateway(&restored).await;

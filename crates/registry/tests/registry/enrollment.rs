@@ -6,7 +6,8 @@ use crate::support::{
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    BulkOptions, Credentials, DeviceFilter, OnConflict, Progress, RegistryError, Status,
+    BulkError, BulkOptions, Credentials, DeviceError, DeviceFilter, OnConflict, Progress, RegistryError,
+    Status,
 };
 use linewarden_types::Revision;
 
@@ -108,7 +109,7 @@ async fn invalid_records_are_refused_and_the_field_is_named() {
     ];
     for (expected, bad) in cases {
         match registry.enroll(bad).await.unwrap_err() {
-            RegistryError::InvalidRecord { field, .. } => assert_eq!(field, expected),
+            RegistryError::Device(DeviceError::InvalidRecord { field, .. }) => assert_eq!(field, expected),
             other => panic!("{expected}: {other}"),
         }
     }
@@ -132,15 +133,15 @@ async fn bulk_enrollment_stores_whole_chunks_and_names_the_refused_one() {
         .await
         .unwrap_err();
     match &error {
-        RegistryError::ChunkRefused {
+        RegistryError::Bulk(BulkError::ChunkRefused {
             committed: 20,
             first: 20,
             end: 30,
             source,
-        } => {
+        }) => {
             assert!(matches!(
                 **source,
-                RegistryError::AlreadyEnrolled { device: DeviceId(25) }
+                RegistryError::Device(DeviceError::AlreadyEnrolled { device: DeviceId(25) })
             ));
         }
         other => panic!("{other}"),
@@ -163,12 +164,12 @@ async fn a_device_twice_in_one_input_is_refused() {
     let registry = in_memory().await;
     let devices = [pool_device(1, 1), pool_device(2, 1), pool_device(1, 1)];
     let error = registry.enroll_bulk(devices, REPLACE, |_| ()).await.unwrap_err();
-    let RegistryError::ChunkRefused { source, .. } = error else {
+    let RegistryError::Bulk(BulkError::ChunkRefused { source, .. }) = error else {
         panic!("{error}")
     };
     assert!(matches!(
         *source,
-        RegistryError::DuplicateDevice { device: DeviceId(1) }
+        RegistryError::Device(DeviceError::DuplicateDevice { device: DeviceId(1) })
     ));
     assert_eq!(registry.count(&DeviceFilter::default()).await.unwrap(), 0);
 }
@@ -253,16 +254,16 @@ async fn a_revoked_device_stays_revoked() {
 
     assert!(matches!(
         registry.load(device).await,
-        Err(RegistryError::Revoked { .. })
+        Err(RegistryError::Device(DeviceError::Revoked { .. }))
     ));
     assert!(matches!(
         lease(&registry, &fencing_token, 3, 0, 1).await,
-        Err(RegistryError::Revoked { .. })
+        Err(RegistryError::Device(DeviceError::Revoked { .. }))
     ));
     for on_conflict in [OnConflict::Replace, OnConflict::Refuse] {
         let result = registry.enroll_chunk(vec![pool_device(3, 4)], on_conflict).await;
         assert!(
-            matches!(result, Err(RegistryError::Revoked { .. })),
+            matches!(result, Err(RegistryError::Device(DeviceError::Revoked { .. }))),
             "{on_conflict:?}"
         );
     }
@@ -276,7 +277,9 @@ async fn a_revoked_device_stays_revoked() {
     );
     assert!(matches!(
         registry.revoke(DeviceId(4), "", 0).await,
-        Err(RegistryError::UnknownDevice { device: DeviceId(4) })
+        Err(RegistryError::Device(DeviceError::UnknownDevice {
+            device: DeviceId(4)
+        }))
     ));
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::{fleet_file, gateway, key_device, lease, master_key, open, pool_device, sql};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
-use linewarden_registry::{MasterKey, Options, Registry, RegistryError};
+use linewarden_registry::{DatabaseError, MasterKey, OpenError, Options, Registry, RegistryError};
 use rand::{Rng as _, SeedableRng as _};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
@@ -17,10 +17,13 @@ use sqlx::{Connection as _, Executor as _, SqliteConnection};
 async fn foreign_files_are_recognized_and_not_changed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
-    assert!(matches!(open(&path).await, Err(RegistryError::NoRegistry { .. })));
+    assert!(matches!(
+        open(&path).await,
+        Err(RegistryError::Open(OpenError::NoRegistry { .. }))
+    ));
     assert!(matches!(
         open(directory.path()).await,
-        Err(RegistryError::NotARegistry { .. })
+        Err(RegistryError::Open(OpenError::NotARegistry { .. }))
     ));
     assert!(!path.exists(), "opening creates nothing");
 
@@ -36,12 +39,15 @@ async fn foreign_files_are_recognized_and_not_changed() {
     for (content, expected) in cases {
         fs::write(&path, content).unwrap();
         let error = open(&path).await.unwrap_err();
-        assert!(matches!(error, RegistryError::NotARegistry { .. }), "{error}");
+        assert!(
+            matches!(error, RegistryError::Open(OpenError::NotARegistry { .. })),
+            "{error}"
+        );
         assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(fs::read(&path).unwrap(), content);
         assert!(matches!(
             Registry::create(&path, &master_key()).await,
-            Err(RegistryError::AlreadyExists { .. })
+            Err(RegistryError::Open(OpenError::AlreadyExists { .. }))
         ));
     }
     fs::remove_file(&path).unwrap();
@@ -64,7 +70,10 @@ async fn the_wrong_master_key_is_one_clear_error() {
     let error = Registry::open(&path, &MasterKey::from_bytes([1; 32]))
         .await
         .unwrap_err();
-    assert!(matches!(error, RegistryError::WrongMasterKey { .. }), "{error}");
+    assert!(
+        matches!(error, RegistryError::Open(OpenError::WrongMasterKey { .. })),
+        "{error}"
+    );
     open(&path).await.unwrap();
 }
 
@@ -80,11 +89,11 @@ async fn a_newer_schema_is_refused_and_not_touched() {
     assert!(
         matches!(
             error,
-            RegistryError::NewerSchema {
+            RegistryError::Open(OpenError::NewerSchema {
                 found: 99,
                 supported: 1,
                 ..
-            }
+            })
         ),
         "{error}"
     );
@@ -122,7 +131,10 @@ async fn a_lock_of_another_program_is_reported_after_the_timeout() {
             .unwrap();
     other_program.execute("BEGIN IMMEDIATE").await.unwrap();
     let error = lease(&registry, &fencing_token, 1, 0, 4).await.unwrap_err();
-    assert!(matches!(error, RegistryError::Locked), "{error}");
+    assert!(
+        matches!(error, RegistryError::Database(DatabaseError::Locked)),
+        "{error}"
+    );
     // The lock of another program does not block reads.
     registry.load(DeviceId(1)).await.unwrap();
     other_program.execute("ROLLBACK").await.unwrap();
@@ -218,7 +230,7 @@ async fn a_backup_holds_every_commit_and_overwrites_nothing() {
     assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(matches!(
         registry.copy_to(&copy, |_| ()).await,
-        Err(RegistryError::AlreadyExists { .. })
+        Err(RegistryError::Open(OpenError::AlreadyExists { .. }))
     ));
     let restored = open(&copy).await.unwrap();
     assert!(restored.check().await.unwrap().is_empty());
@@ -281,7 +293,9 @@ async fn refused_files_are_not_changed() {
             assert!(
                 matches!(
                     result,
-                    Err(RegistryError::WrongMasterKey { .. } | RegistryError::NewerSchema { .. })
+                    Err(RegistryError::Open(
+                        OpenError::WrongMasterKey { .. } | OpenError::NewerSchema { .. }
+                    ))
                 ),
                 "{result:?}"
             );
@@ -297,7 +311,10 @@ async fn reading_a_registry_creates_no_file() {
     let (files_before, count) = (files(directory.path()), names());
     Registry::examine(&path, &master_key()).await.unwrap();
     let error = Registry::examine(&path, &MasterKey::from_bytes([0x55; 32])).await;
-    assert!(matches!(error, Err(RegistryError::WrongMasterKey { .. })));
+    assert!(matches!(
+        error,
+        Err(RegistryError::Open(OpenError::WrongMasterKey { .. }))
+    ));
     assert!(files(directory.path()) == files_before && names() == count);
     // A registry in use by another process can be examined.
     let registry = open(&path).await.unwrap();
@@ -357,7 +374,7 @@ async fn a_schema_that_no_migration_creates_is_refused() {
         ] {
             let error = result.unwrap_err();
             assert!(
-                matches!(&error, RegistryError::UnexpectedSchemaObject { kind: reported_kind, name: reported_name, .. }
+                matches!(&error, RegistryError::Open(OpenError::UnexpectedSchemaObject { kind: reported_kind, name: reported_name, .. })
                     if reported_kind == kind && reported_name == name),
                 "{statement}: {error}"
             );
@@ -394,7 +411,10 @@ async fn a_schema_that_no_migration_creates_is_refused() {
         sql(&path, statement).await;
         let error = registry.revoke(DeviceId(7), "stolen", 9).await.unwrap_err();
         assert!(
-            matches!(error, RegistryError::UnexpectedSchemaObject { .. }),
+            matches!(
+                error,
+                RegistryError::Open(OpenError::UnexpectedSchemaObject { .. })
+            ),
             "{statement}: {error}"
         );
         assert!(registry.get(DeviceId(7)).await.unwrap().status.is_active());

@@ -2,8 +2,8 @@
 
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{
-    Band, BulkOptions, DeviceFilter, DeviceRecord, ExportKey, Fingerprint, MasterKey, NewDevice, OnConflict,
-    OnDamage, Registry, RegistryError, Result,
+    Band, BulkError, BulkOptions, DeviceError, DeviceFilter, DeviceRecord, ExportKey, Fingerprint, MasterKey,
+    NewDevice, OnConflict, OnDamage, Registry, RegistryError, Result,
 };
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -50,7 +50,7 @@ async fn registry() -> Registry {
 }
 
 fn is_refused(result: &Result<()>, device: u64, other: u64) -> bool {
-    matches!(result, Err(RegistryError::DuplicatePuf { device: d, other: o, .. })
+    matches!(result, Err(RegistryError::Device(DeviceError::DuplicatePuf { device: d, other: o, .. }))
         if (*d, *o) == (DeviceId(device), DeviceId(other)))
 }
 
@@ -164,9 +164,9 @@ async fn fingerprints_travel_with_an_export() {
         .import_file(&file, &key, BulkOptions::default(), |_| ())
         .await
         .unwrap_err();
-    let RegistryError::ChunkRefused {
+    let RegistryError::Bulk(BulkError::ChunkRefused {
         source, committed: 0, ..
-    } = error
+    }) = error
     else {
         panic!("{error}");
     };
@@ -226,7 +226,7 @@ async fn damaged_fingerprints_are_found() {
         assert!(
             damaged
                 .iter()
-                .all(|error| matches!(error, RegistryError::DamagedRecord { device, .. } if device.0 == 7))
+                .all(|error| matches!(error, RegistryError::Device(DeviceError::DamagedRecord { device, .. }) if device.0 == 7))
         );
         // The device with the missing fingerprint can be replaced.
         store(&registry, vec![device(7, fingerprint(7))], OnConflict::Replace)

@@ -8,7 +8,7 @@ use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration as MeasuredConfiguration;
 use linewarden_measurement::pcr::{PcrIndex, PcrValues};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{NewGroup, NewProver, RegistryError, RollOut};
+use linewarden_registry::{AttestationError, DeviceError, NewGroup, NewProver, RegistryError, RollOut};
 use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
 
 #[test]
@@ -78,9 +78,21 @@ async fn a_group_is_read_as_it_was_set() {
     registry.remove_group(&name("fans")).await.unwrap();
     assert_eq!(registry.attest_revision().await.unwrap(), 6);
     let error = registry.remove_group(&name("fans")).await.unwrap_err();
-    assert!(matches!(error, RegistryError::UnknownGroup { .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            RegistryError::Attestation(AttestationError::UnknownGroup { .. })
+        ),
+        "{error}"
+    );
     let error = registry.request_round(&name("fans")).await.unwrap_err();
-    assert!(matches!(error, RegistryError::UnknownGroup { .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            RegistryError::Attestation(AttestationError::UnknownGroup { .. })
+        ),
+        "{error}"
+    );
 }
 
 #[test]
@@ -182,7 +194,7 @@ async fn an_invalid_group_is_refused_and_the_field_is_named() {
     ];
     for (expected, group) in cases {
         let error = registry.set_group(&group, NOW_S).await.unwrap_err();
-        let RegistryError::InvalidGroup { field, .. } = error else {
+        let RegistryError::Attestation(AttestationError::InvalidGroup { field, .. }) = error else {
             panic!("{error}")
         };
         assert_eq!(field, expected);
@@ -248,7 +260,7 @@ async fn an_overlay_that_the_group_does_not_allow_is_refused() {
     let is_refused = |error: RegistryError, field: &str| {
         let message = error.to_string();
         assert!(
-            matches!(error, RegistryError::InvalidGroup { field: found, .. } if found == field)
+            matches!(error, RegistryError::Attestation(AttestationError::InvalidGroup { field: found, .. }) if found == field)
                 && message.contains("device 0000000000000003"),
             "{message}"
         );
@@ -317,8 +329,10 @@ async fn an_overlay_that_does_not_fit_its_group_is_refused() {
         let error = result.unwrap_err();
         let message = error.to_string();
         assert!(
-            matches!(error, RegistryError::InvalidRecord { field: "overlay", .. })
-                && message.contains("pumps"),
+            matches!(
+                error,
+                RegistryError::Device(DeviceError::InvalidRecord { field: "overlay", .. })
+            ) && message.contains("pumps"),
             "{message}"
         );
     };

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use linewarden_harness::skip;
-use linewarden_registry::{MasterKey, RegistryError};
+use linewarden_registry::{KeyError, MasterKey, RegistryError};
 use tempfile::TempDir;
 
 const DIGITS: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -20,7 +20,10 @@ fn key_file(content: &[u8], mode: u32) -> (TempDir, PathBuf) {
 
 fn refusal(path: &Path) -> String {
     let error = MasterKey::from_file(path).unwrap_err();
-    assert!(matches!(error, RegistryError::KeyFileUnsafe { .. }), "{error}");
+    assert!(
+        matches!(error, RegistryError::Key(KeyError::FileUnsafe { .. })),
+        "{error}"
+    );
     error.to_string()
 }
 
@@ -36,7 +39,7 @@ fn a_generated_key_file_is_private_and_reads_back() {
     // A key file is never overwritten, and each generated key is different.
     assert!(matches!(
         MasterKey::generate_file(&path),
-        Err(RegistryError::KeyFileExists { .. })
+        Err(RegistryError::Key(KeyError::FileExists { .. }))
     ));
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     let other = directory.path().join("other.key");
@@ -82,7 +85,7 @@ fn a_symbolic_link_is_checked_by_its_target() {
     symlink(directory.path().join("nowhere"), &dangling).unwrap();
     assert!(matches!(
         MasterKey::generate_file(&dangling),
-        Err(RegistryError::KeyFileExists { .. })
+        Err(RegistryError::Key(KeyError::FileExists { .. }))
     ));
 }
 
@@ -126,7 +129,10 @@ fn errors_about_malformed_keys_name_the_fault_and_not_the_key() {
     for (content, fault) in cases {
         let (_directory, path) = key_file(content.as_bytes(), 0o600);
         let error = MasterKey::from_file(&path).unwrap_err();
-        assert!(matches!(error, RegistryError::KeyMalformed { .. }), "{error}");
+        assert!(
+            matches!(error, RegistryError::Key(KeyError::Malformed { .. })),
+            "{error}"
+        );
         let message = error.to_string();
         assert!(message.contains(fault), "{message}");
         assert!(message.contains(path.to_str().unwrap()), "{message}");

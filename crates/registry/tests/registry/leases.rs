@@ -4,7 +4,8 @@ use crate::support::{in_memory, key_device, master_key, pool_device, pool_device
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
-    FencingToken, LeaseGrant, LeaseRequest, OnConflict, Registry, RegistryError, Result,
+    DeviceError, FencingError, FencingToken, LeaseGrant, LeaseRequest, OnConflict, Registry, RegistryError,
+    Result,
 };
 use linewarden_types::UnusedRows;
 
@@ -111,10 +112,10 @@ async fn rows_and_mark_advance_together_until_the_pool_ends() {
     assert!(
         matches!(
             end,
-            RegistryError::RowsExhausted {
+            RegistryError::Device(DeviceError::RowsExhausted {
                 device: DEVICE,
                 rows_end: 10
-            }
+            })
         ),
         "{end}"
     );
@@ -306,11 +307,11 @@ async fn a_replaced_gateway_process_gets_nothing_and_changes_nothing() {
         assert!(
             matches!(
                 error,
-                RegistryError::StaleFencingToken {
+                RegistryError::Fencing(FencingError::StaleFencingToken {
                     gateway: GatewayId(1),
                     presented: 1,
                     newest: 2
-                }
+                })
             ),
             "{error}"
         );
@@ -352,8 +353,12 @@ async fn only_existing_leases_are_extended() {
         assert_eq!(results.len(), 2);
         results.into_iter().next().unwrap()
     };
-    let is_not_leased =
-        |result: Result<LeaseGrant>| matches!(result, Err(RegistryError::NoLease { device: DEVICE, .. }));
+    let is_not_leased = |result: Result<LeaseGrant>| {
+        matches!(
+            result,
+            Err(RegistryError::Device(DeviceError::NoLease { device: DEVICE, .. }))
+        )
+    };
     assert!(
         is_not_leased(extend(gateway_1, lease_request(0, 8, 4)).await),
         "not leased"
@@ -515,7 +520,7 @@ async fn a_revoked_device_is_leased_no_rows_and_is_not_listed() {
     registry.revoke(DEVICE, "lost", NOW_S).await.unwrap();
     assert!(matches!(
         lease(&registry, &gateway_1, lease_request(2, 4, 4)).await,
-        Err(RegistryError::Revoked { device: DEVICE })
+        Err(RegistryError::Device(DeviceError::Revoked { device: DEVICE }))
     ));
     assert!(
         registry
@@ -560,15 +565,15 @@ async fn a_bulk_lease_serves_all_valid_requests() {
                 (granted.device, granted.rows.clone()),
                 (lease_request.device, 0..4)
             ),
-            Err(RegistryError::Revoked { device }) => assert_eq!(*device, DeviceId(700)),
+            Err(RegistryError::Device(DeviceError::Revoked { device })) => assert_eq!(*device, DeviceId(700)),
             Err(other) => panic!("{other}"),
         }
     }
     assert!(matches!(
         results[1200],
-        Err(RegistryError::UnknownDevice {
+        Err(RegistryError::Device(DeviceError::UnknownDevice {
             device: DeviceId(5000)
-        })
+        }))
     ));
     // A second lease request in the same call takes the first into account.
     assert_eq!(results[1201].as_ref().unwrap().rows, 4..6);

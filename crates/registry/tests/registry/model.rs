@@ -9,8 +9,8 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
-    Credentials, DeviceFilter, FencingToken, LeaseRequest, Location, OnConflict, Registry, RegistryError,
-    Status,
+    Credentials, DeviceError, DeviceFilter, FencingError, FencingToken, LeaseRequest, Location, OnConflict,
+    Registry, RegistryError, Status,
 };
 use linewarden_types::{Revision, UnusedRows};
 use proptest::prelude::*;
@@ -232,7 +232,10 @@ impl Simulation {
     async fn revoke(&mut self, id: u64) {
         let result = self.registry.revoke(DeviceId(id), "", 1).await;
         match self.devices.get_mut(&id) {
-            None => assert!(matches!(result, Err(RegistryError::UnknownDevice { .. }))),
+            None => assert!(matches!(
+                result,
+                Err(RegistryError::Device(DeviceError::UnknownDevice { .. }))
+            )),
             Some(device) if device.revoked => assert_eq!(result.unwrap(), Revision(device.revision)),
             Some(device) => {
                 self.revision += 1;
@@ -335,23 +338,26 @@ impl Simulation {
         };
         let result = self.registry.lease(&fencing_token, &[request]).await;
         if fencing_token.number() != self.newest[&fencing_token.gateway().0] {
-            assert!(matches!(result, Err(RegistryError::StaleFencingToken { .. })));
+            assert!(matches!(
+                result,
+                Err(RegistryError::Fencing(FencingError::StaleFencingToken { .. }))
+            ));
             return;
         }
         let Some(device) = self.devices.get(&id) else {
             assert!(matches!(
                 result.unwrap().remove(0),
-                Err(RegistryError::UnknownDevice { .. })
+                Err(RegistryError::Device(DeviceError::UnknownDevice { .. }))
             ));
             return;
         };
         let granted = match result.unwrap().remove(0) {
             Ok(granted) => granted,
-            Err(RegistryError::Revoked { .. }) => {
+            Err(RegistryError::Device(DeviceError::Revoked { .. })) => {
                 assert!(device.revoked);
                 return;
             }
-            Err(RegistryError::RowsExhausted { .. }) => {
+            Err(RegistryError::Device(DeviceError::RowsExhausted { .. })) => {
                 assert!(
                     !is_current || held_before.rows.is_empty(),
                     "the process still has rows"
@@ -420,7 +426,10 @@ impl Simulation {
             .record_unused_rows(&fencing_token, &[unused_rows])
             .await;
         if fencing_token.number() != self.newest[&fencing_token.gateway().0] {
-            assert!(matches!(result, Err(RegistryError::StaleFencingToken { .. })));
+            assert!(matches!(
+                result,
+                Err(RegistryError::Fencing(FencingError::StaleFencingToken { .. }))
+            ));
             return;
         }
         result.unwrap().remove(0).unwrap();
@@ -451,7 +460,9 @@ impl Simulation {
             assert_eq!(info.status == Status::Active, !device.revoked);
             match self.registry.load(DeviceId(*id)).await {
                 Ok(loaded) => assert_eq!((&loaded.info, &loaded.credentials), (info, &device.credentials)),
-                Err(error) => assert!(device.revoked && matches!(error, RegistryError::Revoked { .. })),
+                Err(error) => assert!(
+                    device.revoked && matches!(error, RegistryError::Device(DeviceError::Revoked { .. }))
+                ),
             }
         }
         let changes = self

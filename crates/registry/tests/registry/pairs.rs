@@ -2,7 +2,7 @@
 
 use crate::support::{key_device, master_key, pool_device, sql, unused_location};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Registry, RegistryError};
+use linewarden_registry::{DeviceError, Registry, RegistryError};
 
 const A: DeviceId = DeviceId(1);
 /// This id has the highest bit set: its value in the database is negative, but the id is higher.
@@ -39,7 +39,10 @@ async fn a_permission_applies_to_both_devices_and_cannot_be_forged_without_the_m
     for (a, b) in [(C, B), (A, C)] {
         let result = registry.pair_key(a, b, 120).await;
         assert!(
-            matches!(result, Err(RegistryError::DamagedRecord { .. })),
+            matches!(
+                result,
+                Err(RegistryError::Device(DeviceError::DamagedRecord { .. }))
+            ),
             "{a} {b}"
         );
     }

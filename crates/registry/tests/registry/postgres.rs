@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use linewarden_harness::skip;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Location, MasterKey, Options, Registry, RegistryError};
+use linewarden_registry::{DatabaseError, Location, MasterKey, OpenError, Options, Registry, RegistryError};
 use linewarden_testbed::{Postgres, PostgresOptions};
 
 use crate::support::{
@@ -101,7 +101,7 @@ async fn triggers_rules_policies_and_changed_tables_are_refused() {
         sql(&location, statement).await;
         let error = open(&location).await.unwrap_err();
         assert!(
-            matches!(&error, RegistryError::UnexpectedSchemaObject { kind: reported, .. } if reported == kind),
+            matches!(&error, RegistryError::Open(OpenError::UnexpectedSchemaObject { kind: reported, .. }) if reported == kind),
             "{statement}: {error}"
         );
         assert!(opened_before.check().await.is_err(), "{statement}");
@@ -150,17 +150,17 @@ async fn unusable_databases_are_refused_with_a_reason() {
     let (_directory, unused_location) = unused_location();
     assert!(matches!(
         open(&unused_location).await,
-        Err(RegistryError::NoRegistry { .. })
+        Err(RegistryError::Open(OpenError::NoRegistry { .. }))
     ));
     let (_directory, location) = fleet_of_40().await;
     let wrong_key = MasterKey::from_bytes([7; 32]);
     assert!(matches!(
         Registry::open(&location, &wrong_key).await,
-        Err(RegistryError::WrongMasterKey { .. })
+        Err(RegistryError::Open(OpenError::WrongMasterKey { .. }))
     ));
     assert!(matches!(
         Registry::create(&location, &master_key()).await,
-        Err(RegistryError::AlreadyExists { .. })
+        Err(RegistryError::Open(OpenError::AlreadyExists { .. }))
     ));
 }
 
@@ -177,7 +177,10 @@ async fn one_of_two_concurrent_creations_succeeds() {
     for result in [first, second] {
         match result {
             Ok(_) => created += 1,
-            Err(error) => assert!(matches!(error, RegistryError::AlreadyExists { .. }), "{error}"),
+            Err(error) => assert!(
+                matches!(error, RegistryError::Open(OpenError::AlreadyExists { .. })),
+                "{error}"
+            ),
         }
     }
     assert_eq!(created, 1);
@@ -211,9 +214,15 @@ async fn a_server_is_used_again_after_an_outage() {
     let first = lease(&registry, &fencing_token, 1, 0, 4).await.unwrap();
     server.stop();
     let error = lease(&registry, &fencing_token, 1, 4, 4).await.unwrap_err();
-    assert!(matches!(error, RegistryError::Unreachable(_)), "{error}");
+    assert!(
+        matches!(error, RegistryError::Database(DatabaseError::Unreachable(_))),
+        "{error}"
+    );
     let error = registry.get(DeviceId(1)).await.unwrap_err();
-    assert!(matches!(error, RegistryError::Unreachable(_)), "{error}");
+    assert!(
+        matches!(error, RegistryError::Database(DatabaseError::Unreachable(_))),
+        "{error}"
+    );
     server.restart().unwrap();
     let second = lease(&registry, &fencing_token, 1, 4, 4).await.unwrap();
     assert_eq!((first.rows, second.rows), (0..4, 4..8));
@@ -245,7 +254,10 @@ async fn a_writer_succeeds_after_the_lock_timeout_once_the_lock_is_free() {
     }
     for _ in 0..4 {
         let error = registry.revoke(DeviceId(3), "lost", 1).await.unwrap_err();
-        assert!(matches!(error, RegistryError::Locked), "{error}");
+        assert!(
+            matches!(error, RegistryError::Database(DatabaseError::Locked)),
+            "{error}"
+        );
         let canceled = registry.revoke(DeviceId(3), "lost", 1);
         assert!(
             tokio::time::timeout(Duration::from_millis(20), canceled)
@@ -283,7 +295,7 @@ async fn an_interrupted_copy_leaves_no_registry() {
         }
         assert!(matches!(
             open(&target).await,
-            Err(RegistryError::NoRegistry { .. })
+            Err(RegistryError::Open(OpenError::NoRegistry { .. }))
         ));
     }
     registry.copy_to(&target, |_| ()).await.unwrap();

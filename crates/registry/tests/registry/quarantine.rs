@@ -6,8 +6,8 @@ use crate::support::{
 };
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::{
-    BulkOptions, DeviceFilter, ExportKey, OnConflict, OnDamage, Quarantine, QuarantineRequest, Registry,
-    RegistryError, Renewal,
+    BulkOptions, DeviceError, DeviceFilter, ExportKey, FencingError, OnConflict, OnDamage, Quarantine,
+    QuarantineRequest, Registry, RegistryError, Renewal,
 };
 use linewarden_types::{Change, EnrollmentTime, Revision};
 
@@ -52,7 +52,10 @@ async fn newest_change(registry: &Registry, since: Revision, device: u64) -> Opt
 }
 
 fn is_refused(error: &RegistryError) -> bool {
-    matches!(error, RegistryError::Quarantined { device: DeviceId(2) })
+    matches!(
+        error,
+        RegistryError::Device(DeviceError::Quarantined { device: DeviceId(2) })
+    )
 }
 
 #[test]
@@ -156,7 +159,10 @@ async fn repeated_quarantines_and_unknown_devices_change_nothing() {
             .map(|_| ()),
     ] {
         assert!(
-            matches!(result, Err(RegistryError::StaleFencingToken { .. })),
+            matches!(
+                result,
+                Err(RegistryError::Fencing(FencingError::StaleFencingToken { .. }))
+            ),
             "{result:?}"
         );
     }
@@ -165,11 +171,11 @@ async fn repeated_quarantines_and_unknown_devices_change_nothing() {
     assert_eq!(registry.release(DeviceId(2)).await.unwrap().0, newest.0 + 1);
     assert!(matches!(
         registry.release(DeviceId(4)).await,
-        Err(RegistryError::Revoked { .. })
+        Err(RegistryError::Device(DeviceError::Revoked { .. }))
     ));
     assert!(matches!(
         registry.release(DeviceId(99)).await,
-        Err(RegistryError::UnknownDevice { .. })
+        Err(RegistryError::Device(DeviceError::UnknownDevice { .. }))
     ));
     let list = async |filter: DeviceFilter| -> Vec<u64> {
         let page = registry.list(&filter, None, 10).await.unwrap();
@@ -216,7 +222,7 @@ async fn a_quarantine_survives_replacement_export_and_backup() {
     registry.revoke(DeviceId(3), "stolen", NOW_S).await.unwrap();
     assert!(matches!(
         registry.load(DeviceId(3)).await,
-        Err(RegistryError::Revoked { .. })
+        Err(RegistryError::Device(DeviceError::Revoked { .. }))
     ));
 
     let key = ExportKey::from_bytes([9; 32]);
@@ -237,7 +243,7 @@ async fn a_quarantine_survives_replacement_export_and_backup() {
         assert_eq!(registry.get(DeviceId(2)).await.unwrap().quarantine, quarantine);
         assert!(matches!(
             registry.load(DeviceId(3)).await,
-            Err(RegistryError::Revoked { .. })
+            Err(RegistryError::Device(DeviceError::Revoked { .. }))
         ));
         assert!(registry.check().await.unwrap().is_empty());
     }
@@ -305,7 +311,7 @@ async fn a_quarantine_cannot_be_edited() {
         let registry = open(&path).await.unwrap();
         let error = registry.load(DeviceId(2)).await.unwrap_err();
         assert!(
-            matches!(error, RegistryError::DamagedRecord { .. }),
+            matches!(error, RegistryError::Device(DeviceError::DamagedRecord { .. })),
             "{statement}: {error}"
         );
         assert!(
@@ -351,7 +357,7 @@ async fn a_quarantine_cannot_be_edited() {
     assert_eq!(revision.0, revision_before.0 + 2);
     assert!(matches!(
         registry.load(DeviceId(2)).await,
-        Err(RegistryError::DamagedRecord { .. })
+        Err(RegistryError::Device(DeviceError::DamagedRecord { .. }))
     ));
     // The damaged device can still be revoked.
     registry.revoke(DeviceId(2), "spoilt", NOW_S).await.unwrap();
@@ -403,10 +409,16 @@ async fn a_manual_quarantine_is_not_lifted_by_a_proof() {
     let revoked = registry
         .quarantine_manually(DeviceId(1), "odd traffic", NOW_S)
         .await;
-    assert!(matches!(revoked, Err(RegistryError::Revoked { .. })));
+    assert!(matches!(
+        revoked,
+        Err(RegistryError::Device(DeviceError::Revoked { .. }))
+    ));
     let unknown = registry
         .quarantine_manually(DeviceId(9), "odd traffic", NOW_S)
         .await;
-    assert!(matches!(unknown, Err(RegistryError::UnknownDevice { .. })));
+    assert!(matches!(
+        unknown,
+        Err(RegistryError::Device(DeviceError::UnknownDevice { .. }))
+    ));
     assert!(registry.check().await.unwrap().is_empty());
 }

@@ -6,7 +6,7 @@ use crate::support::{
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    Credentials, OnConflict, PoolRow, Registry, RegistryError, Renewal, RenewalResult,
+    Credentials, DeviceError, OnConflict, PoolRow, Registry, RegistryError, Renewal, RenewalResult,
 };
 use linewarden_types::{Revision, UnusedRows};
 
@@ -57,7 +57,10 @@ async fn rows_are_appended_and_leased_like_all_others() {
         .lease(&fencing_token, &[lease_request(POOL_DEVICE, 4, 16)])
         .await
         .unwrap();
-    assert!(matches!(exhausted[0], Err(RegistryError::RowsExhausted { .. })));
+    assert!(matches!(
+        exhausted[0],
+        Err(RegistryError::Device(DeviceError::RowsExhausted { .. }))
+    ));
 
     let revision_before = registry.revision().await.unwrap();
     let (outcome, enrollment) = registry.renew(POOL_DEVICE, 1, appended_rows(4, 3)).await.unwrap();
@@ -223,13 +226,19 @@ async fn a_revoked_or_unknown_device_cannot_renew() {
     let registry = registry().await;
     registry.revoke(POOL_DEVICE, "", 1_790_000_000).await.unwrap();
     let result = registry.renew(POOL_DEVICE, 1, appended_rows(4, 1)).await;
-    assert!(matches!(result, Err(RegistryError::Revoked { .. })));
+    assert!(matches!(
+        result,
+        Err(RegistryError::Device(DeviceError::Revoked { .. }))
+    ));
     assert!(matches!(
         registry.enrollment(POOL_DEVICE).await,
-        Err(RegistryError::Revoked { .. })
+        Err(RegistryError::Device(DeviceError::Revoked { .. }))
     ));
     let result = registry.renew(DeviceId(9), 1, new_key(0, 1)).await;
-    assert!(matches!(result, Err(RegistryError::UnknownDevice { .. })));
+    assert!(matches!(
+        result,
+        Err(RegistryError::Device(DeviceError::UnknownDevice { .. }))
+    ));
 }
 
 #[test]
@@ -249,7 +258,10 @@ async fn a_ticket_number_lowered_in_the_file_is_detected() {
     let registry = Registry::open(&path, &master_key()).await.unwrap();
     let result = registry.renew(POOL_DEVICE, 3, appended_rows(6, 1)).await;
     assert!(
-        matches!(result, Err(RegistryError::DamagedRecord { .. })),
+        matches!(
+            result,
+            Err(RegistryError::Device(DeviceError::DamagedRecord { .. }))
+        ),
         "{result:?}"
     );
     assert_eq!(registry.check().await.unwrap().len(), 1);

@@ -2,7 +2,7 @@
 
 use crate::leases::{DEVICE, NOW_S, Site, lease, lease_request, report_unused_rows};
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::RegistryError;
+use linewarden_registry::{DeviceError, RegistryError};
 
 #[test]
 async fn unused_rows_are_leased_again() {
@@ -211,12 +211,12 @@ async fn rows_that_are_not_leased_cannot_be_returned() {
     assert!(
         matches!(
             error,
-            RegistryError::InvalidUnusedRows {
+            RegistryError::Device(DeviceError::InvalidUnusedRows {
                 unused_from: 9,
                 rows_start: 0,
                 rows_end: 8,
                 ..
-            }
+            })
         ),
         "{error}"
     );

@@ -5,7 +5,7 @@ use crate::support::{in_memory, lease, pool_device};
 use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
-    FencingToken, NewestSession, ProvenSession, Registry, RegistryError, SessionOrder,
+    FencingError, FencingToken, NewestSession, ProvenSession, Registry, RegistryError, SessionOrder,
 };
 use linewarden_types::{BootId, BootTimestamp, Revision};
 use rand::seq::SliceRandom as _;
@@ -85,14 +85,20 @@ async fn a_device_of_one_gateway_has_no_newer_session() {
     registry.register_gateway(GatewayId(1), 1).await.unwrap();
     let result = leased_elsewhere(&tokens[0]).await;
     assert!(
-        matches!(result, Err(RegistryError::StaleFencingToken { .. })),
+        matches!(
+            result,
+            Err(RegistryError::Fencing(FencingError::StaleFencingToken { .. }))
+        ),
         "{result:?}"
     );
     let result = registry
         .record_sessions(&tokens[0], &[session_at(1)], boot_time(1))
         .await;
     assert!(
-        matches!(result, Err(RegistryError::StaleFencingToken { .. })),
+        matches!(
+            result,
+            Err(RegistryError::Fencing(FencingError::StaleFencingToken { .. }))
+        ),
         "{result:?}"
     );
 }
@@ -116,7 +122,10 @@ async fn a_late_report_of_a_session_is_refused() {
             .record_sessions(&tokens[0], &[session], boot_time(40))
             .await;
         assert!(
-            matches!(result, Err(RegistryError::OutdatedRequest { .. })),
+            matches!(
+                result,
+                Err(RegistryError::Fencing(FencingError::OutdatedRequest { .. }))
+            ),
             "{result:?}"
         );
     }

@@ -8,8 +8,8 @@ use crate::support::{gateway, in_memory, pool_device};
 use linewarden_protocol::gateway::Configuration;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_registry::{
-    Appraisal, AttestationState, InvalidRoundCursor, MISSED_ROUNDS_MAX, ROUNDS_MAX, Registry, RegistryError,
-    RoundCursor, RoundRecord,
+    Appraisal, AttestationError, AttestationState, FencingError, InvalidRoundCursor, MISSED_ROUNDS_MAX,
+    ROUNDS_MAX, Registry, RegistryError, RoundCursor, RoundRecord,
 };
 use linewarden_types::{EnrollmentTime, GroupName};
 
@@ -46,7 +46,13 @@ async fn a_period_is_created_once_and_started_once() {
             .is_err()
     );
     let error = registry.start_period(Period(7), 50).await.unwrap_err();
-    assert!(matches!(error, RegistryError::UnknownPeriod { .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            RegistryError::Attestation(AttestationError::UnknownPeriod { .. })
+        ),
+        "{error}"
+    );
     assert!(registry.check().await.unwrap().is_empty());
 }
 
@@ -66,7 +72,10 @@ async fn round_numbers_are_unique_and_require_the_newest_fencing_token() {
     );
     let error = registry.reserve_rounds(&old, 1, 0).await.unwrap_err();
     assert!(
-        matches!(error, RegistryError::StaleFencingToken { .. }),
+        matches!(
+            error,
+            RegistryError::Fencing(FencingError::StaleFencingToken { .. })
+        ),
         "{error}"
     );
     let other_gateway = registry.register_gateway(GatewayId(2), 0).await.unwrap();
@@ -105,7 +114,10 @@ async fn round_numbers_are_unique_and_require_the_newest_fencing_token() {
     );
     let error = registry.reserve_rounds(&fencing_token, 1, 0).await.unwrap_err();
     assert!(
-        matches!(error, RegistryError::RoundNumbersExhausted { .. }),
+        matches!(
+            error,
+            RegistryError::Attestation(AttestationError::RoundNumbersExhausted { .. })
+        ),
         "{error}"
     );
 }
@@ -207,7 +219,13 @@ async fn a_round_and_its_changes_are_stored_together() {
             .record_round(&fencing_token, &round, &with_enrollment(appraisals))
             .await
             .unwrap_err();
-        assert!(matches!(error, RegistryError::InvalidRound { .. }), "{error}");
+        assert!(
+            matches!(
+                error,
+                RegistryError::Attestation(AttestationError::InvalidRound { .. })
+            ),
+            "{error}"
+        );
     }
     let newer = gateway(&registry).await;
     let error = registry
@@ -215,7 +233,10 @@ async fn a_round_and_its_changes_are_stored_together() {
         .await
         .unwrap_err();
     assert!(
-        matches!(error, RegistryError::StaleFencingToken { .. }),
+        matches!(
+            error,
+            RegistryError::Fencing(FencingError::StaleFencingToken { .. })
+        ),
         "{error}"
     );
     assert_eq!(registry.rounds(Some(GatewayId(1)), 10).await.unwrap().len(), 2);

@@ -3,7 +3,7 @@
 use crate::leases::{Site, lease, lease_request, report_unused_rows};
 use linewarden_protocol::ids::RowIndex;
 use linewarden_protocol::nonce::RowStatement;
-use linewarden_registry::{LeaseRequest, RegistryError};
+use linewarden_registry::{DeviceError, LeaseRequest, RegistryError};
 
 #[test]
 async fn a_gateway_report_of_more_used_rows_is_accepted() {
@@ -25,7 +25,7 @@ async fn a_gateway_report_of_more_used_rows_is_accepted() {
     );
     assert!(matches!(
         lease(registry, gateway_1, lease_request(u32::MAX, 1, 1)).await,
-        Err(RegistryError::RowsExhausted { .. })
+        Err(RegistryError::Device(DeviceError::RowsExhausted { .. }))
     ));
     assert_eq!(
         lease(registry, gateway_1, lease_request(11, 1, 1))
@@ -117,7 +117,7 @@ async fn a_devices_statement_moves_a_registry_that_has_forgotten_leases() {
     for row in [10, 11] {
         assert!(matches!(
             lease(&registry, &gateway_1, request_stating(row, true)).await,
-            Err(RegistryError::RowsExhausted { .. })
+            Err(RegistryError::Device(DeviceError::RowsExhausted { .. }))
         ));
     }
 }

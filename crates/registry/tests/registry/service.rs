@@ -3,8 +3,9 @@
 use crate::support::{fleet_of_40, gateway, in_memory, is_on_postgres, open, pool_device, sql};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
-    Action, Actor, CLOCK_SKEW_MAX_MS, EventFilter, EventLogEntry, EventLogReader, GatewayState,
-    IdempotencyState, NewEvent, Registry, RegistryError, Role, SignerRecord, StoredResponse, User,
+    Action, Actor, CLOCK_SKEW_MAX_MS, DeviceError, EventFilter, EventLogEntry, EventLogReader, FencingError,
+    GatewayState, IdempotencyState, NewEvent, Registry, RegistryError, Role, ServiceError, SignerRecord,
+    StoredResponse, User,
 };
 
 const NOW_S: u64 = 1_790_000_000;
@@ -80,7 +81,13 @@ async fn a_token_authenticates_its_user_until_it_expires() {
         .add_user(&user("alice", Role::Viewer), Some("another"))
         .await;
     assert!(
-        matches!(result, Err(RegistryError::InvalidField { field: "name", .. })),
+        matches!(
+            result,
+            Err(RegistryError::Service(ServiceError::InvalidField {
+                field: "name",
+                ..
+            }))
+        ),
         "{result:?}"
     );
 
@@ -321,7 +328,7 @@ async fn a_changed_or_deleted_event_log_entry_is_detected() {
         let numbers: Vec<u64> = findings
             .iter()
             .map(|error| match error {
-                RegistryError::DamagedEvent { number } => *number,
+                RegistryError::Service(ServiceError::DamagedEvent { number }) => *number,
                 other => panic!("{other}"),
             })
             .collect();
@@ -505,11 +512,11 @@ async fn a_revoked_gateway_receives_nothing_and_cannot_register_again() {
         .unwrap();
     assert!(matches!(
         registry.register_gateway(GatewayId(1), NOW_S).await,
-        Err(RegistryError::GatewayRevoked { .. })
+        Err(RegistryError::Fencing(FencingError::GatewayRevoked { .. }))
     ));
     assert!(matches!(
         registry.verify_fencing_token(&fencing_token).await,
-        Err(RegistryError::StaleFencingToken { .. })
+        Err(RegistryError::Fencing(FencingError::StaleFencingToken { .. }))
     ));
     let result = registry.set_gateway(GatewayId(1), "hall 1", NOW_S).await;
     assert!(result.unwrap_err().to_string().contains("never used again"));
@@ -622,5 +629,8 @@ async fn bulk_revocation_is_atomic() {
         return;
     }
     let result = registry.revoke_all(&[DeviceId(3)], "\u{1b}[2J", NOW_S).await;
-    assert!(matches!(result, Err(RegistryError::InvalidRecord { .. })));
+    assert!(matches!(
+        result,
+        Err(RegistryError::Device(DeviceError::InvalidRecord { .. }))
+    ));
 }

@@ -9,7 +9,9 @@ use crate::support::{
 };
 use linewarden_harness::stay_on_one_cpu;
 use linewarden_protocol::ids::{DeviceId, RowIndex};
-use linewarden_registry::{DeviceFilter, ExportKey, OnConflict, OnDamage, Registry, RegistryError};
+use linewarden_registry::{
+    DeviceError, DeviceFilter, ExportKey, FencingError, OnConflict, OnDamage, Registry, RegistryError,
+};
 use linewarden_types::{Revision, UnusedRows};
 use rand::{Rng as _, SeedableRng as _};
 
@@ -153,7 +155,7 @@ async fn a_damaged_or_moved_blob_names_its_device_and_spares_the_others() {
         assert_eq!(loaded, 40 - expected.len(), "{statement}");
         for (error, id) in damaged.iter().zip(expected) {
             assert!(
-                matches!(error, RegistryError::DamagedRecord { device, .. } if device.0 == *id),
+                matches!(error, RegistryError::Device(DeviceError::DamagedRecord { device, .. }) if device.0 == *id),
                 "{error}"
             );
             let error = registry.load(DeviceId(*id)).await.unwrap_err();
@@ -196,7 +198,7 @@ async fn revocations_and_marks_cannot_be_edited() {
     )
     .await;
     let registry = open(&path).await.unwrap();
-    let damaged = |error| matches!(error, RegistryError::DamagedRecord { .. });
+    let damaged = |error| matches!(error, RegistryError::Device(DeviceError::DamagedRecord { .. }));
     assert!(damaged(registry.load(DeviceId(1)).await.unwrap_err()));
     for id in [1, 2, 4, 5] {
         let error = lease(&registry, &fencing_token, id, 0, 4).await.unwrap_err();
@@ -225,7 +227,10 @@ async fn revocations_and_marks_cannot_be_edited() {
         .await;
     assert!(damaged(again.unwrap_err()), "the mark is unknown");
     let again = registry.enroll(pool_device(2, 100)).await.unwrap_err();
-    assert!(matches!(again, RegistryError::AlreadyEnrolled { .. }));
+    assert!(matches!(
+        again,
+        RegistryError::Device(DeviceError::AlreadyEnrolled { .. })
+    ));
     let page = registry.list(&DeviceFilter::default(), None, 100).await.unwrap();
     assert_eq!((page.devices.len(), page.damaged.len(), page.next), (38, 2, None));
     assert!(damaged(
@@ -267,7 +272,10 @@ async fn a_deleted_gateway_record_keeps_its_fencing_token() {
     assert_eq!((old.number(), newer.number()), (2, 3));
     let error = lease(&registry, &old, 1, 4, 4).await.unwrap_err();
     assert!(
-        matches!(error, RegistryError::StaleFencingToken { .. }),
+        matches!(
+            error,
+            RegistryError::Fencing(FencingError::StaleFencingToken { .. })
+        ),
         "{error}"
     );
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::support::{gateway, in_memory, key_device, lease, pool_device, pool_device_from};
 use linewarden_protocol::ids::{DeviceId, RowIndex};
 use linewarden_registry::{
-    BulkOptions, DeviceFilter, DeviceLine, ExportKey, MasterKey, OnConflict, OnDamage, Registry,
-    RegistryError,
+    BulkError, BulkOptions, DatabaseError, DeviceFilter, DeviceLine, ExportKey, MasterKey, OnConflict,
+    OnDamage, OpenError, Registry, RegistryError,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use tempfile::TempDir;
@@ -134,7 +134,7 @@ async fn an_export_does_not_overwrite() {
         .export_file(&path, None, OnDamage::Refuse, |_| ())
         .await
         .unwrap_err();
-    assert!(matches!(error, RegistryError::FileExists { .. }));
+    assert!(matches!(error, RegistryError::Open(OpenError::FileExists { .. })));
     assert_eq!(fs::read(&path).unwrap(), content_before);
     assert_eq!(
         fs::read_dir(path.parent().unwrap()).unwrap().count(),
@@ -278,7 +278,7 @@ async fn altered_files_are_refused_whole() {
         fs::write(&altered, content).unwrap();
         let error = import(&target, &altered).await.unwrap_err();
         assert!(
-            matches!(error, RegistryError::InvalidImportLines { .. }),
+            matches!(error, RegistryError::Bulk(BulkError::InvalidImportLines { .. })),
             "{expected}: {error}"
         );
         let message = error.to_string();
@@ -326,7 +326,10 @@ async fn a_wrong_export_key_and_a_missing_file_differ() {
         "{error}"
     );
     let error = import(&target, &directory.path().join("none")).await.unwrap_err();
-    assert!(matches!(error, RegistryError::Io { .. }), "{error}");
+    assert!(
+        matches!(error, RegistryError::Database(DatabaseError::Io { .. })),
+        "{error}"
+    );
 }
 
 /// A modified file is imported completely as exported, or not at all.

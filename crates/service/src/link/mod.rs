@@ -15,7 +15,7 @@ use linewarden_link::{
     UNTRUSTED, proto,
 };
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{FencingToken, RegistryError, RoundRecord};
+use linewarden_registry::{DatabaseError, FencingError, FencingToken, RegistryError, RoundRecord};
 use linewarden_types::{RoundAppraisal, StatusReport};
 use tonic::{Code, Request, Response, Status};
 
@@ -262,18 +262,24 @@ impl Server {
         let denial = error.into();
         let (reason, code) = match &denial {
             Denial::Untrusted { .. } => (UNTRUSTED, Code::FailedPrecondition),
-            Denial::Registry(error @ RegistryError::StaleFencingToken { .. }) => {
+            Denial::Registry(error @ RegistryError::Fencing(FencingError::StaleFencingToken { .. })) => {
                 match self.inner.controller.is_stale_through_distrust(error) {
                     true => (UNTRUSTED, Code::FailedPrecondition),
                     false => (REPLACED, Code::FailedPrecondition),
                 }
             }
-            Denial::Registry(RegistryError::RegistryRestored { .. }) => (RESTORED, Code::FailedPrecondition),
-            Denial::Registry(RegistryError::GatewayRevoked { .. }) => (REPLACED, Code::PermissionDenied),
-            Denial::Registry(RegistryError::OutdatedRequest { .. }) => (OUTDATED, Code::Aborted),
-            Denial::Registry(
-                RegistryError::Unreachable(_) | RegistryError::Locked | RegistryError::DiskFull,
-            ) => (FAILED, Code::Unavailable),
+            Denial::Registry(RegistryError::Fencing(FencingError::RegistryRestored { .. })) => {
+                (RESTORED, Code::FailedPrecondition)
+            }
+            Denial::Registry(RegistryError::Fencing(FencingError::GatewayRevoked { .. })) => {
+                (REPLACED, Code::PermissionDenied)
+            }
+            Denial::Registry(RegistryError::Fencing(FencingError::OutdatedRequest { .. })) => {
+                (OUTDATED, Code::Aborted)
+            }
+            Denial::Registry(RegistryError::Database(
+                DatabaseError::Unreachable(_) | DatabaseError::Locked | DatabaseError::DiskFull,
+            )) => (FAILED, Code::Unavailable),
             Denial::Registry(_) => (FAILED, Code::Internal),
         };
         denial_status(code, denial.to_string(), reason)

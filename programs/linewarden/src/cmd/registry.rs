@@ -5,7 +5,7 @@ use linewarden_cli::output::{Output, counted};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use linewarden_registry::{CopySummary, Location, MasterKey, Registry, RegistryError};
+use linewarden_registry::{CopySummary, Location, MasterKey, OpenError, Registry, RegistryError};
 
 use crate::registry::{KEY_VARIABLE, RegistryArgs, block_on, parse_location, update_bar};
 
@@ -163,9 +163,9 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
     // An existing registry is detected before a key is created, because the key would not be used.
     let exists = |path: &PathBuf| path.symlink_metadata().is_ok();
     if registry.file().is_some_and(exists) {
-        return Err(RegistryError::AlreadyExists {
+        return Err(RegistryError::Open(OpenError::AlreadyExists {
             registry: registry.clone(),
-        }
+        })
         .into());
     }
     let (key, is_key_created) = match &args.key_file {
@@ -206,8 +206,8 @@ async fn copy(registry: &Registry, to: &Location, output: Output) -> Result<Copy
     bar.finish_and_clear();
     Ok(result.map_err(|error| match (error, to) {
         // The text of `AlreadyExists` advises to open the existing registry, which is no remedy for a copy.
-        (RegistryError::AlreadyExists { .. }, Location::Sqlite(path)) => {
-            RegistryError::FileExists { path: path.clone() }
+        (RegistryError::Open(OpenError::AlreadyExists { .. }), Location::Sqlite(path)) => {
+            RegistryError::Open(OpenError::FileExists { path: path.clone() })
         }
         (other, _) => other,
     })?)

@@ -12,7 +12,9 @@ use std::os::unix::fs::MetadataExt as _;
 use linewarden_api::{Device, Gateway, NewGateway, NewSigner, Policy, PolicyChange, Signer};
 use linewarden_client::{Client, ClientError, DeviceAction};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{Action, Actor, NewEvent, Registry, RegistryError, Role};
+use linewarden_registry::{
+    Action, Actor, AttestationError, DeviceError, NewEvent, Registry, RegistryError, Role,
+};
 use linewarden_service::convert;
 use linewarden_types::GroupName;
 
@@ -95,7 +97,7 @@ impl RegistryAccess {
     pub async fn find(&self, device: DeviceId) -> Result<Option<Device>, Failure> {
         match self {
             Self::Local(registry) => match registry.get(device).await {
-                Err(RegistryError::UnknownDevice { .. }) => Ok(None),
+                Err(RegistryError::Device(DeviceError::UnknownDevice { .. })) => Ok(None),
                 result => Ok(Some(convert::device_from_info(result?))),
             },
             Self::Remote(client) => match client.device(&device.to_string()).await {
@@ -109,7 +111,7 @@ impl RegistryAccess {
     pub async fn find_even_damaged(&self, device: DeviceId) -> Result<Option<Device>, Failure> {
         match self {
             Self::Local(registry) => match registry.get(device).await {
-                Err(error @ RegistryError::DamagedRecord { .. }) => {
+                Err(error @ RegistryError::Device(DeviceError::DamagedRecord { .. })) => {
                     tracing::warn!(%error, "device record is damaged; the command revokes the device");
                     Ok(None)
                 }
@@ -293,7 +295,8 @@ impl RegistryAccess {
 
 async fn local_policy(registry: &Registry, name: &GroupName) -> Result<Policy, Failure> {
     let group = registry.group(name).await?;
-    let group = group.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() })?;
+    let group = group
+        .ok_or_else(|| RegistryError::Attestation(AttestationError::UnknownGroup { group: name.clone() }))?;
     Ok(convert::policy_from_group(group))
 }
 

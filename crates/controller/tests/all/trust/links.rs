@@ -8,7 +8,7 @@ use linewarden_evidence::encoding::{BpfMapEntry, Entry};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
-    Credentials, DeviceRecord, FencingToken, MasterKey, Options, Registry, RegistryError,
+    Credentials, DeviceRecord, FencingError, FencingToken, MasterKey, Options, Registry, RegistryError,
 };
 use linewarden_types::{GatewayTrustState, RefusalReason, RowRequest};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -135,7 +135,10 @@ async fn a_changed_gateway_loses_its_leases_by_a_new_fencing_token() {
     assert_eq!(newest_link.token_number(), link.token_number() + 1);
     let stale_error = link.record_unused_rows(&[]).await.unwrap_err();
     assert!(
-        matches!(stale_error, RegistryError::StaleFencingToken { .. }),
+        matches!(
+            stale_error,
+            RegistryError::Fencing(FencingError::StaleFencingToken { .. })
+        ),
         "{stale_error}"
     );
     assert!(
@@ -207,7 +210,10 @@ async fn missing_evidence_revokes_the_leases() {
         .submit_evidence(Vec::new(), None, times(request_ns + RESPONSE_TIMEOUT_NS))
         .await
         .unwrap_err();
-    assert!(matches!(error, RegistryError::StaleFencingToken { .. }));
+    assert!(matches!(
+        error,
+        RegistryError::Fencing(FencingError::StaleFencingToken { .. })
+    ));
 }
 
 #[tokio::test]
@@ -417,7 +423,7 @@ async fn a_new_token_is_pending_until_it_is_issued_or_obsolete() {
             let outdated = link.poll_trust(times(now_ns), &mut nonces_at(8)).await;
             assert!(matches!(
                 outdated.unwrap_err(),
-                RegistryError::OutdatedRequest { .. }
+                RegistryError::Fencing(FencingError::OutdatedRequest { .. })
             ));
             let second = later_link.poll_trust(times(now_ns), &mut nonces_at(9)).await;
             let newest_link = second.unwrap().unwrap().link.expect("a new token was pending");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use linewarden_controller::Controller;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
-use linewarden_registry::{MasterKey, Options, Registry, RegistryError};
+use linewarden_registry::{FencingError, MasterKey, Options, Registry, RegistryError};
 use linewarden_types::{BootId, BootTimestamp, Provision, Revision};
 use rand::RngExt as _;
 use rustix::fs::XattrFlags;
@@ -366,9 +366,9 @@ impl Simulation {
             let result = self
                 .runtime
                 .block_on(link.changes_since(Revision(u64::MAX), Some(now)));
-            if let Err(RegistryError::StaleFencingToken {
+            if let Err(RegistryError::Fencing(FencingError::StaleFencingToken {
                 presented, newest, ..
-            }) = result
+            })) = result
                 && newest < presented
             {
                 return Err(format!(

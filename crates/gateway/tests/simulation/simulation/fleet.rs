@@ -15,7 +15,7 @@ use linewarden_protocol::frame::ip_from_bytes;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::{ATTEST_PORT, PROOF_BYTES};
 use linewarden_registry::{
-    NewGroup, NewProver, Protection, ProverLocation, Registry, RegistryError, RollOut,
+    DeviceError, NewGroup, NewProver, Protection, ProverLocation, Registry, RegistryError, RollOut,
 };
 use linewarden_types::{GroupName, GroupPolicy, ReleaseMode, RoundAppraisal};
 use rand::{Rng, RngExt as _};
@@ -226,7 +226,9 @@ impl Simulation {
         let releases = std::mem::take(&mut self.fleet.releases_pending);
         for device in releases {
             match self.release_now(device) {
-                Ok(()) | Err(RegistryError::Revoked { .. }) => self.fleet.rounds.record_release(device),
+                Ok(()) | Err(RegistryError::Device(DeviceError::Revoked { .. })) => {
+                    self.fleet.rounds.record_release(device)
+                }
                 Err(_) => self.fleet.releases_pending.push(device),
             }
         }

@@ -7,8 +7,8 @@ use std::collections::{BTreeSet, HashMap};
 use clap::ValueEnum;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{
-    Appraisal, AttestationState, DeviceFilter, DeviceInfo, Group, Protection, ProverLocation, ProverRecord,
-    Registry, RegistryError, RoundRecord,
+    Appraisal, AttestationError, AttestationState, DeviceFilter, DeviceInfo, Group, Protection,
+    ProverLocation, ProverRecord, Registry, RegistryError, RoundRecord,
 };
 use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
 use serde::Serialize;
@@ -325,7 +325,9 @@ async fn read_named(registry: &Registry, devices: &[DeviceId]) -> Result<Vec<Dev
     for device in devices {
         let info = registry.get(device).await?;
         let prover = registry.prover(device).await?;
-        let prover = prover.ok_or(RegistryError::NotAProver { device })?;
+        let prover = prover.ok_or(RegistryError::Attestation(AttestationError::NotAProver {
+            device,
+        }))?;
         records.push((prover, info, registry.appraisal(device).await?));
     }
     Ok(records)

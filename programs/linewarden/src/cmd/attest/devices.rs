@@ -8,7 +8,9 @@ use std::net::IpAddr;
 
 use clap::Args;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{DeviceInfo, NewProver, ProverLocation, Registry, RegistryError};
+use linewarden_registry::{
+    AttestationError, DeviceError, DeviceInfo, NewProver, ProverLocation, Registry, RegistryError,
+};
 use linewarden_types::ReleaseMode;
 
 use super::group;
@@ -88,7 +90,7 @@ pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
     args.registry.with(async |registry| {
         for device in &devices {
             match registry.prover(*device).await {
-                Err(error @ RegistryError::DamagedRecord { .. }) => {
+                Err(error @ RegistryError::Device(DeviceError::DamagedRecord { .. })) => {
                     tracing::warn!(%error, "attestation record is damaged; the command deletes the record");
                 }
                 result => {
@@ -106,7 +108,7 @@ pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
             registry.remove_prover(device).await?;
             let is_quarantined = match registry.get(device).await {
                 Ok(info) => info.quarantine.is_some() && info.status.is_active(),
-                Err(RegistryError::DamagedRecord { .. }) => false,
+                Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) => false,
                 Err(error) => return Err(error.into()),
             };
             output.object(&serde_json::json!({
@@ -129,7 +131,9 @@ pub fn move_device(args: &MoveArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
     let (location, port) = args.registry.with(async |registry| {
         let prover = registry.prover(device).await?;
-        let before = prover.ok_or(RegistryError::NotAProver { device })?;
+        let before = prover.ok_or(RegistryError::Attestation(AttestationError::NotAProver {
+            device,
+        }))?;
         let location = args
             .gateway
             .zip(args.address)
@@ -180,7 +184,7 @@ pub fn release(args: &ReleaseArgs, output: Output) -> Result<(), Failure> {
         for device in devices {
             let info = registry.get(device).await?;
             if !info.status.is_active() {
-                return Err(RegistryError::Revoked { device }.into());
+                return Err(RegistryError::Device(DeviceError::Revoked { device }).into());
             }
             infos.push(info);
         }

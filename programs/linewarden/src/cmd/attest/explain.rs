@@ -10,7 +10,7 @@ use linewarden_measurement::diff::Difference;
 use linewarden_measurement::eventlog::{EventLog, ReplayedLog, verify_replay};
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period};
-use linewarden_registry::{Group, Protection, ProverRecord, Registry, RegistryError};
+use linewarden_registry::{AttestationError, Group, Protection, ProverRecord, Registry, RegistryError};
 use linewarden_tpm::evidence::{CheckedEvidence, Evidence};
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ pub fn run(args: &ExplainArgs, output: Output) -> Result<(), Failure> {
 async fn read(registry: &Registry, device: DeviceId, now_s: u64) -> Result<DeviceDetails, Failure> {
     let fleet = FleetStatus::read(registry, DeviceSelection::Named(&[device]), now_s).await?;
     status::log_warnings(&fleet);
-    let not_attested = || RegistryError::NotAProver { device };
+    let not_attested = || RegistryError::Attestation(AttestationError::NotAProver { device });
     let status = fleet.devices.into_iter().next().ok_or_else(not_attested)?;
     let prover = registry.prover(device).await?.ok_or_else(not_attested)?;
     let group = super::group::find(registry, &prover.group).await?;

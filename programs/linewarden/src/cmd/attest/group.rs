@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use linewarden_measurement::configuration::Configuration;
-use linewarden_registry::{Group, NewGroup, Registry, RegistryError, RollOut};
+use linewarden_registry::{AttestationError, Group, NewGroup, Registry, RegistryError, RollOut};
 use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
 
 use super::device_status::read_provers;
@@ -198,7 +198,9 @@ pub fn run(command: &GroupCommand, output: Output) -> Result<(), Failure> {
 /// The group does not exist, or its record is damaged.
 pub async fn find(registry: &Registry, name: &GroupName) -> Result<Group, Failure> {
     let group = registry.group(name).await?;
-    group.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() }.into())
+    group.ok_or_else(|| {
+        RegistryError::Attestation(AttestationError::UnknownGroup { group: name.clone() }).into()
+    })
 }
 
 fn to_new_group(group: Group) -> NewGroup {
@@ -575,14 +577,17 @@ fn change<T>(
         let mut changed = None;
         registry
             .change_group(name, now_s, |existing| -> Result<NewGroup, Failure> {
-                let existing =
-                    existing?.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() })?;
+                let existing = existing?.ok_or_else(|| {
+                    RegistryError::Attestation(AttestationError::UnknownGroup { group: name.clone() })
+                })?;
                 let mut group = to_new_group(existing);
                 changed = Some(change(&mut group)?);
                 Ok(group)
             })
             .await?;
         // Without an error, `change_group` has run the closure.
-        changed.ok_or_else(|| RegistryError::UnknownGroup { group: name.clone() }.into())
+        changed.ok_or_else(|| {
+            RegistryError::Attestation(AttestationError::UnknownGroup { group: name.clone() }).into()
+        })
     })
 }

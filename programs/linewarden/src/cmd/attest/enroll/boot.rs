@@ -10,7 +10,7 @@ use linewarden_measurement::diff::Difference;
 use linewarden_measurement::eventlog::{EventLog, ReplayedLog, verify_replay};
 use linewarden_measurement::pcr::{PcrIndex, PcrSelection, PcrValues};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{Group, Registry, RegistryError};
+use linewarden_registry::{DeviceError, Group, Registry, RegistryError};
 use linewarden_tpm::enroll::Binding;
 use linewarden_tpm::evidence::Evidence;
 use serde::Serialize;
@@ -99,7 +99,7 @@ impl KnownBoots {
     ) -> Result<Self, Failure> {
         let group = group::find(registry, &args.group).await?;
         let (prover, is_damaged) = match registry.prover(device).await {
-            Err(RegistryError::DamagedRecord { .. }) if args.replace => (None, true),
+            Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) if args.replace => (None, true),
             prover => (prover?, false),
         };
         let overlay = Overlay::read(args, prover.as_ref())?;
@@ -360,7 +360,7 @@ async fn event_logs(registry: &Registry, device: DeviceId) -> Result<Vec<Vec<u8>
         registry.previous_evidence(device).await,
     ] {
         let document = match result {
-            Err(RegistryError::DamagedRecord { .. }) => None,
+            Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) => None,
             result => result?,
         };
         let evidence = document.and_then(|(_, document)| Evidence::read(&document).ok());

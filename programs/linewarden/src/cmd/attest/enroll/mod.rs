@@ -16,7 +16,9 @@ use linewarden_measurement::configuration::{Configuration, ConfigurationError};
 use linewarden_protocol::attest::AttestationKey;
 use linewarden_protocol::ids::{DeviceId, GatewayId, Period};
 use linewarden_protocol::wire::ATTEST_PORT;
-use linewarden_registry::{Group, NewProver, Protection, ProverLocation, Registry, RegistryError};
+use linewarden_registry::{
+    DeviceError, Group, NewProver, Protection, ProverLocation, Registry, RegistryError,
+};
 use linewarden_types::GroupName;
 
 use self::overlay::Overlay;
@@ -194,13 +196,13 @@ pub fn run(args: &EnrollArgs, output: Output) -> Result<(), Failure> {
 /// Rejects, before any file is created, enrollments that the registry would reject, and replacements that were not requested.
 async fn check(args: &EnrollArgs, registry: &Registry, device: DeviceId) -> Result<(), Failure> {
     if !registry.get(device).await?.status.is_active() {
-        return Err(RegistryError::Revoked { device }.into());
+        return Err(RegistryError::Device(DeviceError::Revoked { device }).into());
     }
     match registry.prover(device).await {
         Ok(Some(_)) if !args.replace => Err(Failure::failed(format!(
             "device {device} is already enrolled for attestation: use --replace for a new key"
         ))),
-        Err(error @ RegistryError::DamagedRecord { .. }) if args.replace => {
+        Err(error @ RegistryError::Device(DeviceError::DamagedRecord { .. })) if args.replace => {
             tracing::warn!(%error, "attestation record is damaged; the command replaces the record");
             Ok(())
         }

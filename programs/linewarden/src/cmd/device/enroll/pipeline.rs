@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
 
 use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
-use linewarden_registry::{BulkOptions, DeviceRecord, NewDevice, OnConflict, RegistryError};
+use linewarden_registry::{BulkOptions, DeviceError, DeviceRecord, NewDevice, OnConflict, RegistryError};
 
 use super::CommonArgs;
 use super::enroller::Enroller;
@@ -73,11 +73,13 @@ async fn first_idx(access: &RegistryAccess, common: &CommonArgs) -> Result<RowIn
         return Ok(RowIndex(0));
     };
     match (access.find(device).await?, common.replace) {
-        (Some(known), _) if known.status == "revoked" => Err(RegistryError::Revoked { device }.into()),
+        (Some(known), _) if known.status == "revoked" => {
+            Err(RegistryError::Device(DeviceError::Revoked { device }).into())
+        }
         (Some(known), true) => Ok(RowIndex(known.idx_floor)),
-        (Some(_), false) => Err(RegistryError::AlreadyEnrolled { device }.into()),
+        (Some(_), false) => Err(RegistryError::Device(DeviceError::AlreadyEnrolled { device }).into()),
         (None, false) => Ok(RowIndex(0)),
-        (None, true) => Err(RegistryError::UnknownDevice { device }.into()),
+        (None, true) => Err(RegistryError::Device(DeviceError::UnknownDevice { device }).into()),
     }
 }
 
