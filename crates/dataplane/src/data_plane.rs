@@ -126,7 +126,7 @@ pub trait Devices {
     }
     /// The binding of the device's session. `None`: the device has no session or is revoked, or the session is changing.
     fn session(&self, device: DeviceId) -> Option<SessionView>;
-    /// The sessions of several devices with their keys, in the order of `devices`. `None` as for [`DataPlane::session`].
+    /// The sessions of several devices with their keys, in the order of `devices`. `None` as for [`Devices::session`].
     fn keyed_sessions(&self, devices: &[DeviceId]) -> Vec<Option<KeyedSession>>;
     /// Records the serial numbers of ticket requests with their sessions ([`Store::record_ticket_serial`]).
     fn record_ticket_serials(&mut self, newest: &[(DeviceId, SessionId, u64)]);
@@ -156,7 +156,7 @@ pub trait Admission {
     fn set_stopping(&mut self, stopping: bool);
     /// Marks the device as enrolled: its messages may take the slow path.
     fn enroll(&mut self, device: DeviceId);
-    /// Sets whether messages of devices that were not passed to [`DataPlane::enroll`] are dropped. Initially `false`.
+    /// Sets whether messages of devices that were not passed to [`Admission::enroll`] are dropped. Initially `false`.
     fn set_enrollment_filter(&mut self, filtering: bool);
     /// Removes the queued messages of unknown devices and passes them to `sink`.
     ///
@@ -194,7 +194,7 @@ pub trait Attestation {
         round: &Round,
         now_s: u32,
     ) -> Vec<Option<(IpAddr, AttestRequest)>>;
-    /// As [`DataPlane::session_requests`], for one device.
+    /// As [`Attestation::session_requests`], for one device.
     fn session_request(
         &self,
         device: DeviceId,

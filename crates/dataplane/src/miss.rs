@@ -11,9 +11,9 @@ use crate::host::reply_handle::ReplyHandle;
 
 /// A REQUEST, or a RESPONSE with an accepted fresh value, of a device that is not installed.
 ///
-/// The gateway can reply with [`DataPlane::send_reply`](crate::DataPlane::send_reply). After the gateway has installed
+/// The gateway can reply with [`Admission::send_reply`](crate::Admission::send_reply). After the gateway has installed
 /// the device, the gateway can pass the message to the packet path a second time with
-/// [`DataPlane::replay`](crate::DataPlane::replay). The session is then opened by the same code as every other session.
+/// [`Admission::replay`](crate::Admission::replay). The session is then opened by the same code as every other session.
 #[derive(Debug)]
 pub struct Miss {
     message: [u8; MESSAGE_BYTES],

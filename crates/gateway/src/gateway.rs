@@ -260,8 +260,9 @@ impl Gateway {
         self.data_plane_handle().with_data_plane(action)
     }
 
-    /// Sets the sources from which messages are accepted; see [`DataPlane::set_sources`]. Sessions that the change
-    /// closes are recorded in the gateway audit log.
+    /// Sets the sources from which messages are accepted; see
+    /// [`Admission::set_sources`](linewarden_dataplane::Admission::set_sources). Sessions that the change closes are recorded
+    /// in the gateway audit log.
     ///
     /// # Errors
     /// The control thread has ended.

@@ -96,7 +96,7 @@ impl Stats {
         self.written_count.store(written_count.wrapping_add(1), Release);
     }
 
-    /// Called by one thread at a time, which the `&mut` of [`crate::DataPlane::drain_events`] ensures.
+    /// Called by one thread at a time, which the `&mut` of [`crate::Telemetry::drain_events`] ensures.
     pub(super) fn drain(&self, sink: &mut dyn FnMut(Event)) {
         let written_count = self.written_count.load(Acquire);
         let mut read_count = self.read_count.load(Relaxed);

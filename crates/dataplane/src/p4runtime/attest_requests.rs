@@ -24,7 +24,7 @@ use crate::miss::Miss;
 const REQUESTS_PER_CALL: usize = 16;
 
 impl P4Runtime {
-    /// See [`crate::DataPlane::session_requests`].
+    /// See [`crate::Attestation::session_requests`].
     pub(super) fn requests_in_sessions(
         &self,
         devices: &[DeviceId],

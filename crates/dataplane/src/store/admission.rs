@@ -235,7 +235,7 @@ impl Store {
         self.regions.set_port(ifindex, macs)
     }
 
-    /// As [`DataPlane::set_sources`](crate::DataPlane::set_sources), while packets flow.
+    /// As [`Admission::set_sources`](crate::Admission::set_sources), while packets flow.
     pub fn set_sources(&self, sources: &DeviceSources) -> Vec<ClosedSession> {
         if let Some(control) = self.regions.control.first() {
             activate_sources(control, sources);

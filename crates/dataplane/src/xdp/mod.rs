@@ -146,7 +146,7 @@ impl Xdp {
     /// As [`Xdp::load`], with maps that are pinned below `directory`, which must be on a BPF filesystem: they stay when
     /// this process ends. Maps that an earlier process of this gateway left there are adopted, including devices and
     /// sessions, if layout, gate and sizes are equal;
-    /// [`DataPlane::take_inherited_state`](crate::DataPlane::take_inherited_state) returns the devices.
+    /// [`DataPlane::take_inherited_state`] returns the devices.
     /// [`remove_memory`] removes the maps.
     ///
     /// # Errors

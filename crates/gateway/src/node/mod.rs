@@ -33,15 +33,14 @@ mod adoption;
 mod attest;
 mod channel;
 mod context;
-mod controller;
 mod devices;
 mod eviction;
 mod feed;
 mod freshness;
 mod leases;
 mod monitor;
-mod records;
 mod retry;
+mod routing;
 mod sessions;
 mod settings;
 mod status;
@@ -358,7 +357,7 @@ impl Node {
         match event.kind {
             EventKind::Session(opening) => {
                 let mode = self.devices.mode(device);
-                records::record_session(event, opening.session, mode, &mut self.context);
+                monitor::record_session(event, opening.session, mode, &mut self.context);
                 self.devices
                     .record_session(device, opening.session, opening.opened_ns);
                 self.sessions.push(device, opening);

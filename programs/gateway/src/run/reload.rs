@@ -21,7 +21,7 @@ pub struct Reloader {
     local: Vec<IpAddr>,
     /// Addresses from which devices may send.
     sources: DeviceSources,
-    /// Whether the sources must be set a second time: see [`linewarden_dataplane::DataPlane::set_sources`].
+    /// Whether the sources must be set a second time: see [`linewarden_dataplane::Admission::set_sources`].
     must_resend_sources: bool,
     /// Problems of the machine's addresses that are already logged.
     logged_problems: Vec<FieldError>,

@@ -1,4 +1,5 @@
-//! The node's requests to its controller, and the routing of responses to the components.
+//! The routing of requests and responses between the components and the controller, and what concerns several components:
+//! admissions, changes, decisions and the trust state.
 
 use linewarden_types::{
     AdmissionResponse, Change, Changes, LeaseChunk, NewerSession, Provision, RoundAppraisal, TrustStatus,
@@ -278,9 +279,8 @@ impl Node {
         match self.trust.set_state(status.state, &mut self.context) {
             None => {}
             Some(TrustChange::Reopened) => {
-                if !self.has_ended() {
-                    self.context.data_plane.set_stopping(false);
-                }
+                let has_ended = self.has_ended();
+                self.context.data_plane.set_stopping(has_ended);
             }
             Some(TrustChange::Closed) => {
                 self.fresh.clear(&mut self.context);
