@@ -1,4 +1,4 @@
-//! What all components of a node share: the data plane, the audit records, the settings, the time, and the connection to the
+//! The state that all components of a node share: the data plane, the audit records, the settings, the time, and the connection to the
 //! controller.
 
 use linewarden_dataplane::DataPlane;
@@ -74,7 +74,12 @@ impl Context {
                     );
                 }
             }
-            LinkError::RegistryRestored(error) => self.connection.restored = Some(error),
+            LinkError::RegistryRestored(error) => {
+                // The registry may lease the rows in the data plane to other gateways, so the data plane sends no reply from
+                // here on, even before the response is handled.
+                self.data_plane.set_fresh([0; 8], 0);
+                self.connection.restored = Some(error);
+            }
             // The trust status contains the reason.
             LinkError::Untrusted(_) => {
                 channel.retry.fail(now_ns, random);

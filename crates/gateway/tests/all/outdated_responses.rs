@@ -224,3 +224,32 @@ fn a_device_without_a_lease_is_removed() {
     node.respond(ControllerResponse::ExtendLeases(Ok((Vec::new(), vec![refusal]))));
     assert!(!node.is_installed(device));
 }
+
+/// Whichever request shows the restore, the rows are removed, since the registry may lease them to another gateway.
+#[test]
+fn a_restored_registry_ends_all_leases() {
+    let [device, unknown, ..] = DEVICES;
+    let restored = || LinkError::RegistryRestored("restored".to_owned());
+    for is_admission in [true, false] {
+        let mut node = ResumingNode::new();
+        node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+        node.resume(device, true);
+        assert!(node.is_installed(device));
+        if is_admission {
+            node.send(unknown, message_type::RESPONSE);
+            node.respond(ControllerResponse::AdmitDevices(Err(restored())));
+        } else {
+            let mut client = TestDevice::new(device, Mode::Pool, node.address);
+            std::thread::scope(|scope| {
+                scope.spawn(|| client.authenticate(Duration::from_millis(500)));
+                node.run_until(|request| matches!(request, ControllerRequest::ExtendLeases(_)));
+            });
+            node.respond(ControllerResponse::ExtendLeases(Err(restored())));
+        }
+        assert!(!node.is_installed(device), "admission: {is_admission}");
+        node.run_until(|request| matches!(request, ControllerRequest::Register));
+        node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+        node.resume(device, true);
+        assert!(node.is_installed(device));
+    }
+}
