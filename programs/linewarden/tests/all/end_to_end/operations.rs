@@ -38,7 +38,7 @@ fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
     let configure = |session_lifetime_s, more: &str| {
         write_configuration(environment, dataplane, port, session_lifetime_s, more)
     };
-    configure(4, "slots = 100\nmark_block = 4");
+    configure(10, "slots = 100\nmark_block = 4");
     environment.run("linewarden registry create --registry fleet.registry --key-file master.key");
     environment.run(
         "linewarden device enroll simulated --device d1 --rows 60 --out devices --config controller.toml",
@@ -70,17 +70,17 @@ fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
         &gateway,
         "gateway.toml:6:1: gateway.session_lifetime_s: 0: a session must last",
     );
-    configure(2, "slots = 200\nmark_block = 4");
+    configure(6, "slots = 200\nmark_block = 4");
     assert_reload_is_refused(
         &gateway,
         "gateway.toml:9:1: gateway.slots: differs from the running value; restart the gateway",
     );
     pool_agent.wait_for("renewal with the old session lifetime", |line| {
-        line["event"] == "authenticated" && line["session_lifetime_s"] == 4
+        line["event"] == "authenticated" && line["session_lifetime_s"] == 10
     });
 
     configure(
-        2,
+        6,
         "slots = 100\nmark_block = 9\nlow_rows = 5\nmiss_per_s = 50\nnak_per_s = 5\nalarm_per_s = 5\nfeed_poll_ms = 20",
     );
     std::fs::rename(
@@ -92,7 +92,7 @@ fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
     gateway.event("reloaded");
     for process in [&pool_agent, &key_agent] {
         process.wait_for("renewal with the new session lifetime", |line| {
-            line["event"] == "authenticated" && line["session_lifetime_s"] == 2
+            line["event"] == "authenticated" && line["session_lifetime_s"] == 6
         });
         for _ in 0..2 {
             process.event("authenticated");
