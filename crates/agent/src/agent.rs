@@ -88,7 +88,7 @@ struct Handshake {
     diagnosis: HandshakeDiagnosis,
 }
 
-/// What was observed since the last session opened.
+/// Observations since the last session opened.
 #[derive(Default)]
 struct SessionState {
     /// Whether a spent row was reported.

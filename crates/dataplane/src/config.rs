@@ -28,7 +28,7 @@ pub enum Gate {
 }
 
 /// A classic profile (docs/protocols.md 2): the protocol of a published paper. A classic profile is insecure and serves
-/// only measurement and interoperation.
+/// only measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassicProfile {
     /// One CRP per challenge, in order.

@@ -7,7 +7,7 @@
 //! | [`Attestation`] | provers, and the rounds in which they are challenged |
 //! | [`Evidence`] | measurement of the data plane, and evidence in packets |
 //! | [`Telemetry`] | events and counters |
-//! | [`DataPlane`] | all of these; the life of the data plane |
+//! | [`DataPlane`] | all of these traits; inherited state, wake-up, housekeeping and failure |
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -65,7 +65,7 @@ pub trait DataPlane: Devices + Admission + Attestation + Evidence + Telemetry + 
     fn p4dra(&mut self) -> Option<&mut P4draControl> {
         None
     }
-    /// Sends a REQUEST of that `p4dra-classic` round to all provers, through each interface on the devices' side. The
+    /// Sends a REQUEST of a `p4dra-classic` round to all provers, through each interface on the devices' side. The
     /// calling thread must be in the network namespace of these interfaces.
     ///
     /// # Errors
@@ -218,9 +218,9 @@ pub trait Attestation {
     ) -> Result<usize, DataPlaneError>;
 }
 
-/// Evidence about what a data plane runs. By default, a data plane cannot be measured, and stamps no packet.
+/// Evidence about the state of a data plane. By default, a data plane cannot be measured, and stamps no packet.
 pub trait Evidence {
-    /// Measures what the data plane runs now. For `xdp`, the calling thread must be in the network namespace of the
+    /// Measures the programs and the state of the data plane now. For `xdp`, the calling thread must be in the network namespace of the
     /// interfaces.
     ///
     /// # Errors

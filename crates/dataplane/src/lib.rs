@@ -1,7 +1,7 @@
 //! The data plane of a gateway: the engine that verifies devices and forwards or drops their packets.
 //!
-//! The crate defines the [`DataPlane`] trait, three backends, and the [`Store`] that two of them share. A gateway
-//! process drives one backend from its control thread; packets do not pass through this thread.
+//! The crate defines the traits of a data plane ([`DataPlane`] and the traits that it requires), three backends, and the
+//! [`Store`] that two of them share. A gateway process drives one backend from its control thread; packets do not pass through this thread.
 //!
 //! | module | contents |
 //! |---|---|

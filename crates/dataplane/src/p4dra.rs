@@ -131,7 +131,7 @@ impl P4draControl {
         regions.fill(p4dra, &table);
         tracing::warn!(
             count = p4dra.provers.len(),
-            "p4dra-classic is enabled; it is insecure and only for comparison and interoperation"
+            "p4dra-classic is enabled; the protocol is insecure and only for measurement"
         );
         Ok(Some(Self {
             regions: Arc::new(regions),

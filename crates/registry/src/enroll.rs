@@ -215,7 +215,7 @@ impl Registry {
     /// reported devices remain stored.
     ///
     /// # Errors
-    /// [`BulkError::ChunkRefused`](crate::BulkError::ChunkRefused) names the number of devices stored before the refused chunk, and the cause.
+    /// [`BulkError::ChunkRefused`] names the number of devices stored before the refused chunk, and the cause.
     pub async fn enroll_bulk(
         &self,
         records: impl IntoIterator<Item: Into<NewDevice>>,

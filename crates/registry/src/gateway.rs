@@ -202,7 +202,7 @@ impl Registry {
     /// Refuses a token that is not the newest, and a request with a lower number of abandoned requests than recorded.
     ///
     /// # Errors
-    /// [`FencingError::StaleFencingToken`](crate::FencingError::StaleFencingToken), [`FencingError::OutdatedRequest`](crate::FencingError::OutdatedRequest), a damaged record, or a failure of the
+    /// [`FencingError::StaleFencingToken`], [`FencingError::OutdatedRequest`], a damaged record, or a failure of the
     /// database.
     pub async fn verify_fencing_token(&self, fencing_token: &FencingToken) -> Result<()> {
         let mut connection = self.reader().acquire().await?;

@@ -29,8 +29,8 @@ impl Registry {
     /// chunk.
     ///
     /// # Errors
-    /// [`BulkError::InvalidImportLines`](crate::BulkError::InvalidImportLines) names file, lines and fields; nothing is stored then.
-    /// [`BulkError::ChunkRefused`](crate::BulkError::ChunkRefused) if an error, such as a full disk, occurs after some chunks were stored.
+    /// [`BulkError::InvalidImportLines`] names file, lines and fields; nothing is stored then.
+    /// [`BulkError::ChunkRefused`] if an error, such as a full disk, occurs after some chunks were stored.
     pub async fn import_file(
         &self,
         path: impl AsRef<Path>,
@@ -115,7 +115,7 @@ impl ExportFile {
     /// Checks the whole file: every line opens with `key`, and no device occurs twice.
     ///
     /// # Errors
-    /// A file that cannot be read, or [`BulkError::InvalidImportLines`](crate::BulkError::InvalidImportLines) with all problems.
+    /// A file that cannot be read, or [`BulkError::InvalidImportLines`] with all problems.
     pub fn check(path: impl AsRef<Path>, key: &ExportKey) -> Result<Self> {
         let path = path.as_ref();
         let file = open_export(path)?;

@@ -44,7 +44,7 @@ impl Registry {
     /// The record of a device.
     ///
     /// # Errors
-    /// [`DeviceError::UnknownDevice`](crate::DeviceError::UnknownDevice), a damaged record, or a failure of the database.
+    /// [`DeviceError::UnknownDevice`], a damaged record, or a failure of the database.
     pub async fn get(&self, device: DeviceId) -> Result<DeviceInfo> {
         let mut connection = self.reader().acquire().await?;
         self.get_in(&mut connection, device).await

@@ -30,13 +30,12 @@ impl From<RegistryError> for Failure {
             )
             | RegistryError::Open(OpenError::NoRegistry { .. } | OpenError::NotARegistry { .. })
             | RegistryError::Bulk(BulkError::InvalidImportLines { .. })
-            | RegistryError::Device(DeviceError::UnknownDevice { .. })
+            | RegistryError::Device(DeviceError::UnknownDevice { .. } | DeviceError::InvalidRecord { .. })
             | RegistryError::Attestation(
                 AttestationError::NotAProver { .. }
                 | AttestationError::UnknownGroup { .. }
                 | AttestationError::InvalidGroup { .. },
-            )
-            | RegistryError::Device(DeviceError::InvalidRecord { .. }) => 2,
+            ) => 2,
             _ => 1,
         };
         Self::new(code, error)

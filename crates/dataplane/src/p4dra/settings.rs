@@ -24,7 +24,7 @@ impl PartialEq for P4draProver {
 
 impl Eq for P4draProver {}
 
-/// `p4dra-classic` (LAP/1 3.1); insecure, for comparison and interoperation.
+/// `p4dra-classic` (LAP/1 3.1); insecure, for measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct P4dra {
     /// Ethernet type; the published tools use 0x1234.

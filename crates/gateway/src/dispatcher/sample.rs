@@ -1,4 +1,4 @@
-//! What a status report is made of.
+//! The content of a status report.
 
 use linewarden_dataplane::{Counters, HandlingTimes};
 

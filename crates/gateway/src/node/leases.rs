@@ -191,8 +191,8 @@ impl LeaseClient {
         Some(fencing_token)
     }
 
-    /// Handles a part of the leases of the previous process; returns the part, with the leases whose devices are to be
-    /// admitted. Leases that the controller has revoked (`is_trusted` is false) are ignored.
+    /// Handles a part of the leases of the previous process. Returns the part without the devices that have sent a RESPONSE
+    /// meanwhile. Leases that the controller has revoked (`is_trusted` is false) are ignored.
     pub(super) fn accept_leases(
         &mut self,
         result: Result<LeaseChunk, LinkError>,
@@ -374,7 +374,7 @@ mod tests {
 
     /// The controller may have moved the lease to other rows after it read the part.
     #[test]
-    fn a_part_without_the_rows_of_a_device_that_has_sent_a_response_meanwhile() {
+    fn resumed_leases_exclude_a_device_that_has_sent_a_response_meanwhile() {
         for (kind, admitted) in [(message_type::REQUEST, 1), (message_type::RESPONSE, 0)] {
             let (mut client, mut context) = (LeaseClient::default(), context());
             let mut devices = DeviceCache::new(Eviction::default());

@@ -1,6 +1,6 @@
 //! The node: all decisions of a gateway, without clock, random numbers, database or threads of its own.
 //!
-//! A node consists of components. Each owns its state, and none accesses the state of another:
+//! A node consists of components. Each component owns its state; other components change that state only through its methods:
 //!
 //! ```text
 //!   data plane ──► DataPlaneMonitor ── events ──┐
@@ -22,9 +22,10 @@
 //! | [`Trust`] | the trust state of this gateway, and its evidence |
 //! | [`FreshValues`] | freshness values |
 //! | [`DataPlaneMonitor`] | events, counters and failures of the data plane |
-//! | [`Context`] | what all components share: data plane, audit records, settings, time, connection |
+//! | [`Adoption`] | the state that an earlier process left in the data plane, until the registration confirms it |
+//! | [`Context`] | shared by all components: data plane, audit records, settings, time, connection |
 //!
-//! The [`Node`] routes events, messages and responses to the components, and decides what concerns several of them. A message
+//! The [`Node`] routes events, messages and responses to the components, and handles those that concern several components. A message
 //! of an unknown device is sent to the controller. The leased rows are installed, and the data plane handles the message
 //! again.
 
@@ -86,8 +87,8 @@ pub struct Node {
     feed: ChangeFeed,
     sessions: SessionReports,
     fresh: FreshValues,
-    /// Adoption of an earlier process's state, until the registration shows whether another process has run after that
-    /// process.
+    /// The state adopted from an earlier process, until the registration shows whether a third process has registered in
+    /// between.
     adoption: Option<Adoption>,
     /// `None` if the data plane does not attest.
     attestation: Option<Attestation>,
@@ -357,7 +358,7 @@ impl Node {
         match event.kind {
             EventKind::Session(opening) => {
                 let mode = self.devices.mode(device);
-                monitor::record_session(event, opening.session, mode, &mut self.context);
+                monitor::audit_session(event, opening.session, mode, &mut self.context);
                 self.devices
                     .record_session(device, opening.session, opening.opened_ns);
                 self.sessions.push(device, opening);

@@ -97,7 +97,7 @@ impl DataPlaneMonitor {
                 self.log_lost_events(&counters)
             }
             Err(error) => {
-                tracing::warn!(%error, "reading the counters failed");
+                tracing::warn!(%error, "reading the counters of the data plane failed; retrying at the next housekeeping");
                 false
             }
         }
@@ -134,7 +134,9 @@ impl DataPlaneMonitor {
                     unsuitable: counts.unfit,
                 });
             }
-            Err(error) => tracing::warn!(%error, "reading the counters of packet evidence failed"),
+            Err(error) => {
+                tracing::warn!(%error, "reading the counters of packet evidence failed; retrying at the next housekeeping")
+            }
         }
     }
 
@@ -149,7 +151,9 @@ impl DataPlaneMonitor {
                 let unnamed = Some(("other".to_owned(), dropped.other())).filter(|(_, frames)| *frames > 0);
                 self.dropped_types = by_name.chain(unnamed).collect();
             }
-            Err(error) => tracing::warn!(%error, "reading the gate's counters of dropped types failed"),
+            Err(error) => {
+                tracing::warn!(%error, "reading the gate's counters of dropped types failed; retrying at the next housekeeping")
+            }
         }
     }
 
@@ -164,9 +168,9 @@ impl DataPlaneMonitor {
     }
 }
 
-/// Records a session of a device in this mode. The binding of the session is read from the data plane, unless the session has
-/// changed.
-pub(super) fn record_session(event: &Event, session: SessionId, mode: Mode, context: &mut Context) {
+/// Writes the audit record of a session of a device in this mode. The binding is read from the data plane, unless the session
+/// has changed.
+pub(super) fn audit_session(event: &Event, session: SessionId, mode: Mode, context: &mut Context) {
     if !context.audit.is_on() {
         return;
     }

@@ -1,12 +1,11 @@
-//! The routing of requests and responses between the components and the controller, and what concerns several components:
+//! Routes requests and responses between the components and the controller, and handles those that concern several components:
 //! admissions, changes, decisions and the trust state.
-
-use linewarden_types::{
-    AdmissionResponse, Change, Changes, LeaseChunk, NewerSession, Provision, RoundAppraisal, TrustStatus,
-};
 
 use linewarden_dataplane::Miss;
 use linewarden_protocol::ids::DeviceId;
+use linewarden_types::{
+    AdmissionResponse, Change, Changes, LeaseChunk, NewerSession, Provision, RoundAppraisal, TrustStatus,
+};
 
 use super::Node;
 use super::trust::TrustChange;
@@ -232,8 +231,8 @@ impl Node {
         }
     }
 
-    /// Handles a session that a device has opened at another gateway. The age of the session ends at `at_ns` of the boot-time
-    /// clock.
+    /// Handles a session that a device has opened at another gateway. `newer.age_ns` is the age of the session at the time
+    /// `at_ns` (boot-time clock).
     fn handle_newer_session(&mut self, newer: &NewerSession, at_ns: u64) {
         let last_recorded = self.devices.last_session(newer.device);
         let is_elsewhere = self

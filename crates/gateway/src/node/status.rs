@@ -94,8 +94,8 @@ pub struct TicketCounts {
     pub kernel_drops: u64,
 }
 
-/// The status of a node: counts and states. There are more than 15 fields because the status is published as one flat document,
-/// with a name for each count; each component of the node reports its own fields.
+/// The status of a node: counts and states. Each component of the node reports its own fields.
+// There are more than 15 fields because the status is published as one flat JSON object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// Whether all leases of the previous process have been resumed.

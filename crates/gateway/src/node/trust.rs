@@ -3,11 +3,11 @@
 //! ```text
 //!                        evidence matches
 //!  (none) ──► Unproven ───────────────────► Trusted ◄────────► Untrusted
-//!    │ the controller requires no evidence             all leases dropped; the data plane sends no reply
+//!    │ the controller requires no evidence             all leases dropped; REQUESTs get a NAK
 //! ```
 //!
-//! Each request of the controller is a nonce: the data plane is measured after the nonce was received, and the evidence is
-//! submitted until the controller has received it.
+//! The controller requests evidence by sending a nonce. The gateway measures the data plane after it has received the nonce,
+//! and submits the evidence until the controller confirms it.
 
 use linewarden_dataplane::{Measurement, MeasurementSource};
 use linewarden_evidence::statement::Nonce;
@@ -35,12 +35,12 @@ pub(super) struct Trust {
     measurements_failed: u64,
 }
 
-/// What a change of the trust state requires of the node.
+/// The effect of a change of the trust state on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrustChange {
     /// Devices may be served again.
     Reopened,
-    /// All leases are to be dropped, and no replies are to be sent.
+    /// All leases are to be dropped; REQUESTs then get a NAK.
     Closed,
 }
 

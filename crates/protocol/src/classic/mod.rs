@@ -1,5 +1,5 @@
 //! The classic profiles: the protocol of the IoT paper and of the UAV paper (docs/experiments.md names both), for
-//! measurement and interoperation only.
+//! measurement only.
 //!
 //! **Insecure by design** (CRC-32 has no key, the verifier proves nothing, identifiers are plain numbers): off unless
 //! configured, and never with a PUF that LAP/1 uses. This implementation avoids the errors of the published verifier

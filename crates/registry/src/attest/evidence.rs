@@ -27,7 +27,7 @@ impl Registry {
     /// Stores an evidence document of a prover; the newest and the previous document are kept.
     ///
     /// # Errors
-    /// [`AttestationError::NotAProver`](crate::AttestationError::NotAProver), an empty document or a document longer than [`EVIDENCE_BYTES_MAX`], a damaged
+    /// [`AttestationError::NotAProver`], an empty document or a document longer than [`EVIDENCE_BYTES_MAX`], a damaged
     /// record, or a failure of the database.
     pub async fn store_evidence(&self, device: DeviceId, document: &[u8], at_s: u64) -> Result<()> {
         let invalid = |problem| {

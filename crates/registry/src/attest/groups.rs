@@ -124,11 +124,11 @@ impl Registry {
     }
 
     /// Creates or changes a group in one transaction and returns the revision under which gateways learn of the
-    /// change. `change` receives the existing group, `None` if there is none, or [`AttestationError::DamagedGroup`](crate::AttestationError::DamagedGroup); its
+    /// change. `change` receives the existing group, `None` if there is none, or [`AttestationError::DamagedGroup`]; its
     /// result is stored.
     ///
     /// # Errors
-    /// The error of `change`; [`AttestationError::InvalidGroup`](crate::AttestationError::InvalidGroup), also for a new roll-out that has expired at `now_s`, for
+    /// The error of `change`; [`AttestationError::InvalidGroup`], also for a new roll-out that has expired at `now_s`, for
     /// a new reference value or roll-out that does not fit the overlay of a prover, and if the name of the result is
     /// not `name`; or a failure of the database. Nothing is changed then.
     pub async fn change_group<E: From<RegistryError>>(
@@ -232,7 +232,7 @@ impl Registry {
     /// A group; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`AttestationError::DamagedGroup`](crate::AttestationError::DamagedGroup), or a failure of the database.
+    /// [`AttestationError::DamagedGroup`], or a failure of the database.
     pub async fn group(&self, name: &GroupName) -> Result<Option<Group>> {
         let mut connection = self.reader().acquire().await?;
         self.group_in(&mut connection, name).await
@@ -260,7 +260,7 @@ impl Registry {
     /// Removes a group.
     ///
     /// # Errors
-    /// [`AttestationError::UnknownGroup`](crate::AttestationError::UnknownGroup), [`AttestationError::GroupInUse`](crate::AttestationError::GroupInUse), or a failure of the database.
+    /// [`AttestationError::UnknownGroup`], [`AttestationError::GroupInUse`], or a failure of the database.
     pub async fn remove_group(&self, name: &GroupName) -> Result<()> {
         let mut transaction = self.write().await?;
         let prover: Option<(i64,)> =
@@ -292,7 +292,7 @@ impl Registry {
     /// request as a change to the group.
     ///
     /// # Errors
-    /// [`AttestationError::UnknownGroup`](crate::AttestationError::UnknownGroup), [`AttestationError::DamagedGroup`](crate::AttestationError::DamagedGroup), or a failure of the database.
+    /// [`AttestationError::UnknownGroup`], [`AttestationError::DamagedGroup`], or a failure of the database.
     pub async fn request_round(&self, name: &GroupName) -> Result<u64> {
         let mut transaction = self.write().await?;
         let mut group = self.group_in(&mut transaction, name).await?.ok_or_else(|| {

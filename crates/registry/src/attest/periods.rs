@@ -65,7 +65,7 @@ impl Registry {
     /// A period; `None` if it was never created or was deleted.
     ///
     /// # Errors
-    /// [`AttestationError::DamagedPeriod`](crate::AttestationError::DamagedPeriod), or a failure of the database.
+    /// [`AttestationError::DamagedPeriod`], or a failure of the database.
     pub async fn period(&self, number: Period) -> Result<Option<PeriodRecord>> {
         let mut connection = self.reader().acquire().await?;
         self.period_in(&mut connection, number).await
@@ -75,7 +75,7 @@ impl Registry {
     /// before the function returns.
     ///
     /// # Errors
-    /// [`DatabaseError::Damaged`](crate::DatabaseError::Damaged) if the numbers are used up, or a failure of the database.
+    /// [`DatabaseError::Damaged`] if the numbers are used up, or a failure of the database.
     pub async fn create_period(
         &self,
         after: Option<Period>,
@@ -130,7 +130,7 @@ impl Registry {
     /// Records the start of a period. A period that has already started is not changed.
     ///
     /// # Errors
-    /// [`AttestationError::UnknownPeriod`](crate::AttestationError::UnknownPeriod), [`AttestationError::DamagedPeriod`](crate::AttestationError::DamagedPeriod), or a failure of the database.
+    /// [`AttestationError::UnknownPeriod`], [`AttestationError::DamagedPeriod`], or a failure of the database.
     pub async fn start_period(&self, number: Period, now_s: u64) -> Result<PeriodRecord> {
         let started_at_s =
             seconds(now_s).map_err(|detail| RegistryError::Database(DatabaseError::Damaged { detail }))?;

@@ -266,7 +266,7 @@ impl Registry {
     /// Sets or removes the overlay of a device; returns the revision under which gateways learn of the change.
     ///
     /// # Errors
-    /// [`AttestationError::NotAProver`](crate::AttestationError::NotAProver), an overlay that is not an encoded configuration, is longer than
+    /// [`AttestationError::NotAProver`], an overlay that is not an encoded configuration, is longer than
     /// [`OVERLAY_BYTES_MAX`](super::OVERLAY_BYTES_MAX) or does not fit the group, a damaged record, or a failure of
     /// the database.
     pub async fn set_overlay(&self, device: DeviceId, overlay: Option<Vec<u8>>) -> Result<u64> {

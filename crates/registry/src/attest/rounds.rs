@@ -139,7 +139,7 @@ impl Registry {
     /// rounds; [`ReservedRounds::damage`] reports the damage.
     ///
     /// # Errors
-    /// As [`Registry::verify_fencing_token`], and [`AttestationError::RoundNumbersExhausted`](crate::AttestationError::RoundNumbersExhausted).
+    /// As [`Registry::verify_fencing_token`], and [`AttestationError::RoundNumbersExhausted`].
     pub async fn reserve_rounds(
         &self,
         fencing_token: &FencingToken,
@@ -185,7 +185,7 @@ impl Registry {
     /// of devices that are no longer provers, or were enrolled again since, are ignored.
     ///
     /// # Errors
-    /// As [`Registry::verify_fencing_token`]; also [`AttestationError::InvalidRound`](crate::AttestationError::InvalidRound) if the round or an appraisal is of
+    /// As [`Registry::verify_fencing_token`]; also [`AttestationError::InvalidRound`] if the round or an appraisal is of
     /// another gateway, or the number was not reserved while the counter is authentic. Nothing is stored then.
     pub async fn record_round(
         &self,

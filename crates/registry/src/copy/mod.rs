@@ -77,7 +77,7 @@ impl Registry {
     /// lease the same rows. To repeat an interrupted move, open the registry with [`Registry::open_to_move`].
     ///
     /// # Errors
-    /// As [`Registry::copy_to`]; this registry then continues to serve requests. [`OpenError::MoveUnfinished`](crate::OpenError::MoveUnfinished) if the copy is
+    /// As [`Registry::copy_to`]; this registry then continues to serve requests. [`OpenError::MoveUnfinished`] if the copy is
     /// complete but its publication may have failed.
     pub async fn move_to(
         &self,

@@ -54,7 +54,7 @@ pub enum RegistryError {
     Bulk(#[from] BulkError),
 }
 
-// These errors contain a `RegistryError`, so they are defined in this file.
+// `OpenError` and `BulkError` contain a `RegistryError`. In separate files, they would form an import cycle with this file.
 
 /// Errors of creating, opening, copying and moving a registry.
 #[derive(Debug, thiserror::Error)]

@@ -106,7 +106,7 @@ impl Registry {
     /// its identity to that gateway.
     ///
     /// # Errors
-    /// As [`Registry::lease`]; for a device also [`DeviceError::NoLease`](crate::DeviceError::NoLease).
+    /// As [`Registry::lease`]; for a device also [`DeviceError::NoLease`].
     pub async fn extend_leases(
         &self,
         fencing_token: &FencingToken,

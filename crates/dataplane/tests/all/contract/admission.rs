@@ -5,7 +5,7 @@ use crate::support::device::A;
 use crate::support::test_config::TestConfig;
 
 #[test]
-fn settings_are_replaced_while_the_data_plane_runs() {
+fn a_data_plane_accepts_new_settings_while_it_runs() {
     with_each(TestConfig::SLOW, |data_plane| {
         let mut live = TestConfig::SLOW.config().live_settings();
         live.session_lifetime_s += 1;

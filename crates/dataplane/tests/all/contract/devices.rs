@@ -127,7 +127,7 @@ fn a_revoked_device_keeps_its_row_number_until_it_is_wiped() {
 }
 
 #[test]
-fn only_the_current_session_is_closed() {
+fn closing_a_session_that_is_not_open_changes_nothing() {
     with_each(TestConfig::OFF, |data_plane| {
         let session = SessionId::from_wire([7; 8]).unwrap();
         install(data_plane, A);

@@ -1,4 +1,4 @@
-//! [`Evidence`](linewarden_dataplane::Evidence): what measures a data plane.
+//! [`Evidence`](linewarden_dataplane::Evidence): the source of the measurement of a data plane.
 
 use linewarden_dataplane::MeasurementSource;
 

@@ -19,9 +19,7 @@ use crate::support::test_config::TestConfig;
 fn with_each(test_config: TestConfig, test: impl Fn(&mut dyn DataPlane)) {
     let config = test_config.config();
     test(&mut Host::new(&config).unwrap());
-    if test_config.inband_evidence.is_none() {
-        test(&mut SwitchSide::start(&config).data_plane);
-    }
+    test(&mut SwitchSide::start(&config).data_plane);
     if let Some(mut xdp) = load_xdp_if_permitted(&config) {
         test(&mut xdp);
     }

@@ -57,9 +57,7 @@ impl Attestation {
         self.next_number().and(self.provable_period())?;
         Some(self.random_retry.due_ns(due_ns))
     }
-}
 
-impl Attestation {
     /// Opens the round of a group that is due, if the data plane has room.
     pub(super) fn open_round(
         &mut self,
@@ -76,7 +74,7 @@ impl Attestation {
         };
         let (Some(nonce), Some(jitter)) = (random(), random()) else {
             self.draws_failed += 1;
-            // There is no random number for a jitter, which only a shared resource would need.
+            // The retry needs no jitter: gateways do not share the random source.
             if self.random_retry.fail(now_ns, 0) {
                 tracing::warn!(
                     action = "check the random number generator of the kernel (getrandom)",

@@ -1,4 +1,4 @@
-//! The device cache: the devices of a gateway, their states, and what they need from the controller.
+//! The device cache: the devices of a gateway, their states, and their requests to the controller.
 //!
 //! ```text
 //!              lease resumed,                  slot available
@@ -57,7 +57,7 @@ struct Counts {
     rows_installed: u64,
 }
 
-/// What a message of a device causes.
+/// The route of a message of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageRoute {
     /// To the controller: the device is unknown.

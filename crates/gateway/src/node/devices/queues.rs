@@ -1,4 +1,4 @@
-//! The queues of a device cache: what the devices wait for.
+//! The queues of a device cache: devices that wait for rows or slots, reports of unused rows, and devices without rows.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! `p4dra-classic` (LAP/1 3.1): attestation bit-compatible with the published P4DRA, for comparison and interoperation
+//! `p4dra-classic` (LAP/1 3.1): attestation bit-compatible with the published P4DRA, for measurement
 //! only.
 //!
 //! **Insecure by design.** Only k is secret in a request, the device does not authenticate the gateway, half of h is

@@ -61,8 +61,8 @@ Examples:
   linewarden-agent answer --config agent.toml --offer d1.offer --out d1.answer   # on the device
   linewarden attest enroll d1 --group pumps --answer d1.answer --pending d1.pending \\
     --config controller.toml"
-// There are more than 15 fields because each is an option of the command.
 )]
+// There are more than 15 fields because each is an option of the command.
 pub struct EnrollArgs {
     /// Device IDs (1 to 16 hexadecimal digits each)
     #[arg(required = true)]
