@@ -11,6 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .open_file("linewarden/link/v1.proto")?;
     tonic_prost_build::configure()
         .btree_map(".")
+        .build_client(false)
         .compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }

@@ -4,6 +4,8 @@ use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{DeviceError, FencingError, RegistryError};
 use linewarden_types::{LinkError, RefusalReason};
 
+use crate::trust::EvidenceRejected;
+
 /// The reason why a request of a gateway is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Denial {
@@ -18,12 +20,24 @@ pub enum Denial {
         /// The reason.
         reason: String,
     },
+    /// The submitted evidence was rejected.
+    #[error(transparent)]
+    EvidenceRejected(EvidenceRejected),
+    /// The source of random numbers has failed.
+    #[error("no random bytes")]
+    NoRandomBytes,
+    /// A newer connection of the gateway has replaced the connection of the request.
+    #[error("connection was replaced by a newer one of the same gateway")]
+    ConnectionReplaced,
 }
 
 impl From<Denial> for LinkError {
     fn from(denial: Denial) -> Self {
         match denial {
-            Denial::Untrusted { .. } => Self::Untrusted(denial.to_string()),
+            Denial::Untrusted { .. } | Denial::EvidenceRejected(_) => Self::Untrusted(denial.to_string()),
+            Denial::NoRandomBytes | Denial::ConnectionReplaced => {
+                Self::failed("controller", denial.to_string())
+            }
             Denial::Registry(
                 error @ RegistryError::Fencing(
                     FencingError::StaleFencingToken { .. } | FencingError::GatewayRevoked { .. },

@@ -30,6 +30,7 @@
 //! | `keys` | derivation of one gateway's keys |
 //! | `link` | [`Controller`], and [`Link`]: one registration of one gateway |
 //! | `report` | session reports |
+//! | `serve` | [`Serve`]: each request of a gateway |
 //! | `ticket` | tickets of devices |
 //! | [`trust`] | evidence of gateways |
 //!
@@ -58,12 +59,14 @@ mod in_process;
 mod keys;
 mod link;
 mod report;
+mod serve;
 mod ticket;
 pub mod trust;
 
 pub use denial::Denial;
 pub use environment::{Environment, MachineEnvironment, random};
 #[cfg(feature = "in-process")]
-pub use in_process::InProcessController;
+pub use in_process::{InProcess, InProcessController};
 pub use link::{Controller, LeaseReader, Link, Policy, ROWS_HELD_MAX};
+pub use serve::{RequestObserver, Serve, ServeContext, VerifierSlot};
 pub use ticket::RelayContext;

@@ -225,6 +225,7 @@ impl LeaseReader {
                 damaged: Vec::new(),
                 progress: (end, end),
                 is_last: true,
+                cursor: self.cursor(),
             });
         };
         Ok(self.open(sealed))
@@ -257,6 +258,7 @@ impl LeaseReader {
             damaged: leased.damaged.iter().map(ToString::to_string).collect(),
             progress: leased.progress,
             is_last: false,
+            cursor: self.cursor(),
         }
     }
 }
@@ -272,6 +274,12 @@ impl Link {
     #[must_use]
     pub fn token_number(&self) -> u64 {
         self.fencing_token.number()
+    }
+
+    /// Returns the link of the same process with a newer fencing token.
+    #[must_use]
+    pub fn with_token_number(&self, number: u64) -> Self {
+        self.controller.link(self.fencing_token.with_number(number))
     }
 
     /// The fencing token.

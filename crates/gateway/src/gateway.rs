@@ -1,6 +1,6 @@
 //! Runs a node: threads, clocks, random numbers and the link to the controller.
 
-use linewarden_types::ControllerLink;
+use linewarden_types::{ControllerLink, ControllerResponse, ReportUnusedRows};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc::{self, TryRecvError};
@@ -13,10 +13,9 @@ use linewarden_protocol::sources::DeviceSources;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::audit::{AuditEvent, AuditLog, AuditState, CloseReason, session_name};
-use crate::dispatcher::{DataPlaneInfo, RequestDispatcher, RequestQueues, StatusSample};
+use crate::dispatcher::{Completion, DataPlaneInfo, RequestDispatcher, RequestQueues, StatusSample};
 use crate::evidence_source::EvidenceSource;
 use crate::node::{Node, ReconfigureError, Settings, SettingsError, Status, TicketCounts};
-use crate::requests::{ControllerRequest, ControllerResponse};
 use crate::tasks;
 use crate::time::Clock;
 
@@ -84,7 +83,7 @@ pub struct Gateway {
 }
 
 enum ControlMessage {
-    Response(ControllerResponse),
+    Completion(Completion),
     Run(Action),
     Reconfigure(
         Box<ConfigChange>,
@@ -407,10 +406,10 @@ fn start_dispatcher(
         .name("lw-link".to_owned())
         .spawn(move || {
             // After the end of the control thread, no receiver is left.
-            let handle_response = |response| {
-                control_sender.send(ControlMessage::Response(response));
+            let on_completion = |completion| {
+                control_sender.send(ControlMessage::Completion(completion));
             };
-            runtime.block_on(dispatcher.serve(handle_response, sample_status));
+            runtime.block_on(dispatcher.serve(on_completion, sample_status));
             tasks::end(runtime);
             drop(is_running);
         })?;
@@ -450,7 +449,7 @@ impl ControlLoop {
         let unused_rows = self.node.close();
         // Responses have the order of the requests, so the last response belongs to this request.
         let responses = 1 + usize::from(self.node.is_reporting_unused_rows());
-        self.queues.send(ControllerRequest::ReportUnusedRows(unused_rows));
+        self.queues.send(ReportUnusedRows(unused_rows).into());
         let unused_rows_reported = self.wait_for_unused_rows(responses);
         let counters = self.node.data_plane().counters().unwrap_or_default();
         let audit = self.close_audit(unused_rows_reported);
@@ -472,15 +471,25 @@ impl ControlLoop {
         self.node.data_plane_mut().arm_wake();
         let requests = self.node.tick(Clock::now(), &mut random);
         requests.into_iter().for_each(|request| self.queues.send(request));
+        if let Some(request) = self.node.evidence_request() {
+            self.queues.create_evidence(request);
+        }
         self.forward_records(false);
         self.publish();
         self.wait_for_work();
         loop {
             match self.inbox.try_recv() {
-                Ok(ControlMessage::Response(response)) => {
+                Ok(ControlMessage::Completion(completion)) => {
                     // Without a random number, only the jitter of a retry is missing.
                     let random = random().map_or(0, u64::from_ne_bytes);
-                    self.node.handle_response(response, Clock::now(), random);
+                    match completion {
+                        Completion::Response(response) => {
+                            self.node.handle_response(response, Clock::now(), random);
+                        }
+                        Completion::Evidence(nonce, result) => {
+                            self.node.handle_evidence(nonce, result, Clock::now(), random);
+                        }
+                    }
                 }
                 Ok(ControlMessage::Run(action)) => action(self.node.data_plane_mut()),
                 Ok(ControlMessage::Stop) | Err(TryRecvError::Disconnected) => return false,
@@ -501,7 +510,7 @@ impl ControlLoop {
                 let _ = reply.send(self.replace_audit_log(audit));
             }
             ControlMessage::Record(event) => self.node.record(event),
-            ControlMessage::Response(_) | ControlMessage::Run(_) | ControlMessage::Stop => {}
+            ControlMessage::Completion(_) | ControlMessage::Run(_) | ControlMessage::Stop => {}
         }
     }
 
@@ -566,19 +575,21 @@ impl ControlLoop {
         let deadline = Instant::now() + UNUSED_ROWS_TIMEOUT;
         while let Some(remaining) = deadline.checked_duration_since(Instant::now()) {
             match self.inbox.recv_timeout(remaining) {
-                Ok(ControlMessage::Response(ControllerResponse::ReportUnusedRows(_))) if responses > 1 => {
-                    responses -= 1
-                }
-                Ok(ControlMessage::Response(ControllerResponse::ReportUnusedRows(Ok(_)))) => return true,
-                Ok(ControlMessage::Response(ControllerResponse::ReportUnusedRows(Err(error)))) => {
-                    tracing::warn!(
-                        ?error,
-                        "reporting unused rows failed; rows below the marks count as spent"
-                    );
-                    return false;
-                }
+                Ok(ControlMessage::Completion(Completion::Response(
+                    ControllerResponse::ReportUnusedRows(result),
+                ))) => match result {
+                    _ if responses > 1 => responses -= 1,
+                    Ok(_) => return true,
+                    Err(error) => {
+                        tracing::warn!(
+                            ?error,
+                            "reporting unused rows failed; rows below the marks count as spent"
+                        );
+                        return false;
+                    }
+                },
                 Ok(ControlMessage::Run(action)) => action(self.node.data_plane_mut()),
-                Ok(ControlMessage::Response(_) | ControlMessage::Stop) => {}
+                Ok(ControlMessage::Completion(_) | ControlMessage::Stop) => {}
                 Ok(command) => self.handle_command(command),
                 Err(_) => return false,
             }

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! [`Node`] makes all decisions and never blocks. It gets the time and random numbers from its caller, drives a
-//! [`DataPlane`](linewarden_dataplane::DataPlane), and sends [`ControllerRequest`]s. The [`ControllerResponse`]s arrive
-//! at any later time. [`Gateway`] runs a node: threads, clocks and the link. [`TicketRelay`] relays tickets of devices
+//! [`DataPlane`](linewarden_dataplane::DataPlane), and sends [`ControllerRequest`](linewarden_types::ControllerRequest)s. The
+//! [`ControllerResponse`](linewarden_types::ControllerResponse)s arrive at any later time. [`Gateway`] runs a node: threads, clocks and the link. [`TicketRelay`] relays tickets of devices
 //! to the controller. While the controller does not respond, the node continues with its leases and sessions
 //! (LAP/1 1.4.6), and the data plane is not affected.
 //!
@@ -22,7 +22,7 @@
 //! | [`data_plane`] | start of the data plane, and removal of gates |
 //! | `gateway` | [`Gateway`]: threads, clocks, link |
 //! | `node` | [`Node`]: devices, rows, sessions, attestation, eviction |
-//! | `requests`, `dispatcher` | requests to a controller, one queue for each kind |
+//! | `dispatcher` | sends requests to the controller, in one queue for each kind |
 //! | `ticket_relay` | [`TicketRelay`], with its rate limits |
 //! | [`evidence_server`], `attester`, `evidence_source`, `packet_stamper` | signed evidence about the data plane |
 //! | [`audit`] | the gateway audit log |
@@ -50,7 +50,6 @@ mod evidence_source;
 mod gateway;
 mod node;
 mod packet_stamper;
-mod requests;
 mod tasks;
 mod ticket_relay;
 mod time;
@@ -62,10 +61,9 @@ pub use evidence_source::EvidenceSource;
 pub use evidence_source::SwitchAttester;
 pub use gateway::{ConfigChange, DataPlaneHandle, Gateway, GatewayError, StopReport};
 pub use node::{
-    ATTEST_PERIOD_S_MAX, AttestStatus, Eviction, LinkState, Node, PacketEvidenceStatus, ReconfigureError,
-    Settings, SettingsError, Status, TicketCounts, TrustState, WIPE_AFTER_MS, WRONG_TAGS,
+    ATTEST_PERIOD_S_MAX, AttestStatus, Eviction, EvidenceRequest, LinkState, Node, PacketEvidenceStatus,
+    ReconfigureError, Settings, SettingsError, Status, TicketCounts, TrustState, WIPE_AFTER_MS, WRONG_TAGS,
 };
 pub use packet_stamper::PacketStamper;
-pub use requests::{ControllerRequest, ControllerResponse};
 pub use ticket_relay::{TicketRelay, TicketRelayError, TicketSockets};
 pub use time::Clock;

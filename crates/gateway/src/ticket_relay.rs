@@ -23,6 +23,7 @@ use linewarden_dataplane::{KeyedSession, SessionView};
 use linewarden_protocol::ids::{DeviceId, GatewayId, SessionId};
 use linewarden_protocol::ticket::{Direction, MESSAGE_BYTES_MAX, SealedTicket, TicketHeader};
 use linewarden_socket::kernel_drops;
+use linewarden_types::{ControllerLink, LinkError, RelayTicket, TicketResponse};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
@@ -32,7 +33,6 @@ use crate::gateway::{DataPlaneHandle, GatewayError};
 use crate::node::TicketCounts;
 use crate::tasks;
 use crate::time::Clock;
-use linewarden_types::ControllerLink;
 
 /// Maximum number of datagrams that are received from one socket before the next socket; their sessions are read with
 /// one request.
@@ -383,7 +383,7 @@ impl RelayWorker {
             let active = data_plane.with_data_plane(move |data_plane| data_plane.session(device));
             active.ok().flatten().map(|active| active.addr)
         };
-        let response = runtime.block_on(self.controller.relay_ticket(message, &locate));
+        let response = runtime.block_on(relay_ticket(&*self.controller, message, &locate));
         match response {
             Ok(Some(response)) => {
                 self.rate_limiter
@@ -401,6 +401,31 @@ impl RelayWorker {
             }
         }
     }
+}
+
+/// Relays a ticket to the controller; `None` if the controller sends no response. `locate` returns the address of a device's
+/// session at this gateway, which the controller may request once.
+async fn relay_ticket(
+    controller: &dyn ControllerLink,
+    message: &[u8],
+    locate: &dyn Fn(DeviceId) -> Option<[u8; 16]>,
+) -> Result<Option<Vec<u8>>, LinkError> {
+    let mut location = None;
+    for _ in 0..2 {
+        let ticket = RelayTicket {
+            message: message.to_vec(),
+            location,
+        };
+        match controller.call(ticket).await? {
+            TicketResponse::None => return Ok(None),
+            TicketResponse::Sealed(response) => return Ok(Some(response)),
+            TicketResponse::Locate(device) => location = Some((device, locate(device))),
+        }
+    }
+    Err(LinkError::failed(
+        "controller",
+        "second location request for one ticket".to_owned(),
+    ))
 }
 
 fn matches_session(header: &TicketHeader, active: &SessionView, from: SocketAddr, now_s: u64) -> bool {

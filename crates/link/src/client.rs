@@ -3,31 +3,33 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use linewarden_protocol::attest::PeriodStart;
-use linewarden_protocol::ids::{DeviceId, GatewayId};
+use linewarden_protocol::ids::GatewayId;
 use linewarden_tls::{ClientTls, endpoint};
 use linewarden_types::{
-    AdmissionRequest, AdmissionResponse, Changes, LeaseChunk, LeasedCursor, LinkError, Plan, PlanRequest,
-    ProcessId, ProverIds, Provers, Provision, Revision, RoundAppraisal, RoundOutcome, RowRefusal, RowRequest,
-    SessionReport, SessionReportResult, StatusReport, TrustStatus, UnusedRows,
+    ControllerRequest, ControllerResponse, Kind, LinkError, ProcessId, RegisteredLink, ReportUnusedRows,
+    Transport,
 };
 use tokio::net::UnixStream;
 use tonic::Status;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
 use crate::CONNECTION_BYTES;
+use crate::calls::MessageCall;
 use crate::convert::{self, Malformed};
 use crate::failure::{Rejection, failed_at, failed_with};
 use crate::identity::socket_authority;
 use crate::pending_request::{PendingRequest, RequestContext};
-use crate::proto;
-use crate::proto::link_client::LinkClient;
+use crate::proto::{self, link_server::SERVICE_NAME};
+
+/// Controllers in other processes, one at a time. Registers this process with the first request.
+pub type RemoteController = RegisteredLink<Client>;
 
 /// Maximum length of a response, bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -105,8 +107,6 @@ impl From<Malformed> for LinkError {
 pub struct Client {
     options: Arc<ClientOptions>,
     current: Arc<Mutex<CurrentController>>,
-    /// The newest fencing token of this process; 0 before the first registration.
-    fencing_token: Arc<AtomicU64>,
     /// This process; drawn before the first registration.
     process: Arc<OnceLock<ProcessId>>,
     /// Number of abandoned requests. A request in flight does not count.
@@ -135,13 +135,6 @@ struct Connection {
     id: Vec<u8>,
 }
 
-/// The expected size of a response, which selects the timeout.
-#[derive(Clone, Copy)]
-enum ResponseSize {
-    Small,
-    Fleet,
-}
-
 impl Client {
     /// Creates a client. The client connects with the first request.
     #[must_use]
@@ -149,7 +142,6 @@ impl Client {
         Self {
             options: Arc::new(options),
             current: Arc::default(),
-            fencing_token: Arc::default(),
             process: Arc::default(),
             abandoned_requests: Arc::default(),
         }
@@ -243,18 +235,17 @@ impl Client {
         }
     }
 
-    /// Sends the request to one controller after the other, until one responds. Each request may be repeated.
-    async fn call<T>(
+    /// Sends a request to one controller after the other, until one responds. Each request may be repeated. `encode` encodes
+    /// the request for each attempt.
+    async fn send_until_response<Q: prost::Message + 'static, R: prost::Message + Default + 'static>(
         &self,
-        size: ResponseSize,
-        mut request: impl AsyncFnMut(
-            &mut LinkClient<Channel>,
-            RequestContext,
-        ) -> Result<tonic::Response<T>, Status>,
-    ) -> Result<T, LinkError> {
-        let timeout = match size {
-            ResponseSize::Small => self.options.response_timeout,
-            ResponseSize::Fleet => self.options.response_timeout.saturating_mul(10),
+        method: &'static str,
+        kind: Kind,
+        encode: impl Fn(RequestContext) -> Q,
+    ) -> Result<R, LinkError> {
+        let timeout = match kind.is_fleet_wide() {
+            false => self.options.response_timeout,
+            true => self.options.response_timeout.saturating_mul(10),
         };
         let mut last_error = None;
         let mut controllers_left = self.options.controllers.count();
@@ -269,13 +260,10 @@ impl Client {
                     continue;
                 }
             };
-            let mut client = LinkClient::new(connection.channel)
-                .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                .max_encoding_message_size(MESSAGE_BYTES_MAX);
             let (pending, context) = PendingRequest::begin(&self.abandoned_requests, connection.id.clone());
             let abandoned_before = context.abandoned_requests;
-            let response = tokio::time::timeout(timeout, request(&mut client, context)).await;
-            let rejection = match response {
+            let response = tokio::time::timeout(timeout, unary(connection.channel, method, encode(context)));
+            let rejection = match response.await {
                 Ok(Ok(response)) => {
                     pending.complete();
                     return Ok(response.into_inner());
@@ -309,6 +297,20 @@ impl Client {
             .unwrap_or_else(|| LinkError::failed("controller", "no controller is configured".to_owned())))
     }
 
+    /// Reports unused rows in parts of [`convert::ENTRIES_MAX`]: a stopping gateway reports all its devices at once.
+    async fn report_unused_rows(
+        &self,
+        fencing_token: u64,
+        report: &ReportUnusedRows,
+    ) -> Result<u64, LinkError> {
+        let mut rows_returned = 0u64;
+        for part in report.0.chunks(convert::ENTRIES_MAX) {
+            let part = ReportUnusedRows(part.to_vec());
+            rows_returned = rows_returned.saturating_add(self.call(fencing_token, &part).await?);
+        }
+        Ok(rows_returned)
+    }
+
     /// Registers this process, unless it is registered. Requests with the fencing token of an earlier process are rejected
     /// from then on.
     ///
@@ -323,348 +325,75 @@ impl Client {
                 *self.process.get_or_init(|| drawn)
             }
         };
-        let reply = self.call(ResponseSize::Small, async |client, context| {
-            client
-                .register(proto::RegisterRequest {
-                    connection_id: context.connection_id,
-                    version: self.options.version.clone(),
-                    process_id: process.0.to_vec(),
-                    abandoned_requests: context.abandoned_requests,
-                })
-                .await
-        });
-        let fencing_token = reply.await?.fencing_token;
-        self.set_fencing_token(fencing_token);
+        let request = |context: RequestContext| proto::RegisterRequest {
+            connection_id: context.connection_id,
+            version: self.options.version.clone(),
+            process_id: process.0.to_vec(),
+            abandoned_requests: context.abandoned_requests,
+        };
+        let response = self.send_until_response("Register", Kind::Register, request);
+        let proto::RegisterResponse { fencing_token } = response.await?;
         Ok(fencing_token)
     }
 
-    /// Stores a new fencing token that the controller has issued; tickets are relayed with this token from now on.
-    pub fn set_fencing_token(&self, fencing_token: u64) {
-        self.fencing_token.store(fencing_token, Relaxed);
-    }
-
-    /// Returns the next part of the leases that the gateway had when it stopped, and the cursor of the following part.
+    /// Sends a request under the registration with this fencing token.
     ///
     /// # Errors
     /// [`LinkError`].
-    pub async fn resume_leases(
-        &self,
-        fencing_token: u64,
-        cursor: LeasedCursor,
-    ) -> Result<(LeaseChunk, LeasedCursor), LinkError> {
-        let reply = self.call(ResponseSize::Fleet, async |client, context| {
-            let request = proto::ResumeLeasesRequest {
-                registration: context.registration(fencing_token),
-                cursor: convert::cursor_to_wire(cursor),
-            };
-            client.resume_leases(request).await
+    pub async fn call<C: MessageCall>(&self, fencing_token: u64, call: &C) -> Result<C::Response, LinkError> {
+        let response = self.send_until_response(C::METHOD, C::KIND, |context| {
+            call.encode(context.registration(fencing_token), boot_ns())
         });
-        let reply = reply.await?;
-        let chunk = LeaseChunk {
-            provisions: convert::provisions_from_wire(reply.provisions)?,
-            damaged: reply.damaged,
-            progress: (reply.done, reply.total),
-            is_last: reply.is_last,
-        };
-        Ok((chunk, convert::cursor_from_wire(&reply.cursor)?))
+        Ok(call.decode_response(response.await?)?)
+    }
+}
+
+#[tonic::async_trait(?Send)]
+impl Transport for Client {
+    async fn register(&self) -> Result<u64, LinkError> {
+        Client::register(self).await
     }
 
-    /// Leases more rows for devices in the gateway's data plane.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn extend_leases(
-        &self,
-        fencing_token: u64,
-        requests: &[RowRequest],
-    ) -> Result<(Vec<Provision>, Vec<RowRefusal>), LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, context| {
-            let request = proto::ExtendLeasesRequest {
-                registration: context.registration(fencing_token),
-                requests: requests.iter().map(convert::row_request_to_wire).collect(),
-            };
-            client.extend_leases(request).await
-        });
-        let reply = reply.await?;
-        let refusals = reply.refusals.into_iter().map(convert::refusal_from_wire);
-        Ok((
-            convert::provisions_from_wire(reply.provisions)?,
-            refusals.collect::<Result<_, _>>()?,
-        ))
-    }
-
-    /// Sends messages of devices that are not in the gateway's data plane. The responses are in the order of the
-    /// requests.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn admit_devices(
-        &self,
-        fencing_token: u64,
-        requests: &[AdmissionRequest],
-        fresh: [u8; 8],
-    ) -> Result<Vec<AdmissionResponse>, LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, context| {
-            let request = proto::AdmitDevicesRequest {
-                registration: context.registration(fencing_token),
-                requests: requests.iter().map(convert::admission_request_to_wire).collect(),
-                fresh: fresh.to_vec(),
-            };
-            client.admit_devices(request).await
-        });
-        let responses = reply.await?.responses;
-        if responses.len() != requests.len() {
-            return Err(Malformed("number of admission responses is not the number of requests").into());
+    async fn send(&self, fencing_token: u64, request: ControllerRequest) -> ControllerResponse {
+        if let ControllerRequest::ReportUnusedRows(report) = &request {
+            return ControllerResponse::ReportUnusedRows(
+                self.report_unused_rows(fencing_token, report).await,
+            );
         }
-        let responses = responses.into_iter().map(convert::admission_response_from_wire);
-        Ok(responses.collect::<Result<_, _>>()?)
-    }
-
-    /// Reports the unused rows of devices that left the gateway's data plane. Returns how many rows were returned to
-    /// their pools.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn report_unused_rows(
-        &self,
-        fencing_token: u64,
-        unused_rows: &[UnusedRows],
-    ) -> Result<u64, LinkError> {
-        let mut rows_returned = 0u64;
-        // A stopping gateway reports all its devices in one call of this function.
-        for part in unused_rows.chunks(convert::ENTRIES_MAX) {
-            let reply = self.call(ResponseSize::Small, async |client, context| {
-                let request = proto::ReportUnusedRowsRequest {
-                    registration: context.registration(fencing_token),
-                    unused: part.iter().map(convert::unused_rows_to_wire).collect(),
-                };
-                client.report_unused_rows(request).await
-            });
-            rows_returned = rows_returned.saturating_add(reply.await?.rows_returned);
+        macro_rules! send {
+            ($($call:ident $method:ident $name:literal $response:ty;)*) => {
+                match request {
+                    ControllerRequest::Register => ControllerResponse::Register(self.register().await),
+                    $(ControllerRequest::$call(call) => {
+                        ControllerResponse::$call(self.call(fencing_token, &call).await)
+                    })*
+                }
+            };
         }
-        Ok(rows_returned)
+        linewarden_types::for_each_call!(send)
     }
+}
 
-    /// Reports sessions that were opened at the gateway. The results are in the order of the reports.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn report_sessions(
-        &self,
-        fencing_token: u64,
-        reports: &[SessionReport],
-    ) -> Result<Vec<SessionReportResult>, LinkError> {
-        let called_ns = boot_ns();
-        let reply = self.call(ResponseSize::Small, async |client, context| {
-            let elapsed_ns = boot_ns().saturating_sub(called_ns);
-            let request = proto::ReportSessionsRequest {
-                registration: context.registration(fencing_token),
-                reports: reports
-                    .iter()
-                    .map(|report| convert::report_to_wire(report, elapsed_ns))
-                    .collect(),
-            };
-            client.report_sessions(request).await
-        });
-        let results = reply.await?.results;
-        if results.len() != reports.len() {
-            return Err(Malformed("number of session report results is not the number of reports").into());
-        }
-        Ok(results
-            .into_iter()
-            .map(convert::report_result_from_wire)
-            .collect())
-    }
-
-    /// Returns the changes of devices since a revision, and the gateway's trust status with the new fencing token if
-    /// the controller has issued one.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn list_changes(
-        &self,
-        fencing_token: u64,
-        since: Revision,
-    ) -> Result<(Changes, Option<(TrustStatus, Option<u64>)>), LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, context| {
-            let request = proto::ListChangesRequest {
-                registration: context.registration(fencing_token),
-                since: since.0,
-            };
-            client.list_changes(request).await
-        });
-        let mut reply = reply.await?;
-        let trust_status = reply.trust.take().map(convert::trust_from_wire).transpose()?;
-        Ok((convert::changes_from_wire(&reply), trust_status))
-    }
-
-    /// Submits evidence about the data plane. Returns the resulting trust status, and the new fencing token if the
-    /// controller has issued one.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn submit_evidence(
-        &self,
-        fencing_token: u64,
-        statement: &[u8],
-        inventory: &[u8],
-    ) -> Result<(TrustStatus, Option<u64>), LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, context| {
-            let request = proto::SubmitEvidenceRequest {
-                registration: context.registration(fencing_token),
-                statement: statement.to_vec(),
-                inventory: inventory.to_vec(),
-            };
-            client.submit_evidence(request).await
-        });
-        let trust_status = reply.await?.trust.ok_or(Malformed("no trust status"))?;
-        Ok(convert::trust_from_wire(trust_status)?)
-    }
-
-    /// Returns the attestation plan; `None` if the controller has no random salt for a new period.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn get_plan(
-        &self,
-        fencing_token: u64,
-        plan_request: PlanRequest,
-    ) -> Result<Option<Plan>, LinkError> {
-        let reply = self.call(ResponseSize::Fleet, async |client, context| {
-            let request = proto::GetPlanRequest {
-                registration: context.registration(fencing_token),
-                start_period: plan_request.start_period.map(|period| period.0),
-                period_s: plan_request.period_s,
-                needs_round_numbers: plan_request.needs_round_numbers,
-            };
-            client.get_plan(request).await
-        });
-        Ok(convert::plan_from_wire(reply.await?)?)
-    }
-
-    /// Returns the provers that have changed since a revision, with this gateway's keys of a period.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn list_provers(
-        &self,
-        fencing_token: u64,
-        start: PeriodStart,
-        since: u64,
-    ) -> Result<Provers, LinkError> {
-        let reply = self.call(ResponseSize::Fleet, async |client, context| {
-            let request = proto::ListProversRequest {
-                registration: context.registration(fencing_token),
-                start: Some(convert::start_to_wire(&start)),
-                since,
-            };
-            client.list_provers(request).await
-        });
-        Ok(convert::provers_from_wire(reply.await?)?)
-    }
-
-    /// Submits a round that ended `age_ns` ago, and returns its appraisal.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn appraise_round(
-        &self,
-        fencing_token: u64,
-        round: &RoundOutcome,
-        age_ns: u64,
-    ) -> Result<RoundAppraisal, LinkError> {
-        let called_ns = boot_ns();
-        let reply = self.call(ResponseSize::Fleet, async |client, context| {
-            let request = proto::AppraiseRoundRequest {
-                registration: context.registration(fencing_token),
-                ..convert::round_to_wire(round, age_ns.saturating_add(boot_ns().saturating_sub(called_ns)))
-            };
-            client.appraise_round(request).await
-        });
-        Ok(convert::appraisal_from_wire(reply.await?))
-    }
-
-    /// Returns the ids of the devices that have become provers, or are no longer provers, since a revision.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn list_prover_ids(&self, fencing_token: u64, since: u64) -> Result<ProverIds, LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, context| {
-            let request = proto::ListProverIdsRequest {
-                registration: context.registration(fencing_token),
-                since,
-            };
-            client.list_prover_ids(request).await
-        });
-        Ok(convert::prover_ids_from_wire(reply.await?))
-    }
-
-    /// Relays a device's ticket, under the registration of this process. Returns `None` if the controller sends no
-    /// response. `locate` returns the address of a device's session at this gateway.
-    ///
-    /// # Errors
-    /// [`LinkError`]; also before this process has registered.
-    pub async fn relay_ticket(
-        &self,
-        message: &[u8],
-        locate: &(dyn Fn(DeviceId) -> Option<[u8; 16]> + Sync),
-    ) -> Result<Option<Vec<u8>>, LinkError> {
-        use proto::relay_ticket_response::Outcome;
-        let fencing_token = self.fencing_token.load(Relaxed);
-        if fencing_token == 0 {
-            return Err(LinkError::failed(
-                "controller",
-                "gateway has not registered yet".to_owned(),
-            ));
-        }
-        let mut location = None;
-        // The first response may request the address of a device's session; the second request contains it.
-        for _ in 0..2 {
-            let reply = self.call(ResponseSize::Small, async |client, context| {
-                let request = proto::RelayTicketRequest {
-                    registration: context.registration(fencing_token),
-                    message: message.to_vec(),
-                    located_device: location.map(|(device, _): (u64, Option<[u8; 16]>)| device),
-                    address: location
-                        .and_then(|(_, address)| address)
-                        .map_or_else(Vec::new, |address| address.to_vec()),
-                };
-                client.relay_ticket(request).await
-            });
-            match reply.await?.outcome {
-                None => return Ok(None),
-                Some(Outcome::Response(response)) => return Ok(Some(response)),
-                Some(Outcome::Locate(device)) => location = Some((device, locate(DeviceId(device)))),
-            }
-        }
-        Err(Malformed("second location request for one ticket").into())
-    }
-
-    /// Reports the gateway's status.
-    ///
-    /// # Errors
-    /// [`LinkError`].
-    pub async fn report_status(&self, fencing_token: u64, report: &StatusReport) -> Result<(), LinkError> {
-        let reply = self.call(ResponseSize::Small, async |client, context| {
-            let request = proto::ReportStatusRequest {
-                registration: context.registration(fencing_token),
-                data_plane: report.data_plane.clone(),
-                devices: report.devices,
-                slots: report.slots,
-                sessions: report.sessions,
-                authentications_per_s: report.authentications_per_s,
-                latency_us_p50: report.latency_us_p50,
-                latency_us_p99: report.latency_us_p99,
-                verdicts: report.verdicts.clone(),
-                dropped_types: report.dropped_types.clone(),
-                kernel_drops: report.kernel_drops.clone(),
-                tickets: report.tickets.clone(),
-            };
-            client.report_status(request).await
-        });
-        reply.await?;
-        Ok(())
-    }
+/// Calls a method of the gRPC service.
+async fn unary<Q: prost::Message + 'static, R: prost::Message + Default + 'static>(
+    channel: Channel,
+    method: &'static str,
+    request: Q,
+) -> Result<tonic::Response<R>, Status> {
+    let path = PathAndQuery::try_from(format!("/{SERVICE_NAME}/{method}"));
+    let path = path.map_err(|error| Status::internal(error.to_string()))?;
+    let mut grpc = tonic::client::Grpc::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    grpc.ready()
+        .await
+        .map_err(|error| Status::unknown(format!("Service was not ready: {error}")))?;
+    grpc.unary(
+        tonic::Request::new(request),
+        path,
+        tonic_prost::ProstCodec::default(),
+    )
+    .await
 }
 
 /// The boot-time clock, ns: the clock of the ages in requests. Between two attempts of a call, the ages grow.

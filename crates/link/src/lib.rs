@@ -22,7 +22,7 @@
 //! | module | content |
 //! |---|---|
 //! | `client` | [`Client`]: the gateway's end, with failover between controllers |
-//! | `remote` | [`RemoteController`]: a client as the controller of a gateway |
+//! | `calls` | [`MessageCall`]: a request and its response as messages |
 //! | `failure` | errors of requests |
 //! | `pending_request` | counts the requests that the client abandons |
 //! | [`convert`] | conversion between messages and domain types |
@@ -33,8 +33,8 @@
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //!
-//! use linewarden_link::{Client, ClientOptions, Controllers, Identities};
-//! use linewarden_types::LinkError;
+//! use linewarden_link::{Client, ClientOptions, Controllers, Identities, RemoteController};
+//! use linewarden_types::{ControllerLink, LinkError, ListChanges, Revision};
 //!
 //! # async fn example(identities: Arc<dyn Identities>) -> Result<(), LinkError> {
 //! let client = Client::new(ClientOptions {
@@ -46,24 +46,25 @@
 //!     response_timeout: Duration::from_secs(10),
 //!     version: "1.0.0".to_owned(),
 //! });
-//! let fencing_token = client.register().await?;
-//! println!("registered with fencing token {fencing_token}");
+//! let controller: &dyn ControllerLink = &RemoteController::from(client);
+//! let (changes, _) = controller.call(ListChanges { since: Revision::ZERO }).await?;
+//! println!("{} devices have changed", changes.changes.len());
 //! # Ok(())
 //! # }
 //! ```
 #![forbid(unsafe_code)]
 
+mod calls;
 mod client;
 pub mod convert;
 mod failure;
 mod identity;
 mod pending_request;
 pub mod proto;
-mod remote;
 
-pub use client::{Client, ClientOptions, Controllers, Identities};
+pub use calls::{MessageCall, RegisteredMessage};
+pub use client::{Client, ClientOptions, Controllers, Identities, RemoteController};
 pub use identity::{PeerGateway, gateway_of, gateway_of_authority, gateway_uri, socket_authority};
-pub use remote::RemoteController;
 
 /// Maximum length of a message, bytes: evidence with its inventory.
 pub const MESSAGE_BYTES_MAX: usize = 32 << 20;

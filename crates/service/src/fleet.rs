@@ -6,6 +6,7 @@ mod status;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use linewarden_controller::RequestObserver;
 use linewarden_controller::trust::{TrustMemory, TrustReport};
 use linewarden_protocol::ids::{DeviceId, GatewayId};
 use linewarden_registry::{CLOCK_SKEW_MAX_MS, GatewayState, NewEvent, Registry, RegistryError, RoundRecord};
@@ -224,34 +225,7 @@ pub(crate) struct FleetSink {
     pub(crate) registry: Registry,
 }
 
-#[tonic::async_trait]
-impl GatewayObserver for FleetSink {
-    fn gateway_registered(&self, gateway: GatewayId, fencing_token: u64, version: &str) {
-        let mut local_gateways = lock(&self.fleet.local);
-        let entry = local_gateways.entry(gateway).or_default();
-        entry.seen_ms = now_ms();
-        entry.is_disconnection_handled = false;
-        entry.status.fencing_token = fencing_token;
-        entry.status.version = version.chars().take(64).collect();
-        drop(local_gateways);
-        let detail = format!(
-            "registered with controller {}, fencing token {fencing_token}",
-            self.fleet.name
-        );
-        self.fleet.record_event("gateway_connected", gateway, detail);
-    }
-
-    fn gateway_seen(&self, gateway: GatewayId) {
-        let mut local_gateways = lock(&self.fleet.local);
-        let entry = local_gateways.entry(gateway).or_default();
-        entry.seen_ms = now_ms();
-        if std::mem::take(&mut entry.is_disconnection_handled) {
-            drop(local_gateways);
-            let detail = format!("reconnected to controller {}", self.fleet.name);
-            self.fleet.record_event("gateway_connected", gateway, detail);
-        }
-    }
-
+impl RequestObserver for FleetSink {
     fn status_reported(&self, gateway: GatewayId, report: StatusReport) {
         let now_ms = now_ms();
         // If the gateway registered with another controller, or before this controller started, only the registry has
@@ -330,6 +304,35 @@ impl GatewayObserver for FleetSink {
                 "gateway_untrusted"
             };
             self.fleet.record_event(kind, gateway, detail);
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl GatewayObserver for FleetSink {
+    fn gateway_registered(&self, gateway: GatewayId, fencing_token: u64, version: &str) {
+        let mut local_gateways = lock(&self.fleet.local);
+        let entry = local_gateways.entry(gateway).or_default();
+        entry.seen_ms = now_ms();
+        entry.is_disconnection_handled = false;
+        entry.status.fencing_token = fencing_token;
+        entry.status.version = version.chars().take(64).collect();
+        drop(local_gateways);
+        let detail = format!(
+            "registered with controller {}, fencing token {fencing_token}",
+            self.fleet.name
+        );
+        self.fleet.record_event("gateway_connected", gateway, detail);
+    }
+
+    fn gateway_seen(&self, gateway: GatewayId) {
+        let mut local_gateways = lock(&self.fleet.local);
+        let entry = local_gateways.entry(gateway).or_default();
+        entry.seen_ms = now_ms();
+        if std::mem::take(&mut entry.is_disconnection_handled) {
+            drop(local_gateways);
+            let detail = format!("reconnected to controller {}", self.fleet.name);
+            self.fleet.record_event("gateway_connected", gateway, detail);
         }
     }
 

@@ -149,8 +149,6 @@ pub struct RoundOutcome {
     pub feed_revision: Revision,
     /// Duration of the round, ms.
     pub duration_ms: u64,
-    /// End of the round, boot-time clock of the gateway, ns.
-    pub ended_ns: u64,
     /// Time from the start of the round to the last proof, ms.
     pub last_proof_ms: u32,
     /// The outcomes for all challenged provers.

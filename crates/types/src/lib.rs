@@ -1,5 +1,5 @@
-//! Domain types that gateway, link, controller and registry share, and [`ControllerLink`], a gateway's requests to its
-//! controller.
+//! Domain types that gateway, link, controller and registry share, and [`ControllerLink`], the link of a gateway to
+//! its controller.
 //!
 //! The crate contains data and its validation: no database, no network, no clock.
 //!
@@ -11,7 +11,8 @@
 //! | `group`, `attestation` | groups of provers, attestation plans, keys and rounds |
 //! | `trust` | trust in a gateway |
 //! | `status` | the status that a gateway reports |
-//! | `link` | [`ControllerLink`] and [`LinkError`] |
+//! | `call` | a gateway's requests to its controller, and their responses |
+//! | `link` | [`ControllerLink`], [`RegisteredLink`] and [`LinkError`] |
 //!
 //! ```
 //! use linewarden_types::{GroupName, GroupPolicy};
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod attestation;
+mod call;
 mod change;
 mod group;
 mod link;
@@ -35,9 +37,14 @@ pub use attestation::{
     EnrollmentTime, GroupOutage, GroupPlan, Plan, PlanRequest, ProofOutcome, ProverIds, ProverObservation,
     ProverProvision, Provers, QuarantinedDevice, RoundAppraisal, RoundOutcome,
 };
+pub use call::{
+    AdmitDevices, AppraiseRound, Call, ControllerRequest, ControllerResponse, ExtendLeases, GetPlan, Kind,
+    ListChanges, ListProverIds, ListProvers, RelayTicket, ReportSessions, ReportStatus, ReportUnusedRows,
+    ResumeLeases, SubmitEvidence, TicketResponse,
+};
 pub use change::{Change, Changes, Revision};
 pub use group::{GroupName, GroupNameError, GroupPolicy, ReleaseMode};
-pub use link::{ControllerLink, LinkError, ProcessId};
+pub use link::{ControllerLink, LinkError, ProcessId, RegisteredLink, Transport};
 pub use rows::{
     AdmissionRequest, AdmissionResponse, LeaseChunk, LeasedCursor, Provision, RefusalReason, RowRefusal,
     RowRequest, UnusedRows,

@@ -1,17 +1,10 @@
-//! A gateway's requests to its controller.
+//! The link of a gateway's process to its controller: registration, requests and their errors.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use linewarden_protocol::attest::PeriodStart;
-use linewarden_protocol::ids::DeviceId;
 
-use crate::attestation::{Plan, PlanRequest, ProverIds, Provers, RoundAppraisal, RoundOutcome};
-use crate::change::{Changes, Revision};
-use crate::rows::{
-    AdmissionRequest, AdmissionResponse, LeaseChunk, Provision, RowRefusal, RowRequest, UnusedRows,
-};
-use crate::session::{SessionReport, SessionReportResult};
-use crate::status::StatusReport;
-use crate::trust::TrustStatus;
+use crate::call::{Call, ControllerRequest, ControllerResponse, Kind};
 
 /// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,9 +15,6 @@ pub enum LinkError {
     /// The gateway's evidence is missing or was not affirmed.
     #[error("{0}")]
     Untrusted(String),
-    /// No evidence could be created, for the reason in the text. The controller requests evidence again.
-    #[error("{0}")]
-    NoEvidence(String),
     /// Another process has registered as this gateway, or the gateway was revoked. This process must send no replies.
     #[error("{0}")]
     Replaced(String),
@@ -50,69 +40,113 @@ impl LinkError {
 pub struct ProcessId(pub [u8; 16]);
 
 /// The requests of one gateway process to its controller (LAP/1 1.4.6, 1.4.11). Each request may be repeated.
-///
-/// The first request registers the process: later requests carry the fencing token of this registration, so a controller
-/// rejects a process that was replaced. After [`LinkError::RegistryRestored`] the next request registers again.
 // The futures need not be Send: a gateway polls them on the thread that made the request.
 #[async_trait(?Send)]
 pub trait ControllerLink: Send + Sync {
+    /// Sends a request. The response is of the request's kind.
+    async fn send(&self, request: ControllerRequest) -> ControllerResponse;
+}
+
+impl dyn ControllerLink + '_ {
+    /// Sends a request of a known kind.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn call<C: Call>(&self, call: C) -> Result<C::Response, LinkError> {
+        let response = C::response(self.send(call.into()).await);
+        response.unwrap_or_else(|| {
+            Err(LinkError::failed(
+                "controller",
+                "response of another kind".to_owned(),
+            ))
+        })
+    }
+}
+
+/// Sends requests under a registration that the caller provides.
+#[async_trait(?Send)]
+pub trait Transport: Send + Sync {
     /// Registers this process, unless it is registered, and returns its fencing token.
     async fn register(&self) -> Result<u64, LinkError>;
 
-    /// Reads the next part of the leases that this gateway had when it stopped; a new registration starts again with the
-    /// first part.
-    async fn resume_leases(&self) -> Result<LeaseChunk, LinkError>;
+    /// Sends a request under the registration with this fencing token. The response is of the request's kind.
+    async fn send(&self, fencing_token: u64, request: ControllerRequest) -> ControllerResponse;
+}
 
-    /// Leases more rows for devices in the gateway's data plane, and moves their marks.
-    async fn extend_leases(
-        &self,
-        requests: &[RowRequest],
-    ) -> Result<(Vec<Provision>, Vec<RowRefusal>), LinkError>;
+/// Sends requests under the registration of this process.
+///
+/// The first request registers the process: later requests carry the fencing token of this registration, so a controller
+/// rejects a process that was replaced. After [`LinkError::RegistryRestored`] the next request registers again.
+#[derive(Debug)]
+pub struct RegisteredLink<T> {
+    transport: T,
+    /// Fencing token of this process; `None` before the first request and after a restore of the registry.
+    fencing_token: Mutex<Option<u64>>,
+    /// Locked during a registration, so that concurrent requests wait for it instead of registering again.
+    registering: tokio::sync::Mutex<()>,
+}
 
-    /// Handles messages of devices that are not in the data plane. `fresh` is the gateway's current fresh value. The
-    /// responses are in the order of the requests.
-    async fn admit_devices(
-        &self,
-        requests: &[AdmissionRequest],
-        fresh: [u8; 8],
-    ) -> Result<Vec<AdmissionResponse>, LinkError>;
+impl<T: Transport> From<T> for RegisteredLink<T> {
+    fn from(transport: T) -> Self {
+        Self {
+            transport,
+            fencing_token: Mutex::default(),
+            registering: tokio::sync::Mutex::default(),
+        }
+    }
+}
 
-    /// Reports unused rows of devices that left the data plane. Returns how many rows were returned to their pools.
-    async fn report_unused_rows(&self, unused_rows: &[UnusedRows]) -> Result<u64, LinkError>;
+impl<T: Transport> RegisteredLink<T> {
+    fn fencing_token(&self) -> MutexGuard<'_, Option<u64>> {
+        // The value is consistent at every moment, so a poisoned lock is usable.
+        self.fencing_token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-    /// Reports sessions that were opened at this gateway. The results are in the order of the reports.
-    async fn report_sessions(&self, reports: &[SessionReport])
-    -> Result<Vec<SessionReportResult>, LinkError>;
+    /// Returns the fencing token; registers this process if it is not registered.
+    async fn register(&self) -> Result<u64, LinkError> {
+        let _registering = self.registering.lock().await;
+        let current = *self.fencing_token();
+        match current {
+            Some(fencing_token) => Ok(fencing_token),
+            None => {
+                let fencing_token = self.transport.register().await?;
+                Ok(*self.fencing_token().insert(fencing_token))
+            }
+        }
+    }
 
-    /// Reads the changes of devices since a revision, and the trust status of this gateway: `None` if the controller
-    /// requires no evidence, or if the status could not be read.
-    async fn list_changes(&self, since: Revision) -> (Result<Changes, LinkError>, Option<TrustStatus>);
+    /// Returns the fencing token for a request of this kind.
+    async fn token_for(&self, kind: Kind) -> Result<u64, LinkError> {
+        let current = *self.fencing_token();
+        match current {
+            Some(fencing_token) => Ok(fencing_token),
+            None if kind.registers() => self.register().await,
+            None => Err(LinkError::failed(
+                "controller",
+                "gateway has not registered yet".to_owned(),
+            )),
+        }
+    }
+}
 
-    /// Submits evidence about the data plane: a signed statement and its inventory, as encoded by `linewarden-evidence`.
-    async fn submit_evidence(&self, statement: Vec<u8>, inventory: Vec<u8>)
-    -> Result<TrustStatus, LinkError>;
-
-    /// Reads the attestation plan; `None` if the controller could draw no salt for a new period.
-    async fn get_plan(&self, request: PlanRequest) -> Result<Option<Plan>, LinkError>;
-
-    /// Reads the provers that have changed since a revision, with this gateway's keys of a period.
-    async fn list_provers(&self, start: PeriodStart, since: u64) -> Result<Provers, LinkError>;
-
-    /// Submits a round that ended `age_ns` ago, and returns its appraisal.
-    async fn appraise_round(&self, round: &RoundOutcome, age_ns: u64) -> Result<RoundAppraisal, LinkError>;
-
-    /// Reads the ids of devices that have become provers, or are no longer provers, since a revision.
-    async fn list_prover_ids(&self, since: u64) -> Result<ProverIds, LinkError>;
-
-    /// Relays a device's ticket; `None` if the controller sends no response. `locate` returns the address of a device's
-    /// session at this gateway.
-    async fn relay_ticket(
-        &self,
-        message: &[u8],
-        locate: &(dyn Fn(DeviceId) -> Option<[u8; 16]> + Sync),
-    ) -> Result<Option<Vec<u8>>, LinkError>;
-
-    /// Reports the gateway's status. A report does not register the process: before the first registration, it is not
-    /// sent.
-    async fn report_status(&self, report: &StatusReport) -> Result<(), LinkError>;
+#[async_trait(?Send)]
+impl<T: Transport> ControllerLink for RegisteredLink<T> {
+    async fn send(&self, request: ControllerRequest) -> ControllerResponse {
+        let kind = request.kind();
+        let fencing_token = match (self.token_for(kind).await, kind) {
+            (Ok(fencing_token), Kind::Register) => return ControllerResponse::Register(Ok(fencing_token)),
+            (Ok(fencing_token), _) => fencing_token,
+            (Err(error), _) => return kind.failed(error),
+        };
+        let response = self.transport.send(fencing_token, request).await;
+        if matches!(response.error(), Some(LinkError::RegistryRestored(_))) {
+            self.fencing_token().take_if(|current| *current == fencing_token);
+        }
+        if let Some(new_token) = response.new_fencing_token() {
+            // Responses to concurrent requests arrive in any order.
+            let mut current = self.fencing_token();
+            *current = (*current).max(Some(new_token));
+        }
+        response
+    }
 }

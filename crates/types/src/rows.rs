@@ -119,6 +119,8 @@ pub struct LeaseChunk {
     pub progress: (u64, u64),
     /// Whether this is the last part.
     pub is_last: bool,
+    /// The position of the next part.
+    pub cursor: LeasedCursor,
 }
 
 /// The unused rows of a gateway for one device.

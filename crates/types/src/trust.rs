@@ -24,4 +24,7 @@ pub struct TrustStatus {
     pub nonce: Option<Nonce>,
     /// The trust state.
     pub state: GatewayTrustState,
+    /// The new fencing token of the gateway's process, if the controller has issued one because it has revoked the gateway's
+    /// leases.
+    pub fencing_token: Option<u64>,
 }

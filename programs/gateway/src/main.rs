@@ -1,7 +1,7 @@
 //! The program `linewarden-gateway`: authenticates devices in the packet path.
 //!
 //! ```text
-//!   arguments ─► run ─► configuration ─► run::start ─► data plane, gateway, evidence ─► run::watch, until a signal
+//!   arguments ─► run ─► configuration ─► inputs ─► attached data plane ─► running gateway, until a signal
 //! ```
 //!
 //! The program contains no protocol and no data plane: the other crates of this repository implement them.

@@ -27,8 +27,8 @@ use linewarden_evidence::statement::{
 };
 use linewarden_evidence::{BootCount, Sequence};
 
+pub use self::table::Timestamps;
 pub(crate) use self::table::TrustTable;
-pub use self::table::{Timestamps, TrustOutcome};
 
 /// Maximum number of lines in a reason; the text says how many lines are omitted.
 const REASON_LINES_MAX: usize = 20;
@@ -247,6 +247,7 @@ impl GatewayTrust {
         TrustStatus {
             nonce: self.pending.map(|pending| pending.nonce),
             state: self.state.clone(),
+            fencing_token: None,
         }
     }
 

@@ -21,15 +21,6 @@ pub struct Timestamps {
     pub now_s: u64,
 }
 
-/// The result of polling or appraising a gateway.
-#[derive(Clone, Debug)]
-pub struct TrustOutcome {
-    /// The trust state, and the request for evidence.
-    pub status: TrustStatus,
-    /// The registration with the new fencing token, if the gateway has lost its leases.
-    pub link: Option<Link>,
-}
-
 /// The consecutive fencing tokens of one gateway process. The controller issued a new token each time the gateway
 /// became untrusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,10 +220,7 @@ impl Link {
             return Err(error);
         };
         match entry.replaced_tokens.filter(|tokens| tokens.covers(&error)) {
-            Some(ProcessTokens { newest, .. }) => {
-                let newest = self.fencing_token().with_number(newest);
-                Ok(Some(self.controller.link(newest)))
-            }
+            Some(ProcessTokens { newest, .. }) => Ok(Some(self.with_token_number(newest))),
             None => {
                 if matches!(
                     error,
@@ -258,7 +246,7 @@ impl Link {
         &self,
         times: Timestamps,
         random: &mut (dyn FnMut() -> Option<[u8; 32]> + Send),
-    ) -> Result<Option<TrustOutcome>, RegistryError> {
+    ) -> Result<Option<TrustStatus>, RegistryError> {
         if !self.controller.requires_evidence(self.gateway()) {
             return Ok(None);
         }
@@ -273,10 +261,11 @@ impl Link {
             };
             entry.update(link.token_number(), |trust| trust.poll(times.now_ns, random))
         };
-        let outcome = link.replace_token_if_untrusted(trust_status, times).await?;
-        Ok(Some(TrustOutcome {
-            link: outcome.link.or(newest),
-            ..outcome
+        let trust_status = link.replace_token_if_untrusted(trust_status, times).await?;
+        let newest_token = newest.map(|newest| newest.token_number());
+        Ok(Some(TrustStatus {
+            fencing_token: trust_status.fencing_token.or(newest_token),
+            ..trust_status
         }))
     }
 
@@ -290,7 +279,7 @@ impl Link {
         statement: Vec<u8>,
         inventory: Option<Vec<u8>>,
         times: Timestamps,
-    ) -> Result<Result<TrustOutcome, EvidenceRejected>, RegistryError> {
+    ) -> Result<Result<TrustStatus, EvidenceRejected>, RegistryError> {
         // An earlier process has the same key, and must not submit evidence for the current process.
         self.registry().verify_fencing_token(self.fencing_token()).await?;
         match self.appraise_statement(statement, inventory, times).await {
@@ -347,6 +336,7 @@ impl Link {
         Ok(TrustStatus {
             nonce: None,
             state: entry.trust.state().clone(),
+            fencing_token: None,
         })
     }
 
@@ -355,7 +345,7 @@ impl Link {
         &self,
         trust_status: TrustStatus,
         times: Timestamps,
-    ) -> Result<TrustOutcome, RegistryError> {
+    ) -> Result<TrustStatus, RegistryError> {
         let gateway = self.gateway();
         let _token_guard = self.lock_token().await;
         // The token of another process is not replaced here: the next request of that process causes the replacement.
@@ -367,21 +357,15 @@ impl Link {
             .get(&gateway)
             .is_some_and(must_replace)
         {
-            return Ok(TrustOutcome {
-                status: trust_status,
-                link: None,
-            });
+            return Ok(trust_status);
         }
         let fencing_token = self.issue_fencing_token(times.now_s).await?;
         if let GatewayTrustState::Untrusted { reason } = &trust_status.state {
             tracing::error!(gateway_id = %gateway, reason, "gateway is untrusted; its leases are revoked");
         }
-        Ok(TrustOutcome {
-            status: trust_status,
-            link: Some(Self {
-                controller: self.controller.clone(),
-                fencing_token,
-            }),
+        Ok(TrustStatus {
+            fencing_token: Some(fencing_token.number()),
+            ..trust_status
         })
     }
 

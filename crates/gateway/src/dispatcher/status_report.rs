@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use linewarden_protocol::verdict::Verdict;
-use linewarden_types::{ControllerLink, LinkError, StatusReport};
+use linewarden_types::{ControllerLink, LinkError, ReportStatus, StatusReport};
 
 use super::rates::RateMeter;
 use super::sample::{DataPlaneInfo, StatusSample};
@@ -52,7 +52,7 @@ pub(super) async fn run(
                 .map(ticket_counts)
                 .unwrap_or_default(),
         };
-        match controller.report_status(&report).await {
+        match controller.call(ReportStatus(report)).await {
             Ok(()) => {}
             // The newer process reports its status.
             Err(LinkError::Replaced(_)) => std::future::pending().await,

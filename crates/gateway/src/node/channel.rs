@@ -1,13 +1,14 @@
 //! Requests to the controller, at most one of each kind in flight.
 
+use linewarden_types::Kind;
+
 use super::retry::RetryTimer;
 use crate::time::Clock;
 
 /// State of one kind of request.
 #[derive(Debug)]
 pub(super) struct Channel {
-    /// The kind of request, in log messages.
-    name: &'static str,
+    kind: Kind,
     pub(super) in_flight: bool,
     /// Whether no further request of this kind is needed.
     pub(super) done: bool,
@@ -19,9 +20,9 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new(name: &'static str) -> Self {
+    pub(super) fn new(kind: Kind) -> Self {
         Self {
-            name,
+            kind,
             in_flight: false,
             done: false,
             sent_ns: 0,
@@ -30,8 +31,9 @@ impl Channel {
         }
     }
 
+    /// The kind of request, in log messages.
     pub(super) fn name(&self) -> &'static str {
-        self.name
+        self.kind.name()
     }
 
     pub(super) fn is_free(&self, now_ns: u64) -> bool {

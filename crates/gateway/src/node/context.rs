@@ -65,15 +65,6 @@ impl Context {
                 }
                 self.connection.state = LinkState::Lost { error };
             }
-            LinkError::NoEvidence(error) => {
-                if channel.retry.fail(now_ns, random) {
-                    tracing::error!(
-                        error,
-                        action = "check the evidence key or its TPM; with a P4 switch, check the switch",
-                        "creating evidence failed; retrying"
-                    );
-                }
-            }
             LinkError::RegistryRestored(error) => {
                 // The registry may lease the rows in the data plane to other gateways, so the data plane sends no reply from
                 // here on, even before the response is handled.
@@ -153,6 +144,8 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use linewarden_types::Kind;
+
     use super::*;
     use crate::node::test_support;
 
@@ -162,11 +155,10 @@ mod tests {
     #[test]
     fn each_result_leads_to_the_documented_state() {
         let text = || "reason".to_owned();
-        let cases: [(Result<(), LinkError>, Outcome); 6] = [
+        let cases: [(Result<(), LinkError>, Outcome); 5] = [
             // (content, reachable, replaced, restored)
             (Ok(()), (true, true, false, false)),
             (Err(LinkError::Failed(text())), (false, false, false, false)),
-            (Err(LinkError::NoEvidence(text())), (false, true, false, false)),
             (Err(LinkError::Untrusted(text())), (false, true, false, false)),
             (
                 Err(LinkError::RegistryRestored(text())),
@@ -176,7 +168,7 @@ mod tests {
         ];
         for (result, expected) in cases {
             let case = format!("{result:?}");
-            let (mut context, mut channel) = (test_support::context(), Channel::new("test"));
+            let (mut context, mut channel) = (test_support::context(), Channel::new(Kind::ListChanges));
             assert!(channel.try_send(context.clock));
             let content = context.receive(&mut channel, result);
             let connection = &mut context.connection;
@@ -188,15 +180,14 @@ mod tests {
             );
             assert_eq!(outcome, expected, "{case}");
             assert_eq!(connection.take_restored(), None);
-            let must_wait =
-                case.contains("Failed") || case.contains("NoEvidence") || case.contains("Untrusted");
+            let must_wait = case.contains("Failed") || case.contains("Untrusted");
             assert_eq!(channel.is_free(context.now_ns()), !must_wait, "{case}");
         }
     }
 
     #[test]
     fn a_void_response_changes_nothing() {
-        let (mut context, mut channel) = (test_support::context(), Channel::new("test"));
+        let (mut context, mut channel) = (test_support::context(), Channel::new(Kind::ListChanges));
         assert!(channel.try_send(context.clock));
         channel.invalidate();
         let error = Err::<(), _>(LinkError::Replaced("reason".to_owned()));

@@ -14,14 +14,16 @@ use std::collections::HashSet;
 
 use linewarden_dataplane::Miss;
 use linewarden_protocol::ids::DeviceId;
-use linewarden_types::{AdmissionResponse, LeaseChunk, LinkError, Provision, RowRefusal};
+use linewarden_types::{
+    AdmissionResponse, AdmitDevices, ControllerRequest, ExtendLeases, Kind, LeaseChunk, LeasedCursor,
+    LinkError, Provision, ReportUnusedRows, ResumeLeases, RowRefusal,
+};
 
 use super::admission_queue::{self, AdmissionQueue};
 use super::channel::Channel;
 use super::context::Context;
 use super::devices::DeviceCache;
 use super::status::Status;
-use crate::requests::ControllerRequest;
 
 /// Maximum number of devices in a request for rows or a report of unused rows: thousands of devices may be revoked and
 /// wiped together, and one transaction for all of them would delay other requests.
@@ -40,6 +42,8 @@ pub(super) struct LeaseClient {
     /// Devices whose RESPONSE was sent to the controller before all leases were resumed. Their number is limited, because
     /// the data plane already drops most messages of devices that are not enrolled.
     responded_while_resuming: HashSet<DeviceId>,
+    /// The position of the next part of the leases.
+    cursor: LeasedCursor,
     /// Progress of resuming: the registry revision reached, and the revision at which resuming ends.
     progress: (u64, u64),
     /// Whether all leases of the previous process have been resumed at least once.
@@ -58,13 +62,14 @@ struct Counts {
 impl Default for LeaseClient {
     fn default() -> Self {
         Self {
-            register: Channel::new("register"),
-            resume: Channel::new("resume leases"),
-            extend: Channel::new("extend leases"),
-            admit: Channel::new("admit devices"),
-            report_unused: Channel::new("report unused rows"),
+            register: Channel::new(Kind::Register),
+            resume: Channel::new(Kind::ResumeLeases),
+            extend: Channel::new(Kind::ExtendLeases),
+            admit: Channel::new(Kind::AdmitDevices),
+            report_unused: Channel::new(Kind::ReportUnusedRows),
             admission_queue: AdmissionQueue::default(),
             responded_while_resuming: HashSet::new(),
+            cursor: LeasedCursor::default(),
             progress: (0, 0),
             is_loaded: false,
             counts: Counts::default(),
@@ -118,7 +123,7 @@ impl LeaseClient {
         let resume = self
             .resume
             .try_send(context.clock)
-            .then_some(ControllerRequest::ResumeLeases);
+            .then(|| ResumeLeases { cursor: self.cursor }.into());
         let unused_rows = self.unused_rows_request(devices, context);
         let rows = self.rows_request(devices, context);
         let admission = fresh.and_then(|fresh| self.admission_request(devices, fresh, context));
@@ -142,7 +147,7 @@ impl LeaseClient {
         let queue = &self.admission_queue;
         let unused_rows = devices.next_unused_rows(DEVICES_PER_REQUEST, |device| !queue.is_in_flight(device));
         (!unused_rows.is_empty() && self.report_unused.try_send(context.clock))
-            .then_some(ControllerRequest::ReportUnusedRows(unused_rows))
+            .then(|| ReportUnusedRows(unused_rows).into())
     }
 
     fn rows_request(
@@ -154,8 +159,7 @@ impl LeaseClient {
             return None;
         }
         let requests = devices.next_row_requests(DEVICES_PER_REQUEST, context);
-        (!requests.is_empty() && self.extend.try_send(context.clock))
-            .then_some(ControllerRequest::ExtendLeases(requests))
+        (!requests.is_empty() && self.extend.try_send(context.clock)).then(|| ExtendLeases(requests).into())
     }
 
     fn admission_request(
@@ -177,7 +181,7 @@ impl LeaseClient {
             self.responded_while_resuming
                 .extend(self.admission_queue.responses_in_flight());
         }
-        Some(ControllerRequest::AdmitDevices { requests, fresh })
+        Some(AdmitDevices { requests, fresh }.into())
     }
 
     /// Handles the response to a registration; returns the fencing token.
@@ -210,6 +214,7 @@ impl LeaseClient {
         }
         self.counts.damaged += chunk.damaged.len() as u64;
         self.progress = chunk.progress;
+        self.cursor = chunk.cursor;
         // The controller may have handled the device's RESPONSE after it read this chunk, and moved the lease to other
         // rows. The rows in the chunk may then be leased to another gateway. The device's rows come with its admission.
         let responded = &self.responded_while_resuming;
@@ -281,6 +286,7 @@ impl LeaseClient {
         ] {
             channel.invalidate();
         }
+        self.cursor = LeasedCursor::default();
         // The controller may handle these RESPONSEs after it has read the first part of the leases.
         self.responded_while_resuming = self.admission_queue.responses_in_flight().collect();
     }
@@ -314,6 +320,7 @@ mod tests {
             damaged: Vec::new(),
             progress: (1, 1),
             is_last,
+            cursor: LeasedCursor::default(),
         }
     }
 
@@ -332,9 +339,9 @@ mod tests {
     ) -> Vec<&'static str> {
         let requests = client.requests(devices, Some([1; 8]), context);
         let kind = |request: &ControllerRequest| match request {
-            ControllerRequest::ResumeLeases => "resume",
+            ControllerRequest::ResumeLeases(_) => "resume",
             ControllerRequest::ExtendLeases(_) => "extend",
-            ControllerRequest::AdmitDevices { .. } => "admit",
+            ControllerRequest::AdmitDevices(_) => "admit",
             ControllerRequest::ReportUnusedRows(_) => "report",
             _ => "other",
         };

@@ -51,7 +51,8 @@ mod test_support;
 mod trust;
 
 use linewarden_dataplane::{DataPlane, Event, EventKind, LiveSettings};
-use linewarden_types::UnusedRows;
+use linewarden_evidence::statement::Nonce;
+use linewarden_types::{ControllerRequest, UnusedRows};
 
 use self::adoption::Adoption;
 use self::attest::{Attestation, UnattestedProvers};
@@ -66,9 +67,10 @@ pub use self::monitor::WRONG_TAGS;
 use self::sessions::SessionReports;
 pub use self::settings::{ATTEST_PERIOD_S_MAX, ReconfigureError, Settings, SettingsError, WIPE_AFTER_MS};
 pub use self::status::{AttestStatus, LinkState, PacketEvidenceStatus, Status, TicketCounts, TrustState};
+pub use self::trust::EvidenceRequest;
 use self::trust::Trust;
+use crate::attester::SignedEvidence;
 use crate::audit::{AuditBuffer, AuditEvent, AuditRecord, AuditState};
-use crate::requests::ControllerRequest;
 use crate::time::Clock;
 
 /// Interval of housekeeping, ns.
@@ -215,6 +217,27 @@ impl Node {
         self.next_requests()
     }
 
+    /// Returns a request for signed evidence about the data plane, if one is due; at most one is in progress. The caller passes
+    /// the result to [`Node::handle_evidence`].
+    pub fn evidence_request(&mut self) -> Option<EvidenceRequest> {
+        let may_request = !self.has_ended() && self.leases.is_registered();
+        may_request.then(|| self.trust.evidence_request(&self.context))?
+    }
+
+    /// Handles the evidence for this nonce, or the reason why no evidence could be created. `random` is as in
+    /// [`Node::handle_response`].
+    pub fn handle_evidence(
+        &mut self,
+        nonce: Nonce,
+        result: Result<SignedEvidence, String>,
+        clock: Clock,
+        random: u64,
+    ) {
+        self.context.clock = clock;
+        self.context.retry_random = random;
+        self.trust.accept_evidence(nonce, result, &self.context);
+    }
+
     /// Returns the time of the next [`Node::tick`] if no event or response arrives before, monotonic clock.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> u64 {
@@ -261,7 +284,7 @@ impl Node {
         self.devices.revoke_all(&mut self.context)
     }
 
-    /// Whether a [`ControllerRequest::ReportUnusedRows`] is in flight.
+    /// Whether a [`ReportUnusedRows`](linewarden_types::ReportUnusedRows) is in flight.
     #[must_use]
     pub fn is_reporting_unused_rows(&self) -> bool {
         self.leases.is_reporting_unused_rows()

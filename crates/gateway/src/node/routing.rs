@@ -4,13 +4,13 @@
 use linewarden_dataplane::Miss;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_types::{
-    AdmissionResponse, Change, Changes, LeaseChunk, NewerSession, Provision, RoundAppraisal, TrustStatus,
+    AdmissionResponse, Change, Changes, ControllerRequest, ControllerResponse, LeaseChunk, NewerSession,
+    Provision, RoundAppraisal, TrustStatus,
 };
 
 use super::Node;
 use super::trust::TrustChange;
 use crate::audit::AuditEvent;
-use crate::requests::{ControllerRequest, ControllerResponse};
 use crate::time::Clock;
 
 impl Node {
@@ -85,7 +85,8 @@ impl Node {
             ControllerResponse::ReportUnusedRows(result) => {
                 self.leases.accept_unused_rows(result, &mut self.devices, context);
             }
-            ControllerResponse::ReportSessions { result, at_ns } => {
+            ControllerResponse::ReportSessions(result) => {
+                let at_ns = self.sessions.sent_ns();
                 for newer in self.sessions.accept(result, context) {
                     self.handle_newer_session(&newer, at_ns);
                 }
@@ -118,14 +119,19 @@ impl Node {
                     self.handle_trust_status(status);
                 }
             }
-            ControllerResponse::ListChanges { result, at_ns, trust } => {
-                if let Some(status) = trust {
-                    self.handle_trust_status(status);
-                }
+            ControllerResponse::ListChanges(result) => {
+                let result = result.map(|(changes, trust_status)| {
+                    if let Some(status) = trust_status {
+                        self.handle_trust_status(status);
+                    }
+                    changes
+                });
                 if let Some(changes) = self.feed.accept(result, &mut self.context) {
-                    self.handle_changes(&changes, at_ns);
+                    self.handle_changes(&changes, self.feed.sent_ns());
                 }
             }
+            // The ticket relay and the status reports receive these responses themselves.
+            ControllerResponse::RelayTicket(_) | ControllerResponse::ReportStatus(_) => {}
         }
     }
 

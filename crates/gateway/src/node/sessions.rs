@@ -11,13 +11,14 @@ use std::collections::{HashMap, VecDeque};
 
 use linewarden_dataplane::SessionOpening;
 use linewarden_protocol::ids::{DeviceId, GatewayId, SessionId};
-use linewarden_types::{LinkError, NewerSession, SessionReportResult};
+use linewarden_types::{
+    ControllerRequest, Kind, LinkError, NewerSession, ReportSessions, SessionReport, SessionReportResult,
+};
 
 use super::channel::Channel;
 use super::context::Context;
 use super::status::Status;
 use crate::audit::{AuditEvent, CloseReason, session_name};
-use crate::requests::ControllerRequest;
 
 /// Maximum number of reports in a request.
 const REPORTS_PER_REQUEST: usize = 256;
@@ -39,7 +40,7 @@ pub(super) struct SessionReports {
 impl Default for SessionReports {
     fn default() -> Self {
         Self {
-            channel: Channel::new("report sessions"),
+            channel: Channel::new(Kind::ReportSessions),
             queue: ReportQueue::default(),
             closed: 0,
             dropped: 0,
@@ -55,7 +56,12 @@ impl SessionReports {
 
     pub(super) fn request(&mut self, context: &Context) -> Option<ControllerRequest> {
         (!self.queue.is_empty() && self.channel.try_send(context.clock))
-            .then(|| ControllerRequest::ReportSessions(self.queue.next_request()))
+            .then(|| self.queue.next_request(context.clock.boot_ns).into())
+    }
+
+    /// The time at which the ages in the response to the last request end, boot-time clock, ns.
+    pub(super) fn sent_ns(&self) -> u64 {
+        self.channel.sent_ns
     }
 
     /// Handles the results of reports; returns sessions at other gateways that are newer than the reported sessions.
@@ -180,15 +186,23 @@ impl ReportQueue {
         self.waiting.is_empty()
     }
 
-    /// Moves waiting reports into the next request; returns the reports of this request.
-    fn next_request(&mut self) -> Vec<SessionOpening> {
+    /// Moves waiting reports into the next request.
+    fn next_request(&mut self, boot_ns: u64) -> ReportSessions {
         while self.in_flight.len() < REPORTS_PER_REQUEST
             && let Some(device) = self.order.pop_front()
         {
             let opening = self.waiting.remove(&device);
             self.in_flight.extend(opening.map(|opening| (device, opening)));
         }
-        self.in_flight.iter().map(|(_, opening)| *opening).collect()
+        let reports = self.in_flight.iter().map(|(_, opening)| SessionReport {
+            message: opening.response,
+            loc: opening.loc,
+            age_ns: boot_ns.saturating_sub(opening.opened_ns),
+        });
+        ReportSessions {
+            reports: reports.collect(),
+            at_ns: boot_ns,
+        }
     }
 
     fn take_in_flight(&mut self) -> Vec<(DeviceId, SessionOpening)> {
@@ -230,8 +244,12 @@ mod tests {
         }
     }
 
-    fn numbers(openings: &[SessionOpening]) -> Vec<u64> {
-        openings.iter().map(|opening| opening.opened_ns).collect()
+    const NOW_NS: u64 = 1 << 40;
+
+    /// The numbers of the sessions in the next request.
+    fn next_numbers(queue: &mut ReportQueue) -> Vec<u64> {
+        let ReportSessions { reports, at_ns } = queue.next_request(NOW_NS);
+        reports.iter().map(|report| at_ns - report.age_ns).collect()
     }
 
     #[test]
@@ -240,15 +258,15 @@ mod tests {
         for (device, number) in [(1, 10), (2, 11), (1, 12)] {
             assert!(!reports.push(DeviceId(device), opening(number)));
         }
-        assert_eq!(numbers(&reports.next_request()), [12, 11]);
+        assert_eq!(next_numbers(&mut reports), [12, 11]);
         assert!(reports.is_empty());
         // The device has opened another session while the request was in flight.
         reports.push(DeviceId(2), opening(13));
         reports.push(DeviceId(3), opening(14));
         reports.requeue();
-        assert_eq!(numbers(&reports.next_request()), [12, 13, 14]);
+        assert_eq!(next_numbers(&mut reports), [12, 13, 14]);
         assert_eq!(reports.take_in_flight().len(), 3);
-        assert!(reports.next_request().is_empty() && reports.is_empty());
+        assert!(next_numbers(&mut reports).is_empty() && reports.is_empty());
     }
 
     #[test]
@@ -260,6 +278,6 @@ mod tests {
         let repeats = (1..=3 * count).filter(|_| reports.push(DeviceId(count), opening(count)));
         assert_eq!(repeats.count(), 0);
         assert_eq!(reports.order.len(), WAITING_MAX);
-        assert_eq!(numbers(&reports.next_request()), (11..=266).collect::<Vec<_>>());
+        assert_eq!(next_numbers(&mut reports), (11..=266).collect::<Vec<_>>());
     }
 }

@@ -6,18 +6,28 @@
 //!    │ the controller requires no evidence             all leases dropped; REQUESTs get a NAK
 //! ```
 //!
-//! The controller requests evidence by sending a nonce. The gateway measures the data plane after it has received the nonce,
-//! and submits the evidence until the controller confirms it.
+//! The controller requests evidence by sending a nonce. The gateway measures the data plane after it has received the nonce, signs
+//! the measurement, and submits the evidence until the controller confirms it:
+//!
+//! ```text
+//!             nonce             signed             confirmed, or no nonce
+//!  None ──────────────► Measured ────────► Signed ────────────────────────► None
+//!                        ▲  ▲   │             │
+//!                        │  └───┘             │
+//!                        │  signing failed    │
+//!                        └────────────────────┘ rejected
+//! ```
 
 use linewarden_dataplane::{Measurement, MeasurementSource};
 use linewarden_evidence::statement::Nonce;
-use linewarden_types::{GatewayTrustState, LinkError, TrustStatus};
+use linewarden_types::{ControllerRequest, GatewayTrustState, Kind, LinkError, SubmitEvidence, TrustStatus};
 
 use super::channel::Channel;
 use super::context::Context;
+use super::retry::RetryTimer;
 use super::status::{Status, TrustState};
+use crate::attester::SignedEvidence;
 use crate::audit::AuditEvent;
-use crate::requests::ControllerRequest;
 
 /// The trust state, and the exchange of evidence.
 pub(super) struct Trust {
@@ -25,14 +35,36 @@ pub(super) struct Trust {
     state: Option<TrustState>,
     /// The last nonce.
     nonce: Option<Nonce>,
-    /// The measurement for the nonce, until the controller has received the evidence. `Some(None)`: the data plane
-    /// signs its own measurement.
-    measurement: Option<Option<Box<Measurement>>>,
+    /// The evidence for the nonce, until the controller has received it.
+    evidence: Evidence,
+    /// Whether evidence is being created.
+    is_signing: bool,
+    signing_retry: RetryTimer,
     channel: Channel,
     /// Whether all devices are revoked until the gateway is trusted. The previous trust state does not show this, because
     /// another controller may have reported `Unproven` meanwhile.
     is_closed: bool,
     measurements_failed: u64,
+}
+
+/// The evidence for the last nonce.
+#[derive(Debug)]
+enum Evidence {
+    /// The controller has the evidence, or the data plane could not be measured.
+    None,
+    /// To be signed; without a measurement, the data plane measures itself and signs.
+    Measured(Option<Box<Measurement>>),
+    /// To be submitted; with the measurement, which is signed again if the controller rejects the evidence.
+    Signed(SignedEvidence, Option<Box<Measurement>>),
+}
+
+/// A request for signed evidence about the data plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvidenceRequest {
+    /// The nonce of the evidence.
+    pub nonce: Nonce,
+    /// The measurement to sign, taken after the nonce was received; `None`: the switch measures itself and signs.
+    pub measurement: Option<Box<Measurement>>,
 }
 
 /// The effect of a change of the trust state on the node.
@@ -49,8 +81,10 @@ impl Default for Trust {
         Self {
             state: None,
             nonce: None,
-            measurement: None,
-            channel: Channel::new("submit evidence"),
+            evidence: Evidence::None,
+            is_signing: false,
+            signing_retry: RetryTimer::default(),
+            channel: Channel::new(Kind::SubmitEvidence),
             is_closed: false,
             measurements_failed: 0,
         }
@@ -63,12 +97,61 @@ impl Trust {
         matches!(self.state, None | Some(TrustState::Trusted))
     }
 
+    /// Returns a request for signed evidence, if a measurement waits for its signature.
+    pub(super) fn evidence_request(&mut self, context: &Context) -> Option<EvidenceRequest> {
+        let (Some(nonce), Evidence::Measured(measurement)) = (self.nonce, &self.evidence) else {
+            return None;
+        };
+        if self.is_signing || !self.signing_retry.is_due(context.now_ns()) {
+            return None;
+        }
+        self.is_signing = true;
+        Some(EvidenceRequest {
+            nonce,
+            measurement: measurement.clone(),
+        })
+    }
+
+    /// Handles the evidence for this nonce, or the reason why no evidence could be created.
+    pub(super) fn accept_evidence(
+        &mut self,
+        nonce: Nonce,
+        result: Result<SignedEvidence, String>,
+        context: &Context,
+    ) {
+        self.is_signing = false;
+        match result {
+            Ok(signed) => {
+                self.signing_retry.succeed();
+                // Another nonce may have been received meanwhile, or the controller needs no evidence any more.
+                if let Evidence::Measured(measurement) = &mut self.evidence
+                    && self.nonce == Some(nonce)
+                {
+                    self.evidence = Evidence::Signed(signed, measurement.take());
+                }
+            }
+            Err(error) => {
+                self.measurements_failed += 1;
+                if self.signing_retry.fail(context.now_ns(), context.retry_random) {
+                    tracing::error!(
+                        error,
+                        action = "check the evidence key or its TPM; with a P4 switch, check the switch",
+                        "creating evidence failed; retrying"
+                    );
+                }
+            }
+        }
+    }
+
     pub(super) fn request(&mut self, context: &Context) -> Option<ControllerRequest> {
-        let nonce = self.nonce?;
-        let measurement = self.measurement.clone()?;
-        self.channel
-            .try_send(context.clock)
-            .then_some(ControllerRequest::SubmitEvidence { nonce, measurement })
+        let Evidence::Signed(SignedEvidence { statement, inventory }, _) = &self.evidence else {
+            return None;
+        };
+        let request = || SubmitEvidence {
+            statement: statement.clone(),
+            inventory: inventory.clone(),
+        };
+        self.channel.try_send(context.clock).then(|| request().into())
     }
 
     /// Handles the response to submitted evidence; returns the new trust status.
@@ -77,9 +160,13 @@ impl Trust {
         result: Result<TrustStatus, LinkError>,
         context: &mut Context,
     ) -> Option<TrustStatus> {
-        self.measurements_failed += u64::from(matches!(result, Err(LinkError::NoEvidence(_))));
+        if let (Err(LinkError::Untrusted(_)), Evidence::Signed(_, measurement)) =
+            (&result, &mut self.evidence)
+        {
+            self.evidence = Evidence::Measured(measurement.take());
+        }
         let trust_status = context.receive(&mut self.channel, result)?;
-        self.measurement = None;
+        self.evidence = Evidence::None;
         Some(trust_status)
     }
 
@@ -121,14 +208,14 @@ impl Trust {
     /// the evidence, even if its response was lost.
     pub(super) fn set_nonce(&mut self, nonce: Option<Nonce>, context: &Context) {
         if nonce.is_none() {
-            self.measurement = None;
+            self.evidence = Evidence::None;
         }
         let Some(nonce) = nonce.filter(|nonce| self.nonce != Some(*nonce)) else {
             return;
         };
         self.nonce = Some(nonce);
-        self.measurement = measure(context);
-        self.measurements_failed += u64::from(self.measurement.is_none());
+        self.evidence = measure(context);
+        self.measurements_failed += u64::from(matches!(self.evidence, Evidence::None));
     }
 
     /// Invalidates a request in flight after a restore of the registry.
@@ -142,18 +229,18 @@ impl Trust {
     }
 }
 
-/// Measures the data plane; `Some(None)`: the data plane measures itself, and signs.
-fn measure(context: &Context) -> Option<Option<Box<Measurement>>> {
+/// Measures the data plane.
+fn measure(context: &Context) -> Evidence {
     match context.data_plane.measure() {
-        Ok(MeasurementSource::Kernel(measurement)) => Some(Some(measurement)),
-        Ok(MeasurementSource::SelfSigned) => Some(None),
+        Ok(MeasurementSource::Kernel(measurement)) => Evidence::Measured(Some(measurement)),
+        Ok(MeasurementSource::SelfSigned) => Evidence::Measured(None),
         Ok(MeasurementSource::Unavailable) => {
             tracing::error!(
                 data_plane = context.data_plane.name(),
                 action = "use `dataplane = \"xdp\"`, or \"p4\" with a switch that measures itself; or remove [trust.N] of this gateway from the controller's configuration",
                 "controller requests evidence, but this data plane cannot be measured; the gateway gets no rows"
             );
-            None
+            Evidence::None
         }
         Err(error) => {
             tracing::error!(
@@ -161,7 +248,7 @@ fn measure(context: &Context) -> Option<Option<Box<Measurement>>> {
                 action = "check the capabilities of the process (CAP_SYS_ADMIN) and the error",
                 "measuring the data plane for evidence failed; retrying at the next request of the controller"
             );
-            None
+            Evidence::None
         }
     }
 }
@@ -169,7 +256,7 @@ fn measure(context: &Context) -> Option<Option<Box<Measurement>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::test_support::context;
+    use crate::node::test_support::{context, set_time};
 
     fn untrusted() -> GatewayTrustState {
         GatewayTrustState::Untrusted {
@@ -198,5 +285,61 @@ mod tests {
             assert_eq!(trust.set_state(state, &mut context), change, "{case}");
             assert_eq!(trust.may_have_rows(), may_have_rows, "{case}");
         }
+    }
+
+    fn status(nonce: Option<Nonce>) -> TrustStatus {
+        TrustStatus {
+            nonce,
+            state: GatewayTrustState::Unproven,
+            fencing_token: None,
+        }
+    }
+
+    #[test]
+    fn evidence_is_signed_once_and_submitted_until_the_controller_confirms_it() {
+        let (mut trust, mut context) = (Trust::default(), context());
+        let (first, second) = (Nonce([1; 32]), Nonce([2; 32]));
+        let signed = |byte: u8| SignedEvidence {
+            statement: vec![byte],
+            inventory: Vec::new(),
+        };
+        let submitted = |byte: u8| {
+            let SignedEvidence { statement, inventory } = signed(byte);
+            Some(ControllerRequest::from(SubmitEvidence { statement, inventory }))
+        };
+        let ask = |trust: &mut Trust, nonce: Nonce| {
+            (trust.nonce, trust.evidence) = (Some(nonce), Evidence::Measured(None));
+        };
+        ask(&mut trust, first);
+        assert_eq!(trust.request(&context), None, "not signed");
+        let request = trust.evidence_request(&context).unwrap();
+        assert_eq!(request.nonce, first);
+        assert_eq!(trust.evidence_request(&context), None, "being signed");
+        trust.accept_evidence(first, Err("no TPM".to_owned()), &context);
+        assert_eq!(trust.evidence_request(&context), None, "retried later");
+        set_time(&mut context, 10_000);
+        assert!(trust.evidence_request(&context).is_some());
+        ask(&mut trust, second);
+        assert_eq!(trust.evidence_request(&context), None, "being signed");
+        trust.accept_evidence(first, Ok(signed(1)), &context);
+        assert_eq!(trust.request(&context), None, "of an earlier nonce");
+        assert_eq!(trust.evidence_request(&context).unwrap().nonce, second);
+        trust.accept_evidence(second, Ok(signed(2)), &context);
+        assert_eq!(trust.request(&context), submitted(2));
+        assert_eq!(trust.request(&context), None, "in flight");
+        let lost = Err(LinkError::Failed("lost".to_owned()));
+        assert_eq!(trust.accept(lost, &mut context), None);
+        assert_eq!(trust.evidence_request(&context), None, "signed already");
+        set_time(&mut context, 20_000);
+        assert_eq!(trust.request(&context), submitted(2));
+        let rejected = Err(LinkError::Untrusted("rejected".to_owned()));
+        assert_eq!(trust.accept(rejected, &mut context), None);
+        set_time(&mut context, 30_000);
+        assert_eq!(trust.request(&context), None, "to be signed again");
+        assert!(trust.evidence_request(&context).is_some());
+        trust.accept_evidence(second, Ok(signed(3)), &context);
+        assert_eq!(trust.request(&context), submitted(3));
+        assert_eq!(trust.accept(Ok(status(None)), &mut context), Some(status(None)));
+        assert_eq!(trust.request(&context), None, "confirmed");
     }
 }

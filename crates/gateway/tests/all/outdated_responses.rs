@@ -4,15 +4,15 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Node};
+use linewarden_gateway::{Clock, Node};
 use linewarden_protocol::device::Output;
 use linewarden_protocol::gateway::Row;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_protocol::wire::{self, Message, Response, message_type};
 use linewarden_types::{
-    AdmissionResponse, Change, Changes, GatewayTrustState, LeaseChunk, LinkError, Provision, RefusalReason,
-    Revision, RowRefusal, TrustStatus,
+    AdmissionResponse, Change, Changes, ControllerRequest, ControllerResponse, GatewayTrustState, LeaseChunk,
+    LeasedCursor, LinkError, Provision, RefusalReason, Revision, RowRefusal, TrustStatus,
 };
 use zerocopy::IntoBytes as _;
 
@@ -53,7 +53,7 @@ impl ResumingNode {
                 is_sent |= is_awaited(&request);
                 match request {
                     ControllerRequest::Register => self.respond(ControllerResponse::Register(Ok(1))),
-                    ControllerRequest::ListChanges { .. } => self.respond(enrollments()),
+                    ControllerRequest::ListChanges(_) => self.respond(enrollments()),
                     _ => {}
                 }
             }
@@ -70,16 +70,21 @@ impl ResumingNode {
             damaged: Vec::new(),
             progress: (1, 1),
             is_last,
+            cursor: LeasedCursor::default(),
         })));
     }
 
     /// Answers a read of the feed with this state of trust.
     fn set_trust(&mut self, state: GatewayTrustState) {
-        self.respond(ControllerResponse::ListChanges {
-            result: Ok(no_changes()),
-            at_ns: Clock::now().boot_ns,
-            trust: Some(TrustStatus { nonce: None, state }),
-        });
+        let trust_status = TrustStatus {
+            nonce: None,
+            state,
+            fencing_token: None,
+        };
+        self.respond(ControllerResponse::ListChanges(Ok((
+            no_changes(),
+            Some(trust_status),
+        ))));
     }
 
     fn is_installed(&mut self, device: DeviceId) -> bool {
@@ -111,7 +116,7 @@ impl ResumingNode {
             _ => request.as_bytes(),
         };
         client.socket.send(message).unwrap();
-        self.run_until(|request| matches!(request, ControllerRequest::AdmitDevices { .. }));
+        self.run_until(|request| matches!(request, ControllerRequest::AdmitDevices(_)));
     }
 }
 
@@ -123,14 +128,11 @@ fn enrollments() -> ControllerResponse {
         active: true,
         epoch: 0,
     };
-    ControllerResponse::ListChanges {
-        result: Ok(Changes {
-            changes: DEVICES.map(change).to_vec(),
-            ..no_changes()
-        }),
-        at_ns: Clock::now().boot_ns,
-        trust: None,
-    }
+    let changes = Changes {
+        changes: DEVICES.map(change).to_vec(),
+        ..no_changes()
+    };
+    ControllerResponse::ListChanges(Ok((changes, None)))
 }
 
 fn no_changes() -> Changes {
@@ -169,13 +171,13 @@ fn provision(device: DeviceId) -> Provision {
 fn a_device_whose_response_was_sent_gets_no_resumed_rows() {
     let [admitted, refused, requesting, silent] = DEVICES;
     let mut node = ResumingNode::new();
-    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases(_)));
     node.send(admitted, message_type::RESPONSE);
     node.respond(ControllerResponse::AdmitDevices(Err(LinkError::Failed(
         "the response was lost".to_owned(),
     ))));
     node.resume(admitted, false);
-    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases(_)));
     node.send(refused, message_type::RESPONSE);
     node.respond(ControllerResponse::AdmitDevices(Ok(vec![
         AdmissionResponse::NoResponse,
@@ -194,14 +196,14 @@ fn a_device_whose_response_was_sent_gets_no_resumed_rows() {
 fn rows_of_revoked_leases_are_not_installed() {
     let [device, ..] = DEVICES;
     let mut node = ResumingNode::new();
-    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases(_)));
     node.set_trust(GatewayTrustState::Untrusted {
         reason: "a program differs".to_owned(),
     });
     node.set_trust(GatewayTrustState::Trusted);
     node.resume(device, true);
     assert!(!node.is_installed(device));
-    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases(_)));
     node.resume(device, true);
     assert!(node.is_installed(device));
 }
@@ -210,7 +212,7 @@ fn rows_of_revoked_leases_are_not_installed() {
 fn a_device_without_a_lease_is_removed() {
     let [device, ..] = DEVICES;
     let mut node = ResumingNode::new();
-    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+    node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases(_)));
     node.resume(device, true);
     let mut client = TestDevice::new(device, Mode::Pool, node.address);
     std::thread::scope(|scope| {
@@ -232,7 +234,7 @@ fn a_restored_registry_ends_all_leases() {
     let restored = || LinkError::RegistryRestored("restored".to_owned());
     for is_admission in [true, false] {
         let mut node = ResumingNode::new();
-        node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+        node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases(_)));
         node.resume(device, true);
         assert!(node.is_installed(device));
         if is_admission {
@@ -248,7 +250,7 @@ fn a_restored_registry_ends_all_leases() {
         }
         assert!(!node.is_installed(device), "admission: {is_admission}");
         node.run_until(|request| matches!(request, ControllerRequest::Register));
-        node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases));
+        node.run_until(|request| matches!(request, ControllerRequest::ResumeLeases(_)));
         node.resume(device, true);
         assert!(node.is_installed(device));
     }

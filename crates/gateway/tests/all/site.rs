@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linewarden_controller::{Controller, InProcessController, Policy};
+use linewarden_controller::{Controller, InProcess, InProcessController, Policy};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_gateway::{Gateway, Node, Settings};
@@ -197,18 +197,26 @@ impl Site {
     }
 
     pub fn start_with(&self, configure: impl FnOnce(Controller) -> Controller) -> Gateway {
+        self.start_over(self.controller(configure))
+    }
+
+    /// A controller of the gateway.
+    pub fn controller(&self, configure: impl FnOnce(Controller) -> Controller) -> Arc<InProcessController> {
+        let policy = Policy {
+            lease_rows: 9,
+            mark_block: 4,
+        };
+        let controller = configure(Controller::new(self.registry.clone(), policy));
+        Arc::new(InProcess::link(controller, GATEWAY))
+    }
+
+    pub fn start_over(&self, controller: Arc<InProcessController>) -> Gateway {
         let options = HostOptions {
             threads: 1,
             ..HostOptions::default()
         };
         let host = Host::start(&self.config, &options).unwrap();
         let settings = Settings::for_data_plane(&self.config);
-        let policy = Policy {
-            lease_rows: 9,
-            mark_block: 4,
-        };
-        let controller = configure(Controller::new(self.registry.clone(), policy));
-        let controller = Arc::new(InProcessController::new(controller, GATEWAY));
         let gateway = Gateway::start(Box::new(host), controller, settings).unwrap();
         assert!(gateway.wait_until(TIMEOUT, |status| status.loaded));
         gateway

@@ -1,11 +1,9 @@
 //! The ticket relay in a flood: junk with a device's id and address does not delay the device's tickets.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use linewarden_controller::{Controller, InProcessController, Policy};
 use linewarden_gateway::{TicketRelay, TicketSockets};
 use linewarden_protocol::device::Session;
 use linewarden_protocol::ids::{DeviceId, Mode, Suite};
@@ -25,11 +23,6 @@ const JUNK_PER_S: u32 = 1_000;
 const JUNK_BETWEEN: u32 = 100;
 /// Interval between two copies of a ticket.
 const COPY_INTERVAL: Duration = Duration::from_millis(100);
-
-fn controller(site: &Site) -> Arc<InProcessController> {
-    let controller = Controller::new(site.registry.clone(), Policy::default());
-    Arc::new(InProcessController::new(controller, GATEWAY))
-}
 
 fn ticket_header(client: &TestDevice, nonce: u8) -> TicketHeader {
     let session = client.device.session().unwrap();
@@ -109,8 +102,8 @@ fn junk(number: u64, hostile_ticket: &[u8], victim_tickets: &[Vec<u8>]) -> Vec<u
 #[test]
 fn a_reopened_relay_rejects_old_tickets() {
     let site = Site::new(vec![record(VICTIM, pool(VICTIM, 8))]);
-    let gateway = site.start();
-    let controller = controller(&site);
+    let controller = site.controller(|controller| controller);
+    let gateway = site.start_over(controller.clone());
     let open = || {
         let port = UdpSocket::bind("127.0.0.1:0")
             .unwrap()
@@ -161,8 +154,8 @@ fn requests_of_one_batch_keep_their_own_replies() {
         record(VICTIM, pool(VICTIM, 8)),
         record(HOSTILE, Credentials::Key(row_key(HOSTILE, 0))),
     ]);
-    let gateway = site.start();
-    let controller = controller(&site);
+    let controller = site.controller(|controller| controller);
+    let gateway = site.start_over(controller.clone());
     let mut victim = TestDevice::new(VICTIM, Mode::Pool, site.address());
     let mut other_client = TestDevice::new(HOSTILE, Mode::Key, site.address());
     assert!(victim.authenticate(TIMEOUT).is_some() && other_client.authenticate(TIMEOUT).is_some());
@@ -242,14 +235,14 @@ fn a_device_gets_responses_during_a_flood_with_its_address_and_id() {
         record(VICTIM, pool(VICTIM, 8)),
         record(HOSTILE, Credentials::Key(row_key(HOSTILE, 0))),
     ]);
-    let gateway = site.start();
+    let controller = site.controller(|controller| controller);
+    let gateway = site.start_over(controller.clone());
     let port = UdpSocket::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap()
         .port();
     let sockets = TicketSockets::bind(&site.config.local, port).unwrap();
-    let controller = controller(&site);
     let relay = TicketRelay::open(sockets, gateway.data_plane_handle(), controller, GATEWAY).unwrap();
     let relay_address = SocketAddr::new(site.config.local[0], port);
 
@@ -308,7 +301,8 @@ fn a_device_gets_responses_during_a_flood_with_its_address_and_id() {
 #[test]
 fn tickets_that_the_kernel_drops_are_counted() {
     let site = Site::new(Vec::new());
-    let gateway = site.start();
+    let controller = site.controller(|controller| controller);
+    let gateway = site.start_over(controller.clone());
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = sender.local_addr().unwrap().port();
     drop(sender);
@@ -321,7 +315,6 @@ fn tickets_that_the_kernel_drops_are_counted() {
             .send_to(&[0; 64], SocketAddr::new(site.config.local[0], port))
             .unwrap();
     }
-    let controller = controller(&site);
     let relay = TicketRelay::open(sockets, gateway.data_plane_handle(), controller, GATEWAY).unwrap();
     let started = Instant::now();
     let counts = loop {

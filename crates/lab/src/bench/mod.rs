@@ -142,7 +142,7 @@ impl From<Denial> for BenchError {
     fn from(denial: Denial) -> Self {
         match denial {
             Denial::Registry(error) => error.into(),
-            Denial::Untrusted { .. } => Self::InvalidMeasurement(denial.to_string()),
+            denial => Self::InvalidMeasurement(denial.to_string()),
         }
     }
 }

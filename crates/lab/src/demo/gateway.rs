@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linewarden_controller::{Controller, InProcessController, Policy};
+use linewarden_controller::{Controller, InProcess, Policy};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, DataPlane, Gate, Geometry, LineStatus};
@@ -117,7 +117,7 @@ pub(super) fn start_gateway(
         lease_rows: config.geometry.ring.saturating_add(1),
         mark_block: settings.mark_block,
     };
-    let controller = Arc::new(InProcessController::new(
+    let controller = Arc::new(InProcess::link(
         Controller::new(store.registry.clone(), policy),
         GATEWAY_ID,
     ));

@@ -6,8 +6,8 @@ use linewarden_types::{GatewayTrustState, TrustStatus};
 use super::{Malformed, optional_bytes};
 use crate::proto;
 
-/// `fencing_token`: the gateway's new fencing token, if the controller has issued one.
-pub fn trust_to_wire(trust_status: &TrustStatus, fencing_token: Option<u64>) -> proto::TrustStatus {
+/// Encodes the trust status.
+pub fn trust_to_wire(trust_status: &TrustStatus) -> proto::TrustStatus {
     use proto::trust_status::State as Wire;
     let (state, reason) = match &trust_status.state {
         GatewayTrustState::Unproven => (Wire::Unproven, ""),
@@ -20,12 +20,12 @@ pub fn trust_to_wire(trust_status: &TrustStatus, fencing_token: Option<u64>) -> 
             .map_or_else(Vec::new, |Nonce(nonce)| nonce.to_vec()),
         state: state.into(),
         reason: reason.to_owned(),
-        fencing_token: fencing_token.unwrap_or_default(),
+        fencing_token: trust_status.fencing_token.unwrap_or_default(),
     }
 }
 
-/// Returns the trust status, and the gateway's new fencing token if the controller has issued one.
-pub fn trust_from_wire(trust_status: proto::TrustStatus) -> Result<(TrustStatus, Option<u64>), Malformed> {
+/// Decodes the trust status.
+pub fn trust_from_wire(trust_status: proto::TrustStatus) -> Result<TrustStatus, Malformed> {
     use proto::trust_status::State as Wire;
     let state = match trust_status.state() {
         Wire::Unproven => GatewayTrustState::Unproven,
@@ -35,7 +35,9 @@ pub fn trust_from_wire(trust_status: proto::TrustStatus) -> Result<(TrustStatus,
         },
         Wire::Unspecified => return Err(Malformed("no trust state")),
     };
-    let nonce = optional_bytes(&trust_status.nonce, "nonce of a wrong length")?.map(Nonce);
-    let fencing_token = Some(trust_status.fencing_token).filter(|fencing_token| *fencing_token != 0);
-    Ok((TrustStatus { nonce, state }, fencing_token))
+    Ok(TrustStatus {
+        nonce: optional_bytes(&trust_status.nonce, "nonce of a wrong length")?.map(Nonce),
+        state,
+        fencing_token: Some(trust_status.fencing_token).filter(|fencing_token| *fencing_token != 0),
+    })
 }

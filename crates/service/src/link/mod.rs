@@ -1,37 +1,31 @@
-//! The controller's end of the link: registrations, connections, and errors on the wire.
+//! The controller's end of the link: connections, and errors on the wire.
 
 mod methods;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use linewarden_controller::attest::Verifier;
-use linewarden_controller::trust::{TrustMemory, TrustOutcome, TrustReport};
-use linewarden_controller::{Controller, Denial, Environment, Link};
-use linewarden_link::convert::{self, Malformed};
+use linewarden_controller::trust::TrustMemory;
+use linewarden_controller::{
+    Controller, Denial, Environment, Link, RequestObserver, Serve, ServeContext, VerifierSlot,
+};
+use linewarden_link::convert::Malformed;
 use linewarden_link::proto::link_server::LinkServer;
 use linewarden_link::{
-    CONNECTION_BYTES, DENIAL, FAILED, MESSAGE_BYTES_MAX, OUTDATED, PeerGateway, REPLACED, RESTORED,
-    UNTRUSTED, proto,
+    CONNECTION_BYTES, DENIAL, FAILED, MESSAGE_BYTES_MAX, MessageCall, OUTDATED, PeerGateway, REPLACED,
+    RESTORED, RegisteredMessage as _, UNTRUSTED,
 };
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{DatabaseError, FencingError, FencingToken, RegistryError, RoundRecord};
-use linewarden_types::{RoundAppraisal, StatusReport};
+use linewarden_registry::{DatabaseError, FencingError, FencingToken, RegistryError};
 use tonic::{Code, Request, Response, Status};
 
 /// Receives events about gateways.
 #[tonic::async_trait]
-pub trait GatewayObserver: Send + Sync {
+pub trait GatewayObserver: RequestObserver {
     /// A gateway has registered and received this fencing token.
     fn gateway_registered(&self, gateway: GatewayId, fencing_token: u64, version: &str);
     /// The newest process of the gateway has sent a request.
     fn gateway_seen(&self, gateway: GatewayId);
-    /// The gateway has reported its status.
-    fn status_reported(&self, gateway: GatewayId, report: StatusReport);
-    /// A round has ended and was appraised. The server may report the same round twice.
-    fn round_appraised(&self, round: &RoundRecord, appraisal: &RoundAppraisal);
-    /// The trust state of a gateway that must submit evidence. The server reports the state repeatedly.
-    fn trust_reported(&self, gateway: GatewayId, report: &TrustReport);
     /// Returns the trust memory that the gateway's previous controller has stored.
     ///
     /// # Errors
@@ -60,48 +54,8 @@ struct Connection {
     highest_position: (u64, u64),
     /// The position whose number of abandoned requests is recorded in the registry.
     recorded_position: (u64, u64),
-    /// The verifier, with the fencing token of the registration that opened the verifier.
-    verifier: Arc<tokio::sync::Mutex<Option<(u64, Verifier)>>>,
+    verifier: VerifierSlot,
 }
-
-/// A request that carries a registration.
-trait RegisteredRequest {
-    /// Whether abandoned requests are refused from this request on. Other requests are served even if the registry
-    /// accepts no writes.
-    const RECORDS_ABANDONED_REQUESTS: bool;
-
-    fn registration(&self) -> Option<&proto::Registration>;
-}
-
-macro_rules! registered_requests {
-    ($records:literal: $($kind:ident),+) => {
-        $(impl RegisteredRequest for proto::$kind {
-            const RECORDS_ABANDONED_REQUESTS: bool = $records;
-
-            fn registration(&self) -> Option<&proto::Registration> {
-                self.registration.as_ref()
-            }
-        })+
-    };
-}
-
-registered_requests!(
-    true: ResumeLeasesRequest,
-    ExtendLeasesRequest,
-    AdmitDevicesRequest,
-    ReportUnusedRowsRequest,
-    ReportSessionsRequest,
-    AppraiseRoundRequest
-);
-registered_requests!(
-    false: ListChangesRequest,
-    SubmitEvidenceRequest,
-    GetPlanRequest,
-    ListProversRequest,
-    ListProverIdsRequest,
-    RelayTicketRequest,
-    ReportStatusRequest
-);
 
 impl Server {
     /// Creates a server over this controller.
@@ -215,14 +169,17 @@ impl Server {
         }
     }
 
-    /// Returns the link of the request's registration, and the request.
-    async fn open_request<M: RegisteredRequest>(&self, request: Request<M>) -> Result<(Link, M), Status> {
+    /// Serves a request under its registration. A replaced process and a revoked gateway do not count as seen.
+    async fn serve<C: MessageCall + Serve>(
+        &self,
+        request: Request<C::RequestMessage>,
+    ) -> Result<Response<C::ResponseMessage>, Status> {
         let gateway = peer_gateway(&request)?;
         let message = request.into_inner();
         let registration = message.registration().ok_or(Malformed("no registration"))?;
-        self.inner
-            .controller
-            .advance_time(self.inner.environment.timestamps().now_ns);
+        // Ages in the request grow from here on.
+        let now_ns = self.inner.environment.timestamps().now_ns;
+        self.inner.controller.advance_time(now_ns);
         let fencing_token = FencingToken::presented(
             gateway,
             registration.fencing_token,
@@ -231,21 +188,10 @@ impl Server {
         self.accept_connection(&registration.connection_id, fencing_token)
             .await?;
         let link = self.inner.controller.link(fencing_token);
-        if M::RECORDS_ABANDONED_REQUESTS {
+        if C::KIND.records_abandoned_requests() {
             self.record_abandoned_requests(&link).await?;
         }
-        Ok((link, message))
-    }
-
-    /// Serves a request under its registration. A replaced process and a revoked gateway do not count as seen.
-    async fn serve_request<M: RegisteredRequest, T>(
-        &self,
-        request: Request<M>,
-        handler: impl AsyncFnOnce(Link, M) -> Result<T, Status>,
-    ) -> Result<Response<T>, Status> {
-        let (link, message) = self.open_request(request).await?;
-        let (gateway, fencing_token) = (link.gateway(), *link.fencing_token());
-        let result = handler(link, message).await;
+        let result = self.respond::<C>(link, message, now_ns).await;
         if result.is_ok() {
             self.record_position(fencing_token);
         }
@@ -258,10 +204,34 @@ impl Server {
         Ok(Response::new(result?))
     }
 
+    /// Decodes and serves a request, and encodes the response.
+    async fn respond<C: MessageCall + Serve>(
+        &self,
+        link: Link,
+        message: C::RequestMessage,
+        now_ns: u64,
+    ) -> Result<C::ResponseMessage, Status> {
+        let call = C::decode(message, now_ns)?;
+        let gateway = link.gateway();
+        let verifier = || match self.connections().get(&gateway) {
+            Some(connection) => VerifierSlot::clone(&connection.verifier),
+            None => VerifierSlot::default(),
+        };
+        let context = ServeContext {
+            environment: &*self.inner.environment,
+            observer: &*self.inner.observer,
+            verifier: &verifier,
+        };
+        let response = call.serve(link, &context).await;
+        let response = response.map_err(|denial| self.denial_to_status(denial))?;
+        Ok(C::encode_response(&response))
+    }
+
     fn denial_to_status(&self, error: impl Into<Denial>) -> Status {
         let denial = error.into();
         let (reason, code) = match &denial {
-            Denial::Untrusted { .. } => (UNTRUSTED, Code::FailedPrecondition),
+            Denial::Untrusted { .. } | Denial::EvidenceRejected(_) => (UNTRUSTED, Code::FailedPrecondition),
+            Denial::NoRandomBytes | Denial::ConnectionReplaced => (FAILED, Code::Unavailable),
             Denial::Registry(error @ RegistryError::Fencing(FencingError::StaleFencingToken { .. })) => {
                 match self.inner.controller.is_stale_through_distrust(error) {
                     true => (UNTRUSTED, Code::FailedPrecondition),
@@ -283,71 +253,6 @@ impl Server {
             Denial::Registry(_) => (FAILED, Code::Internal),
         };
         denial_status(code, denial.to_string(), reason)
-    }
-
-    /// Runs `action` with the verifier of this registration. The verifier has loaded the provers' histories from the
-    /// registry.
-    async fn with_verifier<T>(
-        &self,
-        link: Link,
-        action: impl AsyncFnOnce(&mut Verifier) -> Result<T, Denial>,
-    ) -> Result<T, Status> {
-        let gateway = link.gateway();
-        // The registration is verified first, because opening a verifier reads the histories of all provers.
-        link.verify_registration()
-            .await
-            .map_err(|error| self.denial_to_status(error))?;
-        let current_verifier = || {
-            let connections = self.connections();
-            connections
-                .get(&gateway)
-                .map(|connection| Arc::clone(&connection.verifier))
-        };
-        let verifier = current_verifier().unwrap_or_default();
-        let mut owned_verifier = verifier.lock().await;
-        let token = link.token_number();
-        if owned_verifier
-            .as_ref()
-            .is_none_or(|(owner_token, _)| *owner_token != token)
-        {
-            let open_verifier = Verifier::open(link.clone())
-                .await
-                .map_err(|error| self.denial_to_status(error))?;
-            *owned_verifier = Some((token, open_verifier));
-        }
-        let Some((_, open_verifier)) = owned_verifier.as_mut() else {
-            return Err(Status::internal("no verifier"));
-        };
-        // The verifier belongs to the connection that opened it; a newer connection may have replaced this connection
-        // meanwhile.
-        if current_verifier().is_none_or(|current| !Arc::ptr_eq(&current, &verifier)) {
-            return Err(Status::unavailable(
-                "connection was replaced by a newer one of the same gateway",
-            ));
-        }
-        open_verifier.set_link(link);
-        action(open_verifier)
-            .await
-            .map_err(|error| self.denial_to_status(error))
-    }
-
-    fn report_trust(&self, gateway: GatewayId) {
-        if let Some(report) = self.inner.controller.trust_report(gateway) {
-            self.inner.observer.trust_reported(gateway, &report);
-        }
-    }
-
-    /// Reports the trust state, and encodes it.
-    fn trust_response(
-        &self,
-        gateway: GatewayId,
-        TrustOutcome {
-            status: trust_status,
-            link,
-        }: &TrustOutcome,
-    ) -> proto::TrustStatus {
-        self.report_trust(gateway);
-        convert::trust_to_wire(trust_status, link.as_ref().map(Link::token_number))
     }
 }
 

@@ -13,7 +13,9 @@ use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_protocol::verdict::Verdict;
 use linewarden_registry::{Location, Registry, Role};
 use linewarden_service::{ApiOptions, Service, ServiceOptions};
-use linewarden_types::{LinkError, Revision, StatusReport};
+use linewarden_types::{
+    ControllerLink, LinkError, ListChanges, RelayTicket, ReportStatus, Revision, StatusReport, TicketResponse,
+};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -238,7 +240,7 @@ fn the_status_is_as_old_as_its_oldest_report() {
         (&json!("connected"), &json!(null), &json!(null))
     );
     let report = |link: &Client, fencing_token| {
-        run.block_on(link.report_status(fencing_token, &StatusReport::default()))
+        run.block_on(link.call(fencing_token, &ReportStatus(StatusReport::default())))
             .unwrap()
     };
     report(&rare_reporter, rare_token);
@@ -247,8 +249,13 @@ fn the_status_is_as_old_as_its_oldest_report() {
     // seconds.
     let report_age_s = || {
         report(&frequent_reporter, frequent_token);
-        run.block_on(rare_reporter.list_changes(rare_token, Revision::ZERO))
-            .unwrap();
+        run.block_on(rare_reporter.call(
+            rare_token,
+            &ListChanges {
+                since: Revision::ZERO,
+            },
+        ))
+        .unwrap();
         let status = vera.get("/api/v1/status").ok();
         assert_eq!(status["gateways"]["connected"], 2, "{status}");
         assert!(std::time::Instant::now() < deadline, "{status}");
@@ -279,7 +286,7 @@ fn a_replaced_gateway_process_is_refused() {
     let deadline = std::time::Instant::now() + TIMEOUT;
     // Only the older process sends requests. They do not count as messages of the gateway.
     while age_s(&controller, gateway) < 0.2 {
-        let result = run.block_on(older.report_status(1, &StatusReport::default()));
+        let result = run.block_on(older.call(1, &ReportStatus(StatusReport::default())));
         assert!(is_replaced(&result.unwrap_err()));
         assert!(
             std::time::Instant::now() < deadline,
@@ -290,7 +297,7 @@ fn a_replaced_gateway_process_is_refused() {
     // The controller serves the newer process, and its messages count. A slow look-up of the age can require repetitions.
     let age_before_s = age_s(&controller, gateway);
     while age_s(&controller, gateway) >= age_before_s {
-        run.block_on(newer.report_status(2, &StatusReport::default()))
+        run.block_on(newer.call(2, &ReportStatus(StatusReport::default())))
             .unwrap();
         assert!(
             std::time::Instant::now() < deadline,
@@ -299,20 +306,24 @@ fn a_replaced_gateway_process_is_refused() {
         );
     }
 
-    let relay_ticket = |link: &Client| run.block_on(link.relay_ticket(b"no ticket", &|_| None));
-    assert!(is_replaced(&relay_ticket(&older).unwrap_err()));
+    let ticket = RelayTicket {
+        message: b"no ticket".to_vec(),
+        location: None,
+    };
+    let relay_ticket = |link: &Client, fencing_token| run.block_on(link.call(fencing_token, &ticket));
+    assert!(is_replaced(&relay_ticket(&older, 1).unwrap_err()));
     assert_eq!(
-        relay_ticket(&newer),
-        Ok(None),
+        relay_ticket(&newer, 2),
+        Ok(TicketResponse::None),
         "an invalid ticket receives no response"
     );
-    assert!(
-        matches!(relay_ticket(&unregistered), Err(LinkError::Failed(reason)) if reason.contains("registered"))
-    );
+    let unregistered: &dyn ControllerLink = &RemoteController::from(unregistered);
+    let result = run.block_on(unregistered.call(ticket.clone()));
+    assert!(matches!(result, Err(LinkError::Failed(reason)) if reason.contains("registered")));
     let ada = controller.caller("ada", Role::Admin);
     ada.post("/api/v1/gateways/3/revoke", &json!({"reason": "sold"}))
         .ok();
-    assert!(is_replaced(&relay_ticket(&newer).unwrap_err()));
+    assert!(is_replaced(&relay_ticket(&newer, 2).unwrap_err()));
 }
 
 /// Another controller may be able to serve the request.

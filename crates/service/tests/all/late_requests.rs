@@ -5,12 +5,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hyper_util::rt::TokioIo;
-use linewarden_link::proto::link_client::LinkClient;
-use linewarden_link::{Client, ClientOptions, Controllers, proto, socket_authority};
+use linewarden_link::{Client, ClientOptions, Controllers, MessageCall as _, proto, socket_authority};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex};
 use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{FencingToken, LeaseRequest};
-use linewarden_types::{LinkError, UnusedRows};
+use linewarden_types::{LinkError, ReportUnusedRows, UnusedRows};
 use tokio::net::UnixStream;
 
 use crate::site::{TIMEOUT, pool, record};
@@ -19,18 +18,18 @@ use crate::socket::Machine;
 const GATEWAY: GatewayId = GatewayId(3);
 const DEVICE: DeviceId = DeviceId(0xd1);
 
-fn unused_from(row: u32) -> UnusedRows {
-    UnusedRows {
+fn unused_from(row: u32) -> ReportUnusedRows {
+    ReportUnusedRows(vec![UnusedRows {
         device: DEVICE,
         epoch: 0,
         unused_from: RowIndex(row),
         keep_leased: false,
-    }
+    }])
 }
 
 /// Sends a report of unused rows with number 0, like a report that a controller has held until now. Returns the reason of
 /// the rejection.
-async fn send_late(path: &Path, fencing_token: u64, unused: UnusedRows) -> String {
+async fn send_late(path: &Path, fencing_token: u64, report: ReportUnusedRows) -> String {
     let endpoint = linewarden_tls::endpoint(&socket_authority(GATEWAY), None).unwrap();
     let path = path.to_owned();
     let connector = tower::service_fn(move |_| {
@@ -38,16 +37,20 @@ async fn send_late(path: &Path, fencing_token: u64, unused: UnusedRows) -> Strin
         async move { UnixStream::connect(path).await.map(TokioIo::new) }
     });
     let channel = endpoint.connect_with_connector(connector).await.unwrap();
-    let request = proto::ReportUnusedRowsRequest {
-        registration: Some(proto::Registration {
-            fencing_token,
-            connection_id: vec![7; 16],
-            abandoned_requests: 0,
-        }),
-        unused: vec![linewarden_link::convert::unused_rows_to_wire(&unused)],
+    let registration = proto::Registration {
+        fencing_token,
+        connection_id: vec![7; 16],
+        abandoned_requests: 0,
     };
-    let status = LinkClient::new(channel)
-        .report_unused_rows(request)
+    let request = report.encode(Some(registration), 0);
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.unwrap();
+    let status = grpc
+        .unary(
+            tonic::Request::new(request),
+            "/linewarden.link.v1.Link/ReportUnusedRows".parse().unwrap(),
+            tonic_prost::ProstCodec::<_, proto::ReportUnusedRowsResponse>::default(),
+        )
         .await
         .unwrap_err();
     let reason = status.metadata().get(linewarden_link::DENIAL);
@@ -109,7 +112,7 @@ fn a_late_request_changes_nothing() {
     let silent_controller = UnixListener::bind(&path).unwrap();
     // The client may first notice that its connection to the stopped service is closed.
     loop {
-        let result = run.block_on(client.report_unused_rows(token, &[unused_from(2)]));
+        let result = run.block_on(client.call(token, &unused_from(2)));
         let error = result.unwrap_err().to_string();
         if error.contains("response timed out") {
             break;
@@ -120,7 +123,7 @@ fn a_late_request_changes_nothing() {
     std::fs::remove_file(&path).unwrap();
 
     let service = machine.try_start(&path).unwrap();
-    until_response!(client.report_unused_rows(token, &[unused_from(2)]));
+    until_response!(client.call(token, &unused_from(2)));
     // The device returns to the gateway.
     assert!(!lease(0), "the number of abandoned requests is recorded");
     assert!(
@@ -138,7 +141,7 @@ fn a_late_request_changes_nothing() {
     run.block_on(machine.registry.record_abandoned_requests(&token))
         .unwrap();
     let replaced = loop {
-        let result = run.block_on(client.report_unused_rows(token.number(), &[unused_from(2)]));
+        let result = run.block_on(client.call(token.number(), &unused_from(2)));
         match result.unwrap_err() {
             LinkError::Replaced(reason) => break reason,
             other => assert!(Instant::now() < deadline, "{other}"),

@@ -15,7 +15,7 @@ use linewarden_link::{Client, ClientOptions, Controllers, socket_authority};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, RowIndex};
 use linewarden_registry::{EventFilter, Location, Registry, Role};
 use linewarden_service::{Service, ServiceError, ServiceOptions, SocketOptions};
-use linewarden_types::{LinkError, StatusReport};
+use linewarden_types::{LinkError, ReportStatus, StatusReport};
 use serde_json::json;
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
@@ -230,7 +230,7 @@ fn gateways_at_the_socket_and_over_tls_share_their_state() {
     let token = run.block_on(third.register()).unwrap();
     assert_eq!(token, 3, "the registrations have one sequence of fencing tokens");
     assert!(second.wait_until(TIMEOUT, |status| status.replaced));
-    run.block_on(third.report_status(token, &StatusReport::default()))
+    run.block_on(third.call(token, &ReportStatus(StatusReport::default())))
         .unwrap();
     assert_eq!(
         run.block_on(link(&path, 4).register()),
@@ -241,7 +241,7 @@ fn gateways_at_the_socket_and_over_tls_share_their_state() {
     let revoke = json!({"reason": "sold"});
     ada.post("/api/v1/gateways/3/revoke", &revoke).ok();
     let error = run
-        .block_on(third.report_status(token, &StatusReport::default()))
+        .block_on(third.call(token, &ReportStatus(StatusReport::default())))
         .unwrap_err();
     assert!(matches!(error, LinkError::Replaced(_)), "{error:?}");
     let error = run.block_on(link(&path, 3).register()).unwrap_err();

@@ -9,7 +9,7 @@ use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::Role;
 use linewarden_service::TelemetryOptions;
 use linewarden_tls::ClientTls;
-use linewarden_types::{LinkError, StatusReport};
+use linewarden_types::{LinkError, ReportStatus, StatusReport};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -198,10 +198,10 @@ fn traces_contain_names_but_no_content_of_requests() {
         (run.block_on(older.register()), run.block_on(newer.register())),
         (Ok(1), Ok(2))
     );
-    run.block_on(newer.report_status(2, &StatusReport::default()))
+    run.block_on(newer.call(2, &ReportStatus(StatusReport::default())))
         .unwrap();
     let error = run
-        .block_on(older.report_status(1, &StatusReport::default()))
+        .block_on(older.call(1, &ReportStatus(StatusReport::default())))
         .unwrap_err();
     assert!(matches!(error, LinkError::Replaced(_)), "{error:?}");
     drop((ada, older, newer));

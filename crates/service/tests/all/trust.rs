@@ -14,7 +14,9 @@ use linewarden_link::Client;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_registry::{Location, Registry, Role};
 use linewarden_types::{
-    GatewayTrustState, LeasedCursor, LinkError, PlanRequest, Revision, StatusReport, TrustStatus,
+    AdmitDevices, ExtendLeases, GatewayTrustState, GetPlan, LeasedCursor, LinkError, ListChanges,
+    ListProverIds, PlanRequest, ReportStatus, ResumeLeases, Revision, StatusReport, SubmitEvidence,
+    TrustStatus,
 };
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -107,6 +109,10 @@ impl TestDataPlane {
     }
 }
 
+const ALL_CHANGES: ListChanges = ListChanges {
+    since: Revision::ZERO,
+};
+
 /// A gateway without devices, with requests controlled by the test.
 struct Gateway<'r> {
     runtime: &'r Runtime,
@@ -126,15 +132,13 @@ impl<'r> Gateway<'r> {
 
     /// Polls the change feed and returns the trust status, which can contain a request for evidence.
     fn check(&mut self) -> TrustStatus {
-        let (trust_status, new_token) = self.check_with_token(self.fencing_token);
-        self.fencing_token = new_token.unwrap_or(self.fencing_token);
+        let trust_status = self.check_with_token(self.fencing_token);
+        self.fencing_token = trust_status.fencing_token.unwrap_or(self.fencing_token);
         trust_status
     }
 
-    fn check_with_token(&self, fencing_token: u64) -> (TrustStatus, Option<u64>) {
-        let changes = self
-            .runtime
-            .block_on(self.link.list_changes(fencing_token, Revision::ZERO));
+    fn check_with_token(&self, fencing_token: u64) -> TrustStatus {
+        let changes = self.runtime.block_on(self.link.call(fencing_token, &ALL_CHANGES));
         changes.unwrap().1.expect("evidence is requested")
     }
 
@@ -154,12 +158,13 @@ impl<'r> Gateway<'r> {
         statement: &[u8],
         data_plane: &TestDataPlane,
     ) -> Result<GatewayTrustState, LinkError> {
-        let inventory = data_plane.inventory();
-        let submission = self
-            .link
-            .submit_evidence(self.fencing_token, statement, &inventory);
-        let (trust_status, new_token) = self.runtime.block_on(submission)?;
-        self.fencing_token = new_token.unwrap_or(self.fencing_token);
+        let evidence = SubmitEvidence {
+            statement: statement.to_vec(),
+            inventory: data_plane.inventory(),
+        };
+        let submission = self.link.call(self.fencing_token, &evidence);
+        let trust_status = self.runtime.block_on(submission)?;
+        self.fencing_token = trust_status.fencing_token.unwrap_or(self.fencing_token);
         Ok(trust_status.state)
     }
 
@@ -172,17 +177,19 @@ impl<'r> Gateway<'r> {
 
     /// Whether the controller grants the gateway's requests for leases.
     fn gets_rows(&self) -> bool {
-        let run = self.runtime;
+        let (run, token) = (self.runtime, self.fencing_token);
+        let admission = AdmitDevices {
+            requests: Vec::new(),
+            fresh: [7; 8],
+        };
+        let resumption = ResumeLeases {
+            cursor: LeasedCursor::default(),
+        };
         let (lease, admission, resumption) = (
-            run.block_on(self.link.extend_leases(self.fencing_token, &[]))
+            run.block_on(self.link.call(token, &ExtendLeases(Vec::new())))
                 .map(drop),
-            run.block_on(self.link.admit_devices(self.fencing_token, &[], [7; 8]))
-                .map(drop),
-            run.block_on(
-                self.link
-                    .resume_leases(self.fencing_token, LeasedCursor::default()),
-            )
-            .map(drop),
+            run.block_on(self.link.call(token, &admission)).map(drop),
+            run.block_on(self.link.call(token, &resumption)).map(drop),
         );
         assert_eq!(lease.is_ok(), admission.is_ok());
         assert_eq!(lease.is_ok(), resumption.is_ok());
@@ -270,9 +277,13 @@ fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch
     let token_before = gateway.fencing_token;
     let nonce = gateway.nonce();
     // This call does not update `gateway.fencing_token`, as if the gateway had not received the response.
-    let (statement, inventory) = (data_plane.statement(nonce), data_plane.inventory());
-    let submission = gateway.link.submit_evidence(token_before, &statement, &inventory);
-    let (trust_status, new_token) = controller.runtime.block_on(submission).unwrap();
+    let evidence_of_change = SubmitEvidence {
+        statement: data_plane.statement(nonce),
+        inventory: data_plane.inventory(),
+    };
+    let submission = gateway.link.call(token_before, &evidence_of_change);
+    let trust_status = controller.runtime.block_on(submission).unwrap();
+    let new_token = trust_status.fencing_token;
     assert!(
         matches!(trust_status.state, GatewayTrustState::Untrusted { .. }),
         "{trust_status:?}"
@@ -280,7 +291,7 @@ fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch
     assert!(new_token > Some(token_before), "the gateway's leases are ended");
     assert!(!gateway.gets_rows());
     assert_eq!(
-        gateway.check_with_token(token_before).1,
+        gateway.check_with_token(token_before).fencing_token,
         new_token,
         "the new token is reported again"
     );
@@ -303,10 +314,10 @@ fn a_gateway_gets_rows_while_its_evidence_matches_and_the_api_shows_the_mismatch
     data_plane.set(7);
     assert_eq!(gateway.prove(&mut data_plane), GatewayTrustState::Trusted);
     assert!(gateway.gets_rows());
-    let report = StatusReport::default();
+    let report = ReportStatus(StatusReport::default());
     controller
         .runtime
-        .block_on(gateway.link.report_status(gateway.fencing_token, &report))
+        .block_on(gateway.link.call(gateway.fencing_token, &report))
         .unwrap();
     let events = trust_events(&vic, 3);
     let kinds: Vec<&str> = events.iter().map(|(kind, _)| &**kind).collect();
@@ -349,11 +360,11 @@ fn an_invalid_fencing_token_ends_no_trust() {
             needs_round_numbers: false,
         };
         for result in [
-            run.block_on(malicious_link.list_changes(fencing_token, Revision::ZERO))
+            run.block_on(malicious_link.call(fencing_token, &ALL_CHANGES))
                 .map(drop),
-            run.block_on(malicious_link.get_plan(fencing_token, plan_request))
+            run.block_on(malicious_link.call(fencing_token, &GetPlan(plan_request)))
                 .map(drop),
-            run.block_on(malicious_link.list_prover_ids(fencing_token, 0))
+            run.block_on(malicious_link.call(fencing_token, &ListProverIds { since: 0 }))
                 .map(drop),
         ] {
             // The fencing token u64::MAX belongs to an incarnation that does not exist.

@@ -1,9 +1,18 @@
 //! `linewarden-gateway run` and `remove-gate`.
+//!
+//! A start has three stages; each needs the result of the previous stage:
+//!
+//! ```text
+//!  configuration ──► StartInputs ───────────► AttachedGateway ─────────► RunningGateway ──► GatewayMonitor
+//!                    machine checked,         data plane attached,       devices served     until a signal
+//!                    files and keys read      privileges dropped
+//! ```
 
-mod evidence;
+mod attach;
+mod inputs;
 mod output;
 mod reload;
-mod start;
+mod serve;
 mod watch;
 
 use std::path::PathBuf;
@@ -19,7 +28,10 @@ use linewarden_config::{ConfigFile, Validated};
 use linewarden_gateway::data_plane::{self, RemoveGateError};
 use linewarden_protocol::ids::GatewayId;
 
-use self::output::{ServeOutput, print_end};
+use self::attach::AttachedGateway;
+use self::inputs::StartInputs;
+use self::output::{ServeOutput, print_end, print_start};
+use self::serve::RunningGateway;
 use self::watch::GatewayMonitor;
 
 /// Default log level.
@@ -78,7 +90,9 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         .map_err(|errors| validated.file.field_failures(&errors))?;
     // Signals are blocked before the first thread starts, so that only this thread receives them.
     let signals = Signals::for_service()?;
-    let (running_gateway, reloader) = start::start(validated, &resolved, output)?;
+    let attached = AttachedGateway::attach(StartInputs::read(validated, resolved)?)?;
+    print_start(output, &attached.inputs.file.value, &attached.inputs.resolved)?;
+    let (running_gateway, reloader) = RunningGateway::start(attached)?;
     service_manager::notify(service_manager::READY);
     let interval = Duration::from_secs(args.status_interval);
     let result = GatewayMonitor::new(output, &running_gateway.gateway, reloader, interval).run(&signals);

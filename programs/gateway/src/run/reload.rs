@@ -10,7 +10,7 @@ use linewarden_gateway::{ConfigChange, Gateway, GatewayError, PacketStamper};
 use linewarden_protocol::sources::DeviceSources;
 
 use super::LOG_LEVEL;
-use super::start::open_audit;
+use super::inputs::open_audit;
 
 /// Holds the configuration in force.
 pub struct Reloader {

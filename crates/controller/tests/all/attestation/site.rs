@@ -171,7 +171,6 @@ pub fn round_of(
         period: Period(1),
         feed_revision: Revision(u64::MAX),
         duration_ms: 10,
-        ended_ns: 0,
         last_proof_ms: 5,
         observations: outcomes
             .iter()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linewarden_controller::trust::{EvidenceRejected, Timestamps, TrustOutcome};
+use linewarden_controller::trust::{EvidenceRejected, Timestamps};
 use linewarden_controller::{Controller, Denial, Link, Policy};
 use linewarden_evidence::encoding::{BpfMapEntry, Entry};
 use linewarden_protocol::ids::{DeviceId, GatewayId, RowIndex, Suite};
@@ -10,7 +10,7 @@ use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
     Credentials, DeviceRecord, FencingError, FencingToken, MasterKey, Options, Registry, RegistryError,
 };
-use linewarden_types::{GatewayTrustState, RefusalReason, RowRequest};
+use linewarden_types::{GatewayTrustState, RefusalReason, RowRequest, TrustStatus};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
@@ -56,13 +56,13 @@ fn row_request() -> RowRequest {
 }
 
 /// Polls, and submits the requested evidence of the data plane.
-async fn submit(link: &Link, data_plane: &mut AttestedDataPlane, now_ns: u64) -> TrustOutcome {
+async fn submit(link: &Link, data_plane: &mut AttestedDataPlane, now_ns: u64) -> TrustStatus {
     let polled = link
         .poll_trust(times(now_ns), &mut nonces_at(now_ns))
         .await
         .unwrap()
         .unwrap();
-    let nonce = polled.status.nonce.expect("evidence is due");
+    let nonce = polled.nonce.expect("evidence is due");
     let inventory = data_plane.inventory();
     let outcome = link
         .submit_evidence(data_plane.statement(nonce), Some(inventory), times(now_ns))
@@ -110,8 +110,8 @@ async fn rows_are_leased_only_to_a_trusted_gateway() {
     );
 
     let outcome = submit(&link, &mut data_plane, SECOND_NS).await;
-    assert_eq!(outcome.status.state, GatewayTrustState::Trusted);
-    assert!(outcome.link.is_none(), "no lease was revoked");
+    assert_eq!(outcome.state, GatewayTrustState::Trusted);
+    assert!(outcome.fencing_token.is_none(), "no lease was revoked");
     controller.advance_time(SECOND_NS);
     link.extend_leases(&[row_request()]).await.unwrap();
     assert!(link.leases().next_chunk().await.is_ok());
@@ -127,11 +127,11 @@ async fn a_changed_gateway_loses_its_leases_by_a_new_fencing_token() {
     data_plane.set(8);
     let outcome = submit(&link, &mut data_plane, EVIDENCE_INTERVAL_NS + SECOND_NS).await;
     assert!(
-        distrust_reason(&outcome.status.state).contains("07 is now 08"),
+        distrust_reason(&outcome.state).contains("07 is now 08"),
         "{outcome:?}"
     );
 
-    let newest_link = outcome.link.expect("a new token was issued");
+    let newest_link = link.with_token_number(outcome.fencing_token.expect("a new token was issued"));
     assert_eq!(newest_link.token_number(), link.token_number() + 1);
     let stale_error = link.record_unused_rows(&[]).await.unwrap_err();
     assert!(
@@ -158,7 +158,7 @@ async fn a_changed_gateway_loses_its_leases_by_a_new_fencing_token() {
         2 * EVIDENCE_INTERVAL_NS + SECOND_NS,
     )
     .await;
-    assert_eq!(outcome.status.state, GatewayTrustState::Trusted);
+    assert_eq!(outcome.state, GatewayTrustState::Trusted);
     newest_link.extend_leases(&[row_request()]).await.unwrap();
 
     // Another process registers, and must submit evidence.
@@ -177,7 +177,7 @@ async fn a_changed_gateway_loses_its_leases_by_a_new_fencing_token() {
         .await
         .unwrap()
         .unwrap();
-    let nonce = nonce.status.nonce.unwrap();
+    let nonce = nonce.nonce.unwrap();
     let result = newest_link
         .submit_evidence(data_plane.statement(nonce), None, times(3 * EVIDENCE_INTERVAL_NS))
         .await;
@@ -204,8 +204,8 @@ async fn missing_evidence_revokes_the_leases() {
         )
         .await;
     let outcome = outcome.unwrap().unwrap();
-    assert!(distrust_reason(&outcome.status.state).contains("10 s"));
-    assert!(outcome.link.is_some());
+    assert!(distrust_reason(&outcome.state).contains("10 s"));
+    assert!(outcome.fencing_token.is_some());
     let error = link
         .submit_evidence(Vec::new(), None, times(request_ns + RESPONSE_TIMEOUT_NS))
         .await
@@ -224,33 +224,26 @@ async fn the_newest_token_is_returned_to_each_request_of_the_same_process_only()
     let link = controller.register(GATEWAY, 1).await.unwrap();
     submit(&link, &mut data_plane, SECOND_NS).await;
     data_plane.set(8);
-    let first = submit(&link, &mut data_plane, EVIDENCE_INTERVAL_NS + SECOND_NS)
-        .await
-        .link
-        .unwrap();
+    let first = submit(&link, &mut data_plane, EVIDENCE_INTERVAL_NS + SECOND_NS).await;
+    let first = link.with_token_number(first.fencing_token.unwrap());
     // The response was lost.
     let polled = link
         .poll_trust(times(EVIDENCE_INTERVAL_NS + SECOND_NS), &mut nonces_at(7))
         .await;
     let polled = polled.unwrap().unwrap();
-    assert_eq!(polled.link.unwrap().token_number(), first.token_number());
-    assert!(matches!(polled.status.state, GatewayTrustState::Untrusted { .. }));
+    assert_eq!(polled.fencing_token, Some(first.token_number()));
+    assert!(matches!(polled.state, GatewayTrustState::Untrusted { .. }));
     // A link two tokens behind also gets the newest token.
     data_plane.set(7);
     submit(&first, &mut data_plane, 2 * EVIDENCE_INTERVAL_NS + SECOND_NS).await;
     data_plane.set(8);
-    let second = submit(&first, &mut data_plane, 3 * EVIDENCE_INTERVAL_NS + SECOND_NS)
-        .await
-        .link
-        .unwrap();
+    let second = submit(&first, &mut data_plane, 3 * EVIDENCE_INTERVAL_NS + SECOND_NS).await;
     for older_link in [&link, &first] {
         let polled = older_link
             .poll_trust(times(3 * EVIDENCE_INTERVAL_NS + SECOND_NS), &mut nonces_at(8))
             .await;
-        assert_eq!(
-            polled.unwrap().unwrap().link.unwrap().token_number(),
-            second.token_number()
-        );
+        assert!(second.fencing_token.is_some());
+        assert_eq!(polled.unwrap().unwrap().fencing_token, second.fencing_token);
     }
     let stale_error = earlier_process
         .poll_trust(times(3 * EVIDENCE_INTERVAL_NS + SECOND_NS), &mut nonces_at(9))
@@ -261,7 +254,8 @@ async fn the_newest_token_is_returned_to_each_request_of_the_same_process_only()
         "another process replaced this one: {stale_error}"
     );
     controller.register(GATEWAY, 2).await.unwrap();
-    let stale_error = second
+    let stale_error = first
+        .with_token_number(second.fencing_token.unwrap())
         .poll_trust(times(3 * EVIDENCE_INTERVAL_NS + SECOND_NS), &mut nonces_at(9))
         .await
         .unwrap_err();
@@ -297,7 +291,7 @@ async fn other_gateways_are_served_during_the_appraisal_of_a_statement() {
         .await
         .unwrap()
         .unwrap();
-    let statement = data_plane.statement(polled.status.nonce.unwrap());
+    let statement = data_plane.statement(polled.nonce.unwrap());
     let outcome = link.submit_evidence(statement, Some(data_plane.inventory()), times(SECOND_NS));
     let mut outcome = std::pin::pin!(outcome);
     let (requests, mut served) = ([row_request()], 0);
@@ -312,7 +306,7 @@ async fn other_gateways_are_served_during_the_appraisal_of_a_statement() {
         }
         controller.advance_time(SECOND_NS);
     };
-    assert_eq!(trust_outcome.status.state, GatewayTrustState::Trusted);
+    assert_eq!(trust_outcome.state, GatewayTrustState::Trusted);
     assert!(
         served > 5,
         "{served} requests of another gateway were served during the appraisal"
@@ -330,7 +324,7 @@ async fn an_appraisal_counts_only_for_the_pending_nonce() {
         .await
         .unwrap()
         .unwrap();
-    let statement = data_plane.statement(polled.status.nonce.unwrap());
+    let statement = data_plane.statement(polled.nonce.unwrap());
     let outcome = link.submit_evidence(statement, Some(data_plane.inventory()), times(SECOND_NS));
     let mut outcome = std::pin::pin!(outcome);
     for _ in 0..3 {
@@ -395,7 +389,7 @@ async fn a_new_token_is_pending_until_it_is_issued_or_obsolete() {
         submit(&link, &mut data_plane, started_ns + SECOND_NS).await;
         data_plane.set(8);
         let first = link.poll_trust(times(now_ns), &mut nonces_at(now_ns)).await;
-        let nonce = first.unwrap().unwrap().status.nonce.unwrap();
+        let nonce = first.unwrap().unwrap().nonce.unwrap();
         locking_connection.execute("BEGIN IMMEDIATE").await.unwrap();
         let outcome = link
             .submit_evidence(
@@ -426,8 +420,8 @@ async fn a_new_token_is_pending_until_it_is_issued_or_obsolete() {
                 RegistryError::Fencing(FencingError::OutdatedRequest { .. })
             ));
             let second = later_link.poll_trust(times(now_ns), &mut nonces_at(9)).await;
-            let newest_link = second.unwrap().unwrap().link.expect("a new token was pending");
-            assert!(newest_link.token_number() > link.token_number());
+            let newest = second.unwrap().unwrap().fencing_token;
+            assert!(newest.expect("a new token was pending") > link.token_number());
             continue;
         }
         registry.register_gateway(GATEWAY, 2).await.unwrap();
@@ -462,15 +456,14 @@ async fn assert_newer_registration_unaffected(
     let newer_link = controller.link(FencingToken::presented(GATEWAY, number, 0));
     let result = newer_link.poll_trust(times(now_ns), &mut nonces_at(now_ns)).await;
     let result = result.unwrap().unwrap();
-    assert!(result.link.is_none(), "the pending token is of another process");
-    let nonce = result.status.nonce.unwrap();
+    assert!(
+        result.fencing_token.is_none(),
+        "the pending token is of another process"
+    );
+    let nonce = result.nonce.unwrap();
     let outcome = newer_link
         .submit_evidence(data_plane.statement(nonce), None, times(now_ns))
         .await;
-    let newest_link = outcome
-        .unwrap()
-        .unwrap()
-        .link
-        .expect("the newer process is untrusted, too");
-    assert_eq!(newest_link.token_number(), number + 1);
+    let newest = outcome.unwrap().unwrap().fencing_token;
+    assert_eq!(newest.expect("the newer process is untrusted, too"), number + 1);
 }

@@ -23,7 +23,8 @@ use std::ops::Range;
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_types::{
-    GroupName, GroupOutage, LinkError, Plan, PlanRequest, Provers, Revision, RoundAppraisal, RoundOutcome,
+    AppraiseRound, ControllerRequest, GetPlan, GroupName, GroupOutage, Kind, LinkError, ListProvers, Plan,
+    PlanRequest, Provers, Revision, RoundAppraisal, RoundOutcome,
 };
 
 use self::members::Members;
@@ -35,7 +36,6 @@ use super::context::{Context, RandomSource};
 use super::retry::RetryTimer;
 use super::status::{AttestStatus, Status};
 use crate::audit::AuditEvent;
-use crate::requests::ControllerRequest;
 use crate::time::Clock;
 
 /// Interval of plan requests, ns: the maximum delay of a round that is requested by command.
@@ -65,8 +65,8 @@ pub(super) struct Attestation {
     open_rounds: Vec<OpenAttestationRound>,
     /// Retries after a failed draw of random bytes.
     random_retry: RetryTimer,
-    /// Outcomes that the controller has not appraised yet, oldest first.
-    outcomes: VecDeque<RoundOutcome>,
+    /// Outcomes that the controller has not appraised yet, oldest first, each with the end of its round (boot-time clock, ns).
+    outcomes: VecDeque<(u64, RoundOutcome)>,
     unreachable: HashMap<GroupName, UnreachableGroup>,
     appraise_channel: Channel,
     status: AttestStatus,
@@ -116,17 +116,17 @@ impl Default for Attestation {
                 received_ns: 0,
                 running_seen_ns: 0,
                 due_ns: 0,
-                channel: Channel::new("get plan"),
+                channel: Channel::new(Kind::GetPlan),
             },
             members: Members::default(),
-            keys_channel: Channel::new("list provers"),
+            keys_channel: Channel::new(Kind::ListProvers),
             schedule: Schedule::default(),
             numbers: 0..0,
             open_rounds: Vec::new(),
             random_retry: RetryTimer::default(),
             outcomes: VecDeque::new(),
             unreachable: HashMap::new(),
-            appraise_channel: Channel::new("appraise round"),
+            appraise_channel: Channel::new(Kind::AppraiseRound),
             status: AttestStatus::default(),
             draws_failed: 0,
             damaged: 0,
@@ -196,12 +196,17 @@ impl Attestation {
         let (clock, period_s) = (context.clock, context.settings.attest_period_s);
         let mut requests = Vec::new();
         if self.plan.due_ns <= clock.monotonic_ns && self.plan.channel.try_send(clock) {
-            requests.push(ControllerRequest::GetPlan(self.plan_request(clock, period_s)));
+            requests.push(GetPlan(self.plan_request(clock, period_s)).into());
         }
-        if let Some(outcome) = self.outcomes.front()
+        if let Some((ended_ns, outcome)) = self.outcomes.front()
             && self.appraise_channel.try_send(clock)
         {
-            requests.push(ControllerRequest::AppraiseRound(Box::new(outcome.clone())));
+            let appraise = AppraiseRound {
+                round: Box::new(outcome.clone()),
+                age_ns: clock.boot_ns.saturating_sub(*ended_ns),
+                at_ns: clock.boot_ns,
+            };
+            requests.push(appraise.into());
         }
         let Some(plan) = &self.plan.current else {
             return requests;
@@ -214,7 +219,7 @@ impl Attestation {
             && let Some((start, since)) = self.members.keys_to_request(plan, &periods_in_use)
             && self.keys_channel.try_send(clock)
         {
-            requests.push(ControllerRequest::ListProvers { start, since });
+            requests.push(ListProvers { start, since }.into());
         }
         requests
     }
@@ -271,7 +276,7 @@ impl Attestation {
         self.status.rounds += 1;
         self.status.quarantined += appraisal.quarantined.len() as u64;
         self.status.remediated += appraisal.remediated.len() as u64;
-        if let (Some(outage), Some(outcome)) = (&appraisal.outage, outcome) {
+        if let (Some(outage), Some((_, outcome))) = (&appraisal.outage, outcome) {
             log_outage(outage, &outcome, context);
         }
         Some(appraisal)
@@ -291,7 +296,7 @@ impl Attestation {
             self.outcomes.remove(1);
             self.status.rounds_lost += 1;
         }
-        self.outcomes.push_back(outcome);
+        self.outcomes.push_back((context.clock.boot_ns, outcome));
     }
 
     pub(super) fn report(&self, status: &mut Status) {

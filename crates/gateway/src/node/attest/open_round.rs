@@ -170,7 +170,6 @@ impl OpenAttestationRound {
             period: self.round.start.period,
             feed_revision: self.feed_revision,
             duration_ms: age_ns / 1_000_000,
-            ended_ns: clock.boot_ns,
             last_proof_ms: self.last_proof_ms,
             observations: self.observations,
         }

@@ -5,13 +5,12 @@
 use std::collections::HashSet;
 
 use linewarden_protocol::ids::DeviceId;
-use linewarden_types::{LinkError, ProverIds};
+use linewarden_types::{ControllerRequest, Kind, LinkError, ListProverIds, ProverIds};
 
 use crate::audit::AuditEvent;
 use crate::node::channel::Channel;
 use crate::node::context::Context;
 use crate::node::devices::DeviceCache;
-use crate::requests::ControllerRequest;
 
 /// Interval of requests for prover ids, ns.
 const POLL_NS: u64 = 5_000_000_000;
@@ -36,7 +35,7 @@ impl Default for UnattestedProvers {
             provers: HashSet::new(),
             upto: 0,
             due_ns: 0,
-            channel: Channel::new("list prover IDs"),
+            channel: Channel::new(Kind::ListProverIds),
             present_count: 0,
             logged: HashSet::new(),
         }
@@ -57,8 +56,7 @@ impl UnattestedProvers {
     /// Requests the ids of provers, if they are due.
     pub(in crate::node) fn request(&mut self, context: &Context) -> Option<ControllerRequest> {
         let is_due = self.due_ns <= context.now_ns();
-        (is_due && self.channel.try_send(context.clock))
-            .then_some(ControllerRequest::ListProverIds { since: self.upto })
+        (is_due && self.channel.try_send(context.clock)).then(|| ListProverIds { since: self.upto }.into())
     }
 
     pub(in crate::node) fn accept(

@@ -13,13 +13,12 @@ mod blocked;
 use std::collections::HashMap;
 
 use linewarden_protocol::ids::DeviceId;
-use linewarden_types::{Change, Changes, LinkError, Revision};
+use linewarden_types::{Change, Changes, ControllerRequest, Kind, LinkError, ListChanges, Revision};
 
 use self::blocked::BlockedDevices;
 use super::channel::Channel;
 use super::context::Context;
 use crate::audit::AuditEvent;
-use crate::requests::ControllerRequest;
 
 /// The state of the feed, and the devices that it has blocked.
 #[derive(Debug)]
@@ -40,7 +39,7 @@ pub(super) struct ChangeFeed {
 impl Default for ChangeFeed {
     fn default() -> Self {
         Self {
-            channel: Channel::new("list changes"),
+            channel: Channel::new(Kind::ListChanges),
             revision: Revision::ZERO,
             due_ns: 0,
             complete_at_ns: None,
@@ -79,8 +78,12 @@ impl ChangeFeed {
 
     pub(super) fn request(&mut self, context: &Context) -> Option<ControllerRequest> {
         let is_due = self.due_ns <= context.now_ns();
-        (is_due && self.channel.try_send(context.clock))
-            .then_some(ControllerRequest::ListChanges { since: self.revision })
+        (is_due && self.channel.try_send(context.clock)).then(|| ListChanges { since: self.revision }.into())
+    }
+
+    /// The time at which the ages in the response to the last request end, boot-time clock, ns.
+    pub(super) fn sent_ns(&self) -> u64 {
+        self.channel.sent_ns
     }
 
     /// Handles the response to a request; the caller applies the changes, and then calls [`ChangeFeed::finish`].
@@ -220,7 +223,7 @@ mod tests {
         feed.read_now(context.now_ns());
         assert_eq!(
             feed.request(&context),
-            Some(ControllerRequest::ListChanges { since: Revision(7) })
+            Some(ListChanges { since: Revision(7) }.into())
         );
         set_time(&mut context, 9);
         assert!(feed.accept(Ok(changes(7, false)), &mut context).is_some());
@@ -243,9 +246,12 @@ mod tests {
         assert!(feed.accept(Ok(changes(9, false)), &mut context).is_none(), "void");
         assert_eq!(
             feed.request(&context),
-            Some(ControllerRequest::ListChanges {
-                since: Revision::ZERO
-            })
+            Some(
+                ListChanges {
+                    since: Revision::ZERO
+                }
+                .into()
+            )
         );
     }
 

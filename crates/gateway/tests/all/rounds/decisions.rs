@@ -199,30 +199,20 @@ fn a_restored_registry_is_handled_once_for_all_pending_requests() {
         |held_back: &[ControllerRequest], kind: fn(&ControllerRequest) -> bool| held_back.iter().any(kind);
     let has_provers = |held_back: &[ControllerRequest]| {
         is_held(held_back, |request| {
-            matches!(request, ControllerRequest::ListProvers { .. })
+            matches!(request, ControllerRequest::ListProvers(_))
         })
     };
     while held_back.len() < 4 {
         tick_holding(&mut fixture, &mut held_back, |held_back, request| match request {
-            ControllerRequest::ListChanges { .. } | ControllerRequest::ListProvers { .. } => true,
+            ControllerRequest::ListChanges(_) | ControllerRequest::ListProvers(_) => true,
             ControllerRequest::GetPlan(_) => has_provers(held_back),
             _ => false,
         });
     }
     let ended_round = fixture.node.status().attest.round;
     let restore_error = || LinkError::RegistryRestored("registry restored".to_owned());
-    let rejection = |request: &ControllerRequest| match request {
-        ControllerRequest::ListChanges { .. } => ControllerResponse::ListChanges {
-            result: Err(restore_error()),
-            at_ns: 0,
-            trust: None,
-        },
-        ControllerRequest::GetPlan(_) => ControllerResponse::GetPlan(Err(restore_error())),
-        ControllerRequest::ListProvers { .. } => ControllerResponse::ListProvers(Err(restore_error())),
-        ControllerRequest::AppraiseRound(_) => ControllerResponse::AppraiseRound(Err(restore_error())),
-        request => panic!("{request:?}"),
-    };
-    held_back.sort_by_key(|request| !matches!(request, ControllerRequest::ListChanges { .. }));
+    let rejection = |request: &ControllerRequest| request.kind().failed(restore_error());
+    held_back.sort_by_key(|request| !matches!(request, ControllerRequest::ListChanges(_)));
     fixture
         .node
         .handle_response(rejection(&held_back[0]), fixture.clock(), 0);

@@ -9,16 +9,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Instant;
 
 use linewarden_gateway::audit::AuditEvent;
-use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Node};
+use linewarden_gateway::{Clock, Node};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash, PeriodKey, PeriodStart, Round};
 use linewarden_protocol::gateway::Configuration::Current;
 use linewarden_protocol::gateway::{ProverKeys, Row};
 use linewarden_protocol::ids::{DeviceId, Mode, Period, RoundNumber, RowIndex, Suite};
 use linewarden_protocol::keys::AuthKey;
 use linewarden_types::{
-    Change, Changes, EnrollmentTime, GroupName, GroupPlan, GroupPolicy, LeaseChunk, LinkError, Plan,
-    ProofOutcome, ProverProvision, Provers, Provision, QuarantinedDevice, Revision, RoundAppraisal,
-    RoundOutcome, SessionReportResult,
+    AppraiseRound, Change, Changes, ControllerRequest, ControllerResponse, EnrollmentTime, GetPlan,
+    GroupName, GroupPlan, GroupPolicy, LeaseChunk, LeasedCursor, LinkError, ListChanges, ListProvers, Plan,
+    ProofOutcome, ProverProvision, Provers, Provision, QuarantinedDevice, ReportSessions, Revision,
+    RoundAppraisal, RoundOutcome, SessionReportResult,
 };
 
 use zerocopy::IntoBytes as _;
@@ -135,23 +136,23 @@ impl NodeHarness {
     fn respond(&mut self, request: ControllerRequest) -> ControllerResponse {
         match request {
             ControllerRequest::Register => ControllerResponse::Register(Ok(1)),
-            ControllerRequest::ResumeLeases => ControllerResponse::ResumeLeases(Ok(LeaseChunk {
+            ControllerRequest::ResumeLeases(_) => ControllerResponse::ResumeLeases(Ok(LeaseChunk {
                 provisions: Vec::new(),
                 damaged: Vec::new(),
                 progress: (0, 0),
                 is_last: true,
+                cursor: LeasedCursor::default(),
             })),
-            ControllerRequest::ListChanges { since } => ControllerResponse::ListChanges {
-                result: Ok(Changes {
+            ControllerRequest::ListChanges(ListChanges { since }) => {
+                let changes = Changes {
                     up_to_revision: self.changes.last().map_or(since, |change| change.revision),
                     changes: std::mem::take(&mut self.changes),
                     newer_sessions: Vec::new(),
                     has_more: false,
-                }),
-                at_ns: self.now_ns,
-                trust: None,
-            },
-            ControllerRequest::GetPlan(plan_request) => {
+                };
+                ControllerResponse::ListChanges(Ok((changes, None)))
+            }
+            ControllerRequest::GetPlan(GetPlan(plan_request)) => {
                 let first = self.next_round_number;
                 self.next_round_number += 256 * u32::from(plan_request.needs_round_numbers);
                 ControllerResponse::GetPlan(Ok(Some(Plan {
@@ -164,22 +165,21 @@ impl NodeHarness {
                     rounds: first..self.next_round_number,
                 })))
             }
-            ControllerRequest::ListProvers { start, .. } => {
+            ControllerRequest::ListProvers(ListProvers { start, .. }) => {
                 ControllerResponse::ListProvers(Ok(self.provers(start)))
             }
-            ControllerRequest::AppraiseRound(outcome) => {
+            ControllerRequest::AppraiseRound(AppraiseRound { round, .. }) => {
                 let Some(decisions) = self.decisions.clone() else {
                     return ControllerResponse::AppraiseRound(Err(LinkError::Failed(
                         "the controller does not respond".to_owned(),
                     )));
                 };
-                self.outcomes.push(*outcome);
+                self.outcomes.push(*round);
                 ControllerResponse::AppraiseRound(Ok(decisions))
             }
-            ControllerRequest::ReportSessions(openings) => ControllerResponse::ReportSessions {
-                result: Ok(vec![SessionReportResult::Newest; openings.len()]),
-                at_ns: self.now_ns,
-            },
+            ControllerRequest::ReportSessions(ReportSessions { reports, .. }) => {
+                ControllerResponse::ReportSessions(Ok(vec![SessionReportResult::Newest; reports.len()]))
+            }
             request => panic!("{request:?}"),
         }
     }
@@ -262,6 +262,7 @@ impl NodeHarness {
             damaged: Vec::new(),
             progress: (1, 1),
             is_last: true,
+            cursor: LeasedCursor::default(),
         };
         self.node
             .handle_response(ControllerResponse::ResumeLeases(Ok(chunk)), self.clock(), 0);

@@ -1,11 +1,11 @@
 //! The link to the controller: requests and responses may be lost, and the controller may be down.
 
 use linewarden_controller::{Denial, Link};
-use linewarden_gateway::{ControllerRequest, ControllerResponse};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode};
 use linewarden_registry::RegistryError;
 use linewarden_types::{
-    AdmissionRequest, AdmissionResponse, LeasedCursor, LinkError, RowRequest, SessionReportResult,
+    AdmissionRequest, AdmissionResponse, AdmitDevices, ControllerRequest, ControllerResponse, ExtendLeases,
+    LinkError, ListChanges, ListProverIds, ReportUnusedRows, ResumeLeases, RowRequest, SessionReportResult,
 };
 use rand::RngExt as _;
 
@@ -20,30 +20,6 @@ pub(super) fn link_error(error: impl Into<Denial>) -> LinkError {
     error.into().into()
 }
 
-pub(super) fn failed_response(request: &ControllerRequest, error: LinkError) -> ControllerResponse {
-    match request {
-        ControllerRequest::Register => ControllerResponse::Register(Err(error)),
-        ControllerRequest::ResumeLeases => ControllerResponse::ResumeLeases(Err(error)),
-        ControllerRequest::ExtendLeases(_) => ControllerResponse::ExtendLeases(Err(error)),
-        ControllerRequest::AdmitDevices { .. } => ControllerResponse::AdmitDevices(Err(error)),
-        ControllerRequest::ReportUnusedRows(_) => ControllerResponse::ReportUnusedRows(Err(error)),
-        ControllerRequest::ReportSessions(_) => ControllerResponse::ReportSessions {
-            result: Err(error),
-            at_ns: 0,
-        },
-        ControllerRequest::ListChanges { .. } => ControllerResponse::ListChanges {
-            result: Err(error),
-            at_ns: 0,
-            trust: None,
-        },
-        ControllerRequest::SubmitEvidence { .. } => ControllerResponse::SubmitEvidence(Err(error)),
-        ControllerRequest::GetPlan(_) => ControllerResponse::GetPlan(Err(error)),
-        ControllerRequest::ListProvers { .. } => ControllerResponse::ListProvers(Err(error)),
-        ControllerRequest::AppraiseRound(_) => ControllerResponse::AppraiseRound(Err(error)),
-        ControllerRequest::ListProverIds { .. } => ControllerResponse::ListProverIds(Err(error)),
-    }
-}
-
 fn is_failure(response: &ControllerResponse) -> bool {
     matches!(response.error(), Some(LinkError::Failed(_)))
 }
@@ -55,7 +31,7 @@ fn is_restored(response: &ControllerResponse) -> bool {
 /// Devices that request admission.
 fn devices_to_admit(request: &ControllerRequest) -> Vec<DeviceId> {
     match request {
-        ControllerRequest::AdmitDevices { requests, .. } => devices_of(requests),
+        ControllerRequest::AdmitDevices(admission) => devices_of(&admission.requests),
         _ => Vec::new(),
     }
 }
@@ -105,22 +81,19 @@ impl Simulation {
         }
         if outcome == 0 || !self.controller_host.is_open {
             self.lose_request(process_index, &request);
-            return failed_response(&request, lost_message());
+            return request.kind().failed(lost_message());
         }
         let link = match self.link(process_index) {
             Ok(link) => link,
-            Err(error) => return failed_response(&request, link_error(error)),
+            Err(error) => return request.kind().failed(link_error(error)),
         };
-        // A process cannot request the same chunk of its leases again, so the link never loses the response with a chunk.
-        let is_lost = outcome == 1 && request != ControllerRequest::ResumeLeases;
-        let loss = is_lost.then(|| failed_response(&request, lost_message()));
+        let loss = (outcome == 1).then(|| request.kind().failed(lost_message()));
         let response = self.serve(process_index, &link, request);
         if loss.is_none() && is_restored(&response) {
             // The next request registers again. A process that has not received the response uses the old
             // registration again.
             let process = &mut self.processes[process_index];
             (process.link, process.verifier) = (None, None);
-            process.lease_cursor = LeasedCursor::default();
         }
         if loss.is_some() || is_failure(&response) {
             self.count_abandoned(process_index);
@@ -141,19 +114,10 @@ impl Simulation {
         link: &Link,
         request: ControllerRequest,
     ) -> ControllerResponse {
-        let records_abandoned_requests = matches!(
-            request,
-            ControllerRequest::ResumeLeases
-                | ControllerRequest::ExtendLeases(_)
-                | ControllerRequest::AdmitDevices { .. }
-                | ControllerRequest::ReportUnusedRows(_)
-                | ControllerRequest::ReportSessions(_)
-                | ControllerRequest::AppraiseRound(_)
-        );
-        if records_abandoned_requests
+        if request.kind().records_abandoned_requests()
             && let Err(error) = self.runtime.block_on(link.record_abandoned_requests())
         {
-            return failed_response(&request, link_error(error));
+            return request.kind().failed(link_error(error));
         }
         let devices = devices_to_admit(&request);
         let response = self.respond(process_index, link, request);
@@ -177,7 +141,6 @@ impl Simulation {
             Some(link) if process.linked_to == host.started => link.clone(),
             Some(link) => {
                 // The lease reader starts again with the first chunk.
-                process.lease_cursor = LeasedCursor::default();
                 process.verifier = None;
                 host.controller.reconnect(link)
             }
@@ -220,18 +183,16 @@ impl Simulation {
             }
             ControllerRequest::Register => ControllerResponse::Register(Ok(link.token_number())),
             ControllerRequest::GetPlan(_)
-            | ControllerRequest::ListProvers { .. }
+            | ControllerRequest::ListProvers(_)
             | ControllerRequest::AppraiseRound(_) => self.attest(process_index, link, request),
-            ControllerRequest::ListProverIds { since } => ControllerResponse::ListProverIds(
+            ControllerRequest::ListProverIds(ListProverIds { since }) => ControllerResponse::ListProverIds(
                 runtime.block_on(link.prover_ids(since)).map_err(link_error),
             ),
-            ControllerRequest::ResumeLeases => {
-                let mut leases = link.leases_from(process.lease_cursor);
-                let chunk = runtime.block_on(leases.next_chunk());
-                process.lease_cursor = leases.cursor();
+            ControllerRequest::ResumeLeases(ResumeLeases { cursor }) => {
+                let chunk = runtime.block_on(link.leases_from(cursor).next_chunk());
                 ControllerResponse::ResumeLeases(chunk.map_err(link_error))
             }
-            ControllerRequest::ExtendLeases(requests) => {
+            ControllerRequest::ExtendLeases(ExtendLeases(requests)) => {
                 let response = runtime.block_on(link.extend_leases(&requests));
                 if let Ok((provisions, _)) = &response {
                     host.record_granted(gateway, provisions);
@@ -253,10 +214,10 @@ impl Simulation {
                 self.record_stranded_rows(rows_left);
                 response
             }
-            ControllerRequest::AdmitDevices {
+            ControllerRequest::AdmitDevices(AdmitDevices {
                 requests: admissions,
                 fresh,
-            } => {
+            }) => {
                 let floor = |device: DeviceId| {
                     let info = runtime.block_on(host.registry().get(device));
                     info.map_or(0, |info| info.idx_floor.0)
@@ -284,38 +245,30 @@ impl Simulation {
             ControllerRequest::ReportUnusedRows(_) if self.without == Some(Mechanism::UnusedRows) => {
                 ControllerResponse::ReportUnusedRows(Ok(0))
             }
-            ControllerRequest::ReportUnusedRows(unused_rows) => {
+            ControllerRequest::ReportUnusedRows(ReportUnusedRows(unused_rows)) => {
                 for unused in &unused_rows {
                     host.forget_mark(gateway, unused.device);
                 }
                 let response = runtime.block_on(link.record_unused_rows(&unused_rows));
                 ControllerResponse::ReportUnusedRows(response.map_err(link_error))
             }
-            ControllerRequest::ReportSessions(openings) if self.without == Some(Mechanism::Report) => {
-                ControllerResponse::ReportSessions {
-                    result: Ok(vec![SessionReportResult::Newest; openings.len()]),
-                    at_ns: boot_ns,
-                }
+            ControllerRequest::ReportSessions(sessions) if self.without == Some(Mechanism::Report) => {
+                let results = vec![SessionReportResult::Newest; sessions.reports.len()];
+                ControllerResponse::ReportSessions(Ok(results))
             }
-            ControllerRequest::ReportSessions(openings) => {
-                let reports = session_locations::reports(&openings, boot_ns, self.without);
+            ControllerRequest::ReportSessions(sessions) => {
+                let reports = session_locations::reports(sessions, boot_ns, self.without);
                 let response = runtime.block_on(link.report_sessions(&reports, now));
-                ControllerResponse::ReportSessions {
-                    result: response.map_err(link_error),
-                    at_ns: boot_ns,
-                }
+                ControllerResponse::ReportSessions(response.map_err(link_error))
             }
-            // The simulation requires no evidence.
-            ControllerRequest::SubmitEvidence { .. } => {
-                ControllerResponse::SubmitEvidence(Err(lost_message()))
+            ControllerRequest::ListChanges(ListChanges { since }) => {
+                let changes = runtime.block_on(link.changes_since(since, Some(now)));
+                ControllerResponse::ListChanges(changes.map(|changes| (changes, None)).map_err(link_error))
             }
-            ControllerRequest::ListChanges { since } => ControllerResponse::ListChanges {
-                result: runtime
-                    .block_on(link.changes_since(since, Some(now)))
-                    .map_err(link_error),
-                at_ns: boot_ns,
-                trust: None,
-            },
+            // The simulation requires no evidence, relays no tickets and reports no status.
+            ControllerRequest::SubmitEvidence(_)
+            | ControllerRequest::RelayTicket(_)
+            | ControllerRequest::ReportStatus(_) => request.kind().failed(lost_message()),
         }
     }
 }

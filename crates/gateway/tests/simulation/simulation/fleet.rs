@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use linewarden_controller::Link;
 use linewarden_controller::attest::Verifier;
-use linewarden_gateway::{ControllerRequest, ControllerResponse};
 use linewarden_measurement::HashAlgorithm;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::files::{ContentHash, FileEntry, FilePath, Mode as FileMode};
@@ -17,10 +16,13 @@ use linewarden_protocol::wire::{ATTEST_PORT, PROOF_BYTES};
 use linewarden_registry::{
     DeviceError, NewGroup, NewProver, Protection, ProverLocation, Registry, RegistryError, RollOut,
 };
-use linewarden_types::{GroupName, GroupPolicy, ReleaseMode, RoundAppraisal};
+use linewarden_types::{
+    AppraiseRound, ControllerRequest, ControllerResponse, GetPlan, GroupName, GroupPolicy, ListProvers,
+    ReleaseMode, RoundAppraisal,
+};
 use rand::{Rng, RngExt as _};
 
-use super::controller::{failed_response, link_error};
+use super::controller::link_error;
 use super::rounds::RoundRecords;
 use super::{GATEWAYS, Mechanism, Simulation};
 use crate::prover::SimulatedProver;
@@ -339,7 +341,7 @@ impl Simulation {
         request: ControllerRequest,
     ) -> ControllerResponse {
         let mut request = request;
-        if let ControllerRequest::AppraiseRound(round) = &mut request {
+        if let ControllerRequest::AppraiseRound(AppraiseRound { round, .. }) = &mut request {
             // The node's order comes from a hash table, and differs in each run.
             round
                 .observations
@@ -354,7 +356,7 @@ impl Simulation {
         if self.processes[process_index].verifier.is_none() {
             match self.runtime.block_on(Verifier::open(link.clone())) {
                 Ok(verifier) => self.processes[process_index].verifier = Some(verifier),
-                Err(error) => return failed_response(&request, link_error(error)),
+                Err(error) => return request.kind().failed(link_error(error)),
             }
         }
         let wall_s = self.wall_s();
@@ -364,7 +366,7 @@ impl Simulation {
         };
         verifier.set_link(link.clone());
         match request {
-            ControllerRequest::GetPlan(plan_request) => {
+            ControllerRequest::GetPlan(GetPlan(plan_request)) => {
                 process.planned_ms[0] = self.now_ms;
                 let rng = &mut self.rng;
                 let plan = self
@@ -372,7 +374,7 @@ impl Simulation {
                     .block_on(verifier.plan(plan_request, wall_s, &mut || Some(rng.random())));
                 ControllerResponse::GetPlan(plan.map_err(link_error))
             }
-            ControllerRequest::ListProvers { start, since } => {
+            ControllerRequest::ListProvers(ListProvers { start, since }) => {
                 let mut provers = self.runtime.block_on(verifier.provers(start, since));
                 if self.without == Some(Mechanism::Reference) {
                     let provisions = provers.iter_mut().flat_map(|provers| &mut provers.provisions);
@@ -389,7 +391,11 @@ impl Simulation {
             ControllerRequest::AppraiseRound(_) if self.without == Some(Mechanism::Decision) => {
                 ControllerResponse::AppraiseRound(Ok(RoundAppraisal::default()))
             }
-            ControllerRequest::AppraiseRound(mut round) => {
+            ControllerRequest::AppraiseRound(AppraiseRound {
+                mut round,
+                age_ns,
+                at_ns,
+            }) => {
                 if self.without == Some(Mechanism::Release) {
                     let rounds = &self.fleet.rounds;
                     round.observations.retain(|observation| {
@@ -397,7 +403,7 @@ impl Simulation {
                     });
                 }
                 let boot_ns = process.clock.clock(self.now_ms).boot_ns;
-                let age_s = boot_ns.saturating_sub(round.ended_ns) / 1_000_000_000;
+                let age_s = (age_ns + (boot_ns - at_ns)) / 1_000_000_000;
                 let ended_s = match self.without {
                     Some(Mechanism::RoundAge) => wall_s.saturating_add(self.fleet.policy.validity_s()),
                     _ => wall_s.saturating_sub(age_s),

@@ -1,8 +1,8 @@
 //! Requests that a process has abandoned, and that the controller processes later.
 
 use linewarden_controller::Link;
-use linewarden_gateway::ControllerRequest;
 use linewarden_registry::FencingToken;
+use linewarden_types::ControllerRequest;
 use rand::RngExt as _;
 
 use super::process::Process;
@@ -39,7 +39,7 @@ impl Simulation {
         let changes_leases = matches!(
             request,
             ControllerRequest::ExtendLeases(_)
-                | ControllerRequest::AdmitDevices { .. }
+                | ControllerRequest::AdmitDevices(_)
                 | ControllerRequest::ReportUnusedRows(_)
         );
         let process = &self.processes[process_index];

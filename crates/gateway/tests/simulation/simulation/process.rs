@@ -3,10 +3,10 @@
 use linewarden_controller::Link;
 use linewarden_controller::attest::Verifier;
 use linewarden_dataplane::{Config, Gate, Geometry};
-use linewarden_gateway::{ControllerRequest, ControllerResponse, Node, Settings};
+use linewarden_gateway::{Node, Settings};
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::verdict::Verdict;
-use linewarden_types::LeasedCursor;
+use linewarden_types::{ControllerRequest, ControllerResponse};
 use rand::RngExt as _;
 
 use super::clock::HostClock;
@@ -30,8 +30,6 @@ pub(super) struct Process {
     pub(super) linked_to: u64,
     /// Number of requests without a response.
     pub(super) abandoned_requests: u64,
-    /// The position of the lease reader.
-    pub(super) lease_cursor: LeasedCursor,
     /// The verifier of the link, after the first request that needs it.
     pub(super) verifier: Option<Verifier>,
     /// Creation times of three plans: the requested plan, the current plan, and the current plan of the previous step.
@@ -152,7 +150,6 @@ impl Simulation {
             link: None,
             abandoned_requests: 0,
             linked_to: 0,
-            lease_cursor: LeasedCursor::default(),
             verifier: None,
             planned_ms: [0; 3],
             responses: Vec::new(),

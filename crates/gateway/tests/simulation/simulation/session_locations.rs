@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 
-use linewarden_dataplane::SessionOpening;
 use linewarden_protocol::ids::{DeviceId, SessionId};
-use linewarden_types::SessionReport;
+use linewarden_types::{ReportSessions, SessionReport};
 
 use super::{GATEWAYS, Mechanism, SESSION_LIFETIME_S, STEP_MS, Simulation};
 
@@ -52,19 +51,18 @@ impl SessionLocations {
 
 /// Returns the session reports at `boot_ns` of the gateway's boot-time clock.
 pub(super) fn reports(
-    openings: &[SessionOpening],
+    ReportSessions { reports, at_ns }: ReportSessions,
     boot_ns: u64,
     without: Option<Mechanism>,
 ) -> Vec<SessionReport> {
-    let report = |opening: &SessionOpening| SessionReport {
-        message: opening.response,
-        loc: opening.loc,
+    let report = |report: SessionReport| SessionReport {
         age_ns: match without {
             Some(Mechanism::Age) => 0,
-            _ => boot_ns - opening.opened_ns,
+            _ => report.age_ns + (boot_ns - at_ns),
         },
+        ..report
     };
-    openings.iter().map(report).collect()
+    reports.into_iter().map(report).collect()
 }
 
 impl Simulation {

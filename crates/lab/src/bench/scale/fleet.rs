@@ -7,13 +7,14 @@ use linewarden_controller::{Controller, Link, Policy};
 use linewarden_dataplane::store::{Regions, wire_word};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, Geometry};
-use linewarden_gateway::{Clock, ControllerResponse, Node, Settings};
+use linewarden_gateway::{Clock, Node, Settings};
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey, halves};
 use linewarden_protocol::nonce::RowStatement;
 use linewarden_registry::{
     BulkOptions, Credentials, DeviceRecord, LeaseRequest, MasterKey, PoolRow, Registry, RegistryError,
 };
+use linewarden_types::ControllerResponse;
 
 use super::{Progress, Size};
 use crate::bench::keys::{self, GATEWAY_ID};

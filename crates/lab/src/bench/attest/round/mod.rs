@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use linewarden_controller::{Controller, InProcessController, Policy};
+use linewarden_controller::{Controller, InProcess, Policy};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, Counters, DataPlane, Gate};
@@ -427,7 +427,7 @@ fn start(
         lease_rows: config.geometry.ring.saturating_add(1),
         mark_block: settings.mark_block,
     };
-    let controller = Arc::new(InProcessController::new(
+    let controller = Arc::new(InProcess::link(
         Controller::new(registry.registry.clone(), policy),
         GATEWAY_ID,
     ));

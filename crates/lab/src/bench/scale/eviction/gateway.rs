@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use linewarden_controller::{Controller, LeaseReader, Link, Policy};
+use linewarden_controller::{Controller, Link, Policy};
 use linewarden_dataplane::Config;
 use linewarden_dataplane::host::Timestamps;
-use linewarden_gateway::{Clock, ControllerRequest, ControllerResponse, Eviction, Node, Settings};
+use linewarden_gateway::{Clock, Eviction, Node, Settings};
 use linewarden_protocol::device::{Device, DeviceConfig, GatewayPolicy, Output};
 use linewarden_protocol::ids::{DeviceId, GatewayId, Mode, Suite};
 use linewarden_registry::Registry;
-use linewarden_types::{BootId, SessionReportResult};
+use linewarden_types::{
+    AdmitDevices, BootId, ControllerRequest, ControllerResponse, ExtendLeases, ListChanges, ListProverIds,
+    ReportSessions, ReportUnusedRows, ResumeLeases, SessionReportResult,
+};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use tokio::runtime::Runtime;
@@ -28,7 +31,6 @@ const STEP_MS: u64 = 10;
 pub(super) struct Gateway<'r> {
     runtime: &'r Runtime,
     link: Link,
-    leases: LeaseReader,
     node: Node,
     data_plane: SimulatedDataPlane,
     now_ms: u64,
@@ -72,7 +74,6 @@ impl<'r> Gateway<'r> {
             .map_err(|error| BenchError::InvalidMeasurement(error.to_string()))?;
         let mut gateway = Self {
             runtime,
-            leases: link.leases(),
             link,
             node,
             data_plane,
@@ -204,48 +205,37 @@ impl<'r> Gateway<'r> {
         let (runtime, link) = (self.runtime, &self.link);
         Ok(match request {
             ControllerRequest::Register => ControllerResponse::Register(Ok(link.token_number())),
-            ControllerRequest::ResumeLeases => {
-                ControllerResponse::ResumeLeases(Ok(runtime.block_on(self.leases.next_chunk())?))
+            ControllerRequest::ResumeLeases(ResumeLeases { cursor }) => {
+                let mut leases = link.leases_from(cursor);
+                ControllerResponse::ResumeLeases(Ok(runtime.block_on(leases.next_chunk())?))
             }
-            ControllerRequest::ExtendLeases(requests) => {
+            ControllerRequest::ExtendLeases(ExtendLeases(requests)) => {
                 ControllerResponse::ExtendLeases(Ok(runtime.block_on(link.extend_leases(&requests))?))
             }
-            ControllerRequest::AdmitDevices { requests, fresh } => {
+            ControllerRequest::AdmitDevices(AdmitDevices { requests, fresh }) => {
                 ControllerResponse::AdmitDevices(Ok(runtime.block_on(link.admit_devices(&requests, fresh))?))
             }
-            ControllerRequest::ReportUnusedRows(settlements) => ControllerResponse::ReportUnusedRows(Ok(
-                runtime.block_on(link.record_unused_rows(&settlements))?,
-            )),
-            ControllerRequest::GetPlan(_)
-            | ControllerRequest::ListProvers { .. }
-            | ControllerRequest::AppraiseRound(_) => {
-                return Err(BenchError::InvalidMeasurement(
-                    "unexpected attestation request in the eviction benchmark".to_owned(),
-                ));
+            ControllerRequest::ReportUnusedRows(ReportUnusedRows(unused_rows)) => {
+                let returned = runtime.block_on(link.record_unused_rows(&unused_rows))?;
+                ControllerResponse::ReportUnusedRows(Ok(returned))
             }
-            ControllerRequest::SubmitEvidence { .. } => {
-                return Err(BenchError::InvalidMeasurement(
-                    "unexpected evidence request in the eviction benchmark".to_owned(),
-                ));
-            }
-            ControllerRequest::ListProverIds { since } => {
+            ControllerRequest::ListProverIds(ListProverIds { since }) => {
                 ControllerResponse::ListProverIds(Ok(runtime.block_on(link.prover_ids(since))?))
             }
-            ControllerRequest::ReportSessions(openings) => {
+            ControllerRequest::ReportSessions(ReportSessions { reports, .. }) => {
                 // With a single gateway no device has a session elsewhere.
-                ControllerResponse::ReportSessions {
-                    result: Ok(vec![SessionReportResult::Newest; openings.len()]),
-                    at_ns: 0,
-                }
+                ControllerResponse::ReportSessions(Ok(vec![SessionReportResult::Newest; reports.len()]))
             }
-            ControllerRequest::ListChanges { since } => {
-                let at_ns = self.now_ms.saturating_mul(1_000_000);
-                let now = controller_clock(at_ns);
-                ControllerResponse::ListChanges {
-                    result: Ok(runtime.block_on(link.changes_since(since, Some(now)))?),
-                    at_ns,
-                    trust: None,
-                }
+            ControllerRequest::ListChanges(ListChanges { since }) => {
+                let now = controller_clock(self.now_ms.saturating_mul(1_000_000));
+                let changes = runtime.block_on(link.changes_since(since, Some(now)))?;
+                ControllerResponse::ListChanges(Ok((changes, None)))
+            }
+            request => {
+                return Err(BenchError::InvalidMeasurement(format!(
+                    "unexpected request in the eviction benchmark: {}",
+                    request.kind().name()
+                )));
             }
         })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use linewarden_controller::{Controller, InProcessController, Policy};
+use linewarden_controller::{Controller, InProcess, Policy};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, DataPlane, Gate};
 use linewarden_gateway::{Gateway, Settings};
@@ -102,7 +102,7 @@ impl GatewaySetup {
             lease_rows: RING + 1,
             mark_block: settings.mark_block,
         };
-        let controller = Arc::new(InProcessController::new(
+        let controller = Arc::new(InProcess::link(
             Controller::new(controller_registry, policy),
             keys::GATEWAY_ID,
         ));
