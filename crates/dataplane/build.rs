@@ -8,12 +8,12 @@ use libbpf_cargo::SkeletonBuilder;
 
 /// The programs of the feature `bench`.
 const BENCH_PROGRAMS: [&str; 6] = [
-    "bench",
-    "bench_cipher",
-    "bench_p4dra",
-    "bench_proof",
-    "bench_sealed",
-    "bench_stamp",
+    "xdp/bpf/bench",
+    "xdp/bpf/bench_cipher",
+    "xdp/bpf/bench_proof",
+    "xdp/bpf/bench_sealed",
+    "xdp/bpf/bench_stamp",
+    "classic/bpf/bench_papers",
 ];
 
 fn main() {
@@ -30,15 +30,18 @@ fn main() {
         format!("-D__TARGET_ARCH_{define}").into(),
         "-I".into(),
         include.into(),
+        "-I".into(),
+        "src/xdp/bpf".into(),
         "-Wall".into(),
         "-Werror".into(),
     ];
-    let mut programs = vec!["gateway"];
+    let mut programs = vec!["xdp/bpf/gateway"];
     if env::var_os("CARGO_FEATURE_BENCH").is_some() {
         programs.extend(BENCH_PROGRAMS);
     }
-    for program in programs {
-        let source = format!("src/xdp/bpf/{program}.bpf.c");
+    for path in programs {
+        let source = format!("src/{path}.bpf.c");
+        let program = path.rsplit('/').next().unwrap_or(path);
         let built = SkeletonBuilder::new()
             .source(&source)
             .clang_args(&args)
@@ -53,4 +56,5 @@ fn main() {
         }
     }
     println!("cargo::rerun-if-changed=src/xdp/bpf");
+    println!("cargo::rerun-if-changed=src/classic/bpf");
 }

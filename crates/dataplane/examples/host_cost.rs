@@ -52,8 +52,6 @@ fn config(devices: u32) -> Config {
             hash_seed: [0x1234, 0x5678],
         },
         provers: 0,
-        classic: None,
-        p4dra: None,
         inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),

@@ -42,8 +42,6 @@ fn main() {
             hash_seed: [0x1234, 0x5678],
         },
         provers: 0,
-        classic: None,
-        p4dra: None,
         inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),

@@ -51,8 +51,6 @@ fn config(format: Option<ContentFormat>) -> Config {
             hash_seed: [0x1234, 0x5678],
         },
         provers: 0,
-        classic: None,
-        p4dra: None,
         inband_evidence: format,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),

@@ -15,7 +15,7 @@ pub enum Capability {
     DacOverride,
     /// Interfaces, addresses, routes, offloads; XDP programs on interfaces.
     NetAdmin,
-    /// Packet sockets: slow-path replies of `xdp`, `p4dra-classic`, the simulated fleet and the attackers.
+    /// Packet sockets: slow-path replies of `xdp`, the simulated fleet and the attackers.
     NetRaw,
     /// Creating and entering network namespaces.
     SysAdmin,

@@ -3,16 +3,11 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use linewarden_evidence::inband::ContentFormat;
-use linewarden_protocol::classic::p4dra::ProverId;
 use linewarden_protocol::commit;
-use linewarden_protocol::frame::header;
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::sources::{DeviceSources, EXCLUDED_MAX, OwnAddress, PREFIXES_MAX, Prefix};
 
-pub use crate::p4dra::settings::{P4dra, P4draProver};
-
-use crate::p4dra::table;
 use crate::store::Geometry;
 use crate::store::provers::ProverGeometry;
 
@@ -25,32 +20,6 @@ pub enum Gate {
     Bound,
     /// Forwards only sealed datagrams, in both directions, and traffic of the protocols on the always-pass list.
     Sealed,
-}
-
-/// A classic profile (docs/protocols.md 2): the protocol of a published paper. A classic profile is insecure and serves
-/// only measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClassicProfile {
-    /// One CRP per challenge, in order.
-    Iot,
-    /// Two CRPs per challenge, picked at random.
-    Uav,
-}
-
-/// The classic profile and its CRPs. All responses have the same size.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Classic {
-    /// The protocol that is served.
-    pub profile: ClassicProfile,
-    /// UDP port on which the profile is served.
-    pub port: u16,
-    /// Response size, bytes: 8, 16 or 32.
-    pub response_bytes: usize,
-    /// CRPs of each identifier; the first element belongs to identifier 1. Every identifier has the same number of
-    /// CRPs.
-    pub crps: Vec<Vec<(u32, Vec<u8>)>>,
-    /// Seed of the profile's random numbers.
-    pub seed: u64,
 }
 
 /// A data plane's configuration.
@@ -104,10 +73,6 @@ pub struct Config {
     pub geometry: Geometry,
     /// Maximum number of provers (LAP/1 3.2). 0: PROOFs are not served.
     pub provers: u32,
-    /// Classic profile; `None` disables it.
-    pub classic: Option<Classic>,
-    /// `p4dra-classic`; `None` disables it.
-    pub p4dra: Option<P4dra>,
     /// Evidence that IPv6 packets carry when they pass the gate towards services; `None` disables it. Only for `xdp`
     /// with a gate.
     pub inband_evidence: Option<ContentFormat>,
@@ -159,10 +124,6 @@ fn may_be_dhcp_server(ip: IpAddr) -> bool {
     let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     ip == group || !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || is_broadcast)
 }
-
-/// Maximum number of provers. Their table has at least 2^21 places of 128 B (256 MiB), and more if all places are occupied
-/// where a prover's hash permits the prover ([`table::build`]).
-const P4DRA_PROVERS_MAX: usize = 1 << 20;
 
 /// Maximum number of addresses per family.
 pub const LOCAL_ADDRESSES_MAX: usize = 4;
@@ -325,8 +286,6 @@ impl Config {
         );
         problems.extend(source_problems(&self.sources()));
         problems.extend(self.gate_problems());
-        problems.extend(self.classic_problem());
-        problems.extend(self.p4dra_problem());
         problems
     }
 
@@ -364,68 +323,6 @@ impl Config {
         }
         problems
     }
-
-    fn p4dra_problem(&self) -> Option<ConfigError> {
-        let p4dra = self.p4dra.as_ref()?;
-        let invalid_field = |field, value: String, hint| Some(ConfigError::Field { field, value, hint });
-        let reserved = [
-            header::ETHER_IPV4,
-            header::ETHER_ARP,
-            header::ETHER_VLAN,
-            header::ETHER_QINQ,
-            header::ETHER_IPV6,
-        ];
-        if p4dra.ether_type < header::ETHER_TYPE_MIN || reserved.contains(&p4dra.ether_type) {
-            let value = format!("{:#06x}", p4dra.ether_type);
-            return invalid_field("p4dra.ether_type", value, "a type of its own, 0x0600 or above");
-        }
-        let [first, ..] = p4dra.controller;
-        if first & 1 == 1 || p4dra.controller == [0; 6] {
-            let value = format!("{:02x?}", p4dra.controller);
-            return invalid_field("p4dra.controller", value, "the MAC address of one interface");
-        }
-        let mut ids: Vec<ProverId> = p4dra.provers.iter().map(|prover| prover.id).collect();
-        ids.sort_unstable();
-        if let Some([duplicate, _]) = ids.array_windows().find(|[a, b]| a == b) {
-            return invalid_field("p4dra.provers", duplicate.to_string(), "each prover once");
-        }
-        if ids.len() > P4DRA_PROVERS_MAX || table::build(p4dra, self.geometry.hash_seed).is_none() {
-            return invalid_field("p4dra.provers", ids.len().to_string(), "at most 1048576");
-        }
-        None
-    }
-
-    fn classic_problem(&self) -> Option<ConfigError> {
-        let classic = self.classic.as_ref()?;
-        let invalid_field = |field, value: String, hint| Some(ConfigError::Field { field, value, hint });
-        if classic.port == 0 || classic.port == self.lap_port {
-            return invalid_field("classic.port", classic.port.to_string(), "a UDP port of its own");
-        }
-        if ![8, 16, 32].contains(&classic.response_bytes) {
-            return invalid_field(
-                "classic.response_bytes",
-                classic.response_bytes.to_string(),
-                "8, 16 or 32",
-            );
-        }
-        let rows = classic.crps.first().map_or(0, Vec::len);
-        if rows < 2 || classic.crps.iter().any(|crps| crps.len() != rows) {
-            return invalid_field(
-                "classic.crps",
-                rows.to_string(),
-                "at least 2, and the same number for every identifier",
-            );
-        }
-        let fits = |crp: &(u32, Vec<u8>)| crp.1.len() == classic.response_bytes;
-        if !classic.crps.iter().flatten().all(fits) {
-            return invalid_field(
-                "classic.crps",
-                "response".into(),
-                "every response must have response_bytes bytes",
-            );
-        }
-        None
-    }
 }
 
 /// The features that a backend supports. A configuration that needs an unsupported feature is refused.
@@ -437,10 +334,6 @@ pub struct Capabilities {
     pub sealed: bool,
     /// Verifies PROOFs.
     pub attest: bool,
-    /// Verifies the proofs of `p4dra-classic`.
-    pub p4dra: bool,
-    /// Serves the classic profiles.
-    pub classic: bool,
     /// Adds evidence of the gateway to packets that pass the gate.
     pub inband_evidence: bool,
 }
@@ -453,8 +346,6 @@ impl Capabilities {
             (config.gate != Gate::Off, self.gate, "gate"),
             (config.gate == Gate::Sealed, self.sealed, "sealed gate"),
             (config.provers != 0, self.attest, "PROOFs"),
-            (config.p4dra.is_some(), self.p4dra, "p4dra-classic"),
-            (config.classic.is_some(), self.classic, "classic profile"),
             (
                 config.inband_evidence.is_some(),
                 self.inband_evidence,

@@ -13,7 +13,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use linewarden_protocol::attest::Round;
-use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, SessionId};
 use linewarden_protocol::sources::DeviceSources;
@@ -26,7 +25,6 @@ use crate::event::Event;
 use crate::handling_time::HandlingTimes;
 use crate::measurement::MeasurementSource;
 use crate::miss::Miss;
-use crate::p4dra::P4draControl;
 use crate::provers::ProverSet;
 use crate::stamp::{Stamp, StampCounts};
 use crate::store::adopt::InheritedState;
@@ -61,18 +59,6 @@ pub trait DataPlane: Devices + Admission + Attestation + Evidence + Telemetry + 
     fn refresh_links(&mut self) {}
     /// The reason why packets are no longer handled although the data plane was not stopped. `None`: packets are handled.
     fn failure(&mut self) -> Option<String>;
-    /// Rounds of `p4dra-classic`; `None`: the profile is disabled.
-    fn p4dra(&mut self) -> Option<&mut P4draControl> {
-        None
-    }
-    /// Sends a REQUEST of a `p4dra-classic` round to all provers, through each interface on the devices' side. The
-    /// calling thread must be in the network namespace of these interfaces.
-    ///
-    /// # Errors
-    /// The error of the first interface on which sending failed. All interfaces are tried.
-    fn send_p4dra_requests(&mut self, _round: &P4draRound) -> Result<(), DataPlaneError> {
-        Ok(())
-    }
 }
 
 /// The devices in a data plane: their rows, credentials and sessions.

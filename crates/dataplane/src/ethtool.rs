@@ -143,12 +143,6 @@ pub(crate) fn display_name(ifindex: u32) -> String {
     name_of(ifindex).unwrap_or_else(|| ifindex.to_string())
 }
 
-/// As [`mac()`], by interface index.
-pub(crate) fn mac_of(ifindex: u32) -> io::Result<[u8; 6]> {
-    let name = name_of(ifindex).ok_or_else(io::Error::last_os_error)?;
-    mac(&name)
-}
-
 /// `struct ethtool_drvinfo`: the command, the driver's name, and the remaining fields.
 #[repr(C)]
 struct DriverInfo {

@@ -1,4 +1,4 @@
-//! Sends whole frames from user space: replies of the slow path in `xdp`, REQUESTs of `p4dra-classic`.
+//! Sends whole frames from user space: replies of the slow path in `xdp`.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};

@@ -28,16 +28,7 @@ macro_rules! debug_without_contents {
         })*
     };
 }
-debug_without_contents!(
-    Line,
-    Session,
-    RingRow,
-    ProverLine,
-    WaitingProof,
-    AlternateKey,
-    ClassicCrp,
-    P4draProver
-);
+debug_without_contents!(Line, Session, RingRow, ProverLine, WaitingProof, AlternateKey);
 
 /// The hot line of a device: everything that a REQUEST reads, in one cache line.
 #[repr(C, align(64))]
@@ -362,70 +353,6 @@ pub struct LiveCells {
     pub miss_per_s: AtomicU32,
 }
 
-/// State of one identifier of the classic profiles.
-#[derive(Debug)]
-#[repr(C)]
-pub struct ClassicState {
-    /// `1 << 32 | CRC-32` of the expected RESP; 0: no challenge is outstanding.
-    pub expected: AtomicU64,
-    /// `classic-iot`: the CRP for the next REQ.
-    pub next: AtomicU32,
-    /// Zero.
-    pub pad: AtomicU32,
-}
-
-/// One CRP of the classic profiles, in wire order.
-#[repr(C)]
-pub struct ClassicCrp {
-    /// Challenge.
-    pub challenge: AtomicU32,
-    /// The CRC register after the response, so that each packet hashes only RN.
-    pub crc: AtomicU32,
-    /// Response, left-aligned.
-    pub response: [AtomicU64; 4],
-}
-
-/// A prover of `p4dra-classic`.
-#[repr(C, align(64))]
-pub struct P4draProver {
-    /// 0: the place is empty.
-    pub used: AtomicU64,
-    /// Identifier, in wire order.
-    pub id: [AtomicU64; 2],
-    /// By lane of the round: the count of the round in which the prover is ok; 0: none.
-    pub proved: [AtomicU64; 2],
-    /// Zero.
-    pub pad: [AtomicU64; 3],
-    /// Template of its proofs, without r and n.
-    pub matrix: [AtomicU32; 16],
-}
-
-/// A round of `p4dra-classic`.
-#[derive(Debug)]
-#[repr(C)]
-pub struct P4draRound {
-    /// Ordinal number of this round, from 1; 0: no round, or the other fields are being changed.
-    pub count: AtomicU64,
-    /// `r`, in wire order.
-    pub r: AtomicU64,
-    /// `n`, in wire order.
-    pub n: AtomicU64,
-    /// Zero.
-    pub pad: AtomicU64,
-}
-
-/// The newest round with an even count and the newest with an odd one, by lane.
-#[derive(Debug)]
-#[repr(C)]
-pub struct P4draRounds {
-    /// The lane of even counts, then the lane of odd counts.
-    pub lane: [P4draRound; 2],
-}
-
-/// Number of adjacent places where a prover of `p4dra-classic` may be stored; the prover's hash selects the first
-/// place.
-pub const P4DRA_PROBES: usize = 16;
-
 /// Maximum number of addresses (MAC address and Ethernet type) of control protocols that pass without a session.
 pub const ALWAYS_MAX: usize = 16;
 
@@ -467,22 +394,13 @@ pub struct ProgramConfig {
     pub prover_places: u32,
     pub prover_all: u32,
     pub prover_index_mask: u32,
-    pub classic_identifiers: u32,
-    pub classic_rows: u32,
-    pub p4dra_mask: u32,
     pub lap_port: u16,
-    pub classic_port: u16,
-    pub p4dra_type: u16,
-    pub p4dra_controller: [u8; 6],
     pub gate: u8,
-    pub classic_words: u8,
-    pub classic_uav: u8,
     pub strong_order: u8,
     pub count_work: u8,
     pub stamp: u8,
     pub frags: u8,
     pub pad: [u8; 1],
-    pub crc: [[u32; 256]; 16],
 }
 
 macro_rules! shared {
@@ -492,7 +410,7 @@ macro_rules! shared {
         unsafe impl Shared for $name {}
     )+};
 }
-shared!(DroppedTypeCells 320, Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, ExpectedResponse 8, Note 16, Port 72, SourcePrefix 32, Sources 1552, SourceBank 3104, Control 10960, LiveCells 32, ClassicState 16, ClassicCrp 40, P4draProver 128, P4draRound 32, P4draRounds 64);
+shared!(DroppedTypeCells 320, Line 64, Session 64, RingRow 24, Bucket 32, FilterBlock 64, ProverLine 64, WaitingProof 192, AlternateKey 32, Round 64, OpenRounds 128, ExpectedResponse 8, Note 16, Port 72, SourcePrefix 32, Sources 1552, SourceBank 3104, Control 10960, LiveCells 32);
 
 const _: () = assert!(offset_of!(Line, commit) == 8 && offset_of!(Line, session_until_s) == 56);
 const _: () = assert!(offset_of!(Session, ingress) == 48 && offset_of!(Session, vlan) == 60);

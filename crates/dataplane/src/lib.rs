@@ -53,6 +53,7 @@
 
 mod attest_request_sender;
 pub mod capability;
+#[cfg(feature = "bench")]
 pub mod classic;
 pub mod config;
 pub mod counters;
@@ -67,7 +68,6 @@ pub mod layout;
 mod links;
 mod measurement;
 pub mod miss;
-pub mod p4dra;
 #[cfg(feature = "p4")]
 pub mod p4runtime;
 mod provers;
@@ -78,9 +78,7 @@ mod timestamps;
 mod wake_fd;
 pub mod xdp;
 
-pub use self::config::{
-    Capabilities, Classic, ClassicProfile, Config, ConfigError, Gate, LiveSettings, P4dra, P4draProver,
-};
+pub use self::config::{Capabilities, Config, ConfigError, Gate, LiveSettings};
 pub use self::counters::Counters;
 pub use self::data_plane::{Admission, Attestation, DataPlane, Devices, Evidence, Telemetry};
 pub use self::error::DataPlaneError;
@@ -89,7 +87,6 @@ pub use self::handling_time::HandlingTimes;
 pub use self::links::Links;
 pub use self::measurement::{Measurement, MeasurementSource};
 pub use self::miss::Miss;
-pub use self::p4dra::P4draControl;
 pub use self::provers::ProverSet;
 pub use self::stamp::{STAMP_LIFETIME_NS, Stamp, StampCounts};
 pub use self::store::adopt::{InheritedDevice, InheritedState};

@@ -107,8 +107,6 @@ fn packets_are_handled_without_the_allocator() {
             hash_seed: [1, 2],
         },
         provers: 0,
-        classic: None,
-        p4dra: None,
         inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),

@@ -21,11 +21,13 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use linewarden_dataplane::classic::host::ClassicHost;
+use linewarden_dataplane::classic::{Classic, ClassicProfile};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::store::Row;
 use linewarden_dataplane::{
-    Admission as _, Classic, ClassicProfile, Config, ConfigError, DataPlane, DataPlaneError, Devices as _,
-    Event, EventKind, Gate, Geometry, Telemetry as _,
+    Admission as _, Config, ConfigError, DataPlane, DataPlaneError, Devices as _, Event, EventKind, Gate,
+    Geometry, Telemetry as _,
 };
 use linewarden_harness::skip_part;
 use linewarden_protocol::classic::{Message, ResponseBits, device as classic_device, message_type};
@@ -76,8 +78,6 @@ fn config(local: &[IpAddr], port: u16) -> Config {
             hash_seed: [1, 2],
         },
         provers: 0,
-        classic: None,
-        p4dra: None,
         inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
@@ -289,21 +289,18 @@ fn a_wildcard_socket_replies_from_the_requested_address() {
 #[test]
 fn the_classic_profile_is_served_on_its_port() {
     let ip = own_loopback(2);
-    let (port, classic_port) = (free_port(ip), free_port(ip));
+    let port = free_port(ip);
     let response = |row: u8| vec![row; 16];
-    let config = Config {
-        classic: Some(Classic {
-            profile: ClassicProfile::Iot,
-            port: classic_port,
-            response_bytes: 16,
-            crps: vec![(0..4).map(|row| (u32::from(row), response(row))).collect()],
-            seed: 3,
-        }),
-        ..config(&[ip], port)
+    let classic = Classic {
+        profile: ClassicProfile::Iot,
+        port,
+        response_bytes: 16,
+        crps: vec![(0..4).map(|row| (u32::from(row), response(row))).collect()],
+        seed: 3,
     };
-    let host = start_host(&config, 1);
+    let host = ClassicHost::start(&[ip], &classic, &options(1)).unwrap();
     let socket = UdpSocket::bind((ip, 0)).unwrap();
-    socket.connect((ip, classic_port)).unwrap();
+    socket.connect((ip, port)).unwrap();
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let bits = ResponseBits::B128;
     let exchange = |message: &Message| {
@@ -318,7 +315,7 @@ fn the_classic_profile_is_served_on_its_port() {
     let response = classic_device::respond(&challenge, bits, &[0; 32], None).unwrap();
     let ack = exchange(&response);
     assert!(classic_device::is_accepted(&ack, &response));
-    assert_eq!(host.counters().unwrap().get(Verdict::ReplyClassicAck), 1);
+    assert_eq!(host.counters().get(Verdict::ReplyClassicAck), 1);
 }
 
 #[test]

@@ -118,8 +118,6 @@ impl GatewayConfig {
                 .attest
                 .as_ref()
                 .map_or(0, |attest| attest.provers(section.dataplane)),
-            classic: None,
-            p4dra: None,
             // `evidence_contradictions` has reported evidence without a gate, and evidence in copies of frames.
             inband_evidence: self.evidence.as_ref().and_then(|evidence| match section.gate {
                 Gate::Off => None,

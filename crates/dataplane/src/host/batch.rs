@@ -17,7 +17,7 @@ use super::socket::Socket;
 const BATCH: usize = BATCH_PROOFS;
 
 /// Buffers and headers of a batch. The headers point into the buffers, which are boxed and never move.
-pub(super) struct Batch {
+pub(crate) struct Batch {
     buffers: Box<[[u8; BUFFER_BYTES]]>,
     names: Box<[libc::sockaddr_in6]>,
     controls: Box<[[u64; CONTROL_WORDS]]>,
@@ -31,14 +31,14 @@ pub(super) struct Batch {
 }
 
 /// One datagram of a batch.
-pub(super) struct Datagram<'a> {
+pub(crate) struct Datagram<'a> {
     pub(super) from: Origin,
     /// The first [`BUFFER_BYTES`] bytes of the datagram.
-    pub(super) payload: &'a mut [u8],
+    pub(crate) payload: &'a mut [u8],
     /// The length of the datagram on the wire.
     pub(super) length: usize,
     /// Whether the datagram was sent to a unicast address of this machine.
-    pub(super) is_unicast: bool,
+    pub(crate) is_unicast: bool,
 }
 
 fn filled<T: Copy>(value: T) -> Box<[T]> {
@@ -46,7 +46,7 @@ fn filled<T: Copy>(value: T) -> Box<[T]> {
 }
 
 impl Batch {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let part = libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
@@ -87,7 +87,7 @@ impl Batch {
     }
 
     /// Waits for a datagram and receives all datagrams that are ready. Returns their number.
-    pub(super) fn receive(&mut self, fd: RawFd) -> io::Result<usize> {
+    pub(crate) fn receive(&mut self, fd: RawFd) -> io::Result<usize> {
         for header in &mut self.received {
             header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
             header.msg_hdr.msg_controllen = (CONTROL_WORDS * 8) as _;
@@ -110,7 +110,7 @@ impl Batch {
     }
 
     /// The datagram at `index` of the last [`receive`](Self::receive). `None` if its sender or interface is unknown.
-    pub(super) fn datagram(&mut self, index: usize) -> Option<Datagram<'_>> {
+    pub(crate) fn datagram(&mut self, index: usize) -> Option<Datagram<'_>> {
         let (from, is_unicast) = self.origin_of(index)?;
         let length = self.received.get(index)?.msg_len as usize;
         let payload = self.buffers.get_mut(index)?.get_mut(..length.min(BUFFER_BYTES))?;
@@ -166,7 +166,7 @@ impl Batch {
     /// Queues a reply to the sender of the message at `index`: the first `length` bytes of its buffer. The reply leaves from
     /// the destination address and interface of the message if `from_destination`, otherwise from the socket's own
     /// address.
-    pub(super) fn reply(&mut self, index: usize, length: usize, from_destination: bool) {
+    pub(crate) fn reply(&mut self, index: usize, length: usize, from_destination: bool) {
         let (Some(request), Some(reply), Some(part)) = (
             self.received.get(index),
             self.replies.get_mut(self.reply_count),
@@ -192,7 +192,7 @@ impl Batch {
 
     /// Sends the queued replies. A reply that cannot be sent (no route, port 0) is skipped: its sender repeats the
     /// message.
-    pub(super) fn send(&mut self, fd: RawFd) {
+    pub(crate) fn send(&mut self, fd: RawFd) {
         let mut start = 0;
         while start < self.reply_count {
             let Some(rest) = self.replies.get_mut(start..self.reply_count) else {

@@ -6,20 +6,15 @@
 
 use std::sync::Arc;
 
-use linewarden_protocol::classic::rng::SplitMix64;
 use linewarden_protocol::verdict::Verdict;
 
 use super::bindings::Bindings;
-use super::classic::Classic;
-use super::p4dra;
 use super::proof_batch::{ProofBatch, Verifier};
 use super::slow_path::SlowPath;
 use super::stats::Stats;
-use crate::classic::rng_state;
 use crate::config::Config;
 use crate::event::EVENT_BYTES;
 use crate::layout::Line;
-use crate::p4dra::P4draRegions;
 use crate::rate::RateWindow;
 use crate::store::load_shedder::{LoadShedder, UnknownSender};
 use crate::store::provers::ProverRegions;
@@ -34,10 +29,21 @@ pub struct ThreadState {
     pub(super) alarms: RateWindow,
     pub(super) shedder: LoadShedder,
     pub(super) proofs: ProofBatch,
-    /// Random numbers for the classic profiles.
-    pub(super) rng: SplitMix64,
     /// Number of RESPONSEs received.
     pub(super) responses: u64,
+}
+
+impl ThreadState {
+    pub(super) fn new(stats: Arc<Stats>) -> Self {
+        Self {
+            stats,
+            naks: RateWindow::default(),
+            alarms: RateWindow::default(),
+            shedder: LoadShedder::default(),
+            proofs: ProofBatch::default(),
+            responses: 0,
+        }
+    }
 }
 
 /// The packet path that all threads of a [`super::Host`] share.
@@ -50,10 +56,6 @@ pub struct Engine {
     pub(super) ring: u32,
     pub(super) gateway_id: u32,
     pub(super) slow_path: SlowPath,
-    pub(super) classic: Option<Classic>,
-    /// `None`: `p4dra-classic` is not served.
-    pub(super) p4dra: Option<p4dra::Verifier>,
-    classic_seed: u64,
 }
 
 impl Engine {
@@ -61,7 +63,6 @@ impl Engine {
         config: &Config,
         regions: Arc<Regions>,
         provers: Option<Arc<ProverRegions>>,
-        p4dra: Option<Arc<P4draRegions>>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             regions,
@@ -70,27 +71,7 @@ impl Engine {
             ring: config.geometry.ring,
             gateway_id: config.gateway_id.0,
             slow_path: SlowPath::new()?,
-            classic: config.classic.as_ref().map(Classic::new).transpose()?,
-            p4dra: config
-                .p4dra
-                .as_ref()
-                .zip(p4dra)
-                .map(|(p4dra_config, regions)| p4dra::Verifier::new(config, p4dra_config, regions)),
-            classic_seed: config.classic.as_ref().map_or(0, |classic| classic.seed),
         })
-    }
-
-    /// `index` numbers the threads; the random numbers of the classic profiles depend on it.
-    pub(super) fn thread_state(&self, index: usize, stats: Arc<Stats>) -> ThreadState {
-        ThreadState {
-            stats,
-            naks: RateWindow::default(),
-            alarms: RateWindow::default(),
-            shedder: LoadShedder::default(),
-            proofs: ProofBatch::default(),
-            rng: SplitMix64::from_state(rng_state(self.classic_seed, index as u64)),
-            responses: 0,
-        }
     }
 
     /// The device's line and its place.

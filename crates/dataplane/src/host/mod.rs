@@ -10,26 +10,23 @@
 //! thread ended. A crash of the process loses the memory and all sessions (LAP/1 1.4.10).
 
 mod attest;
-mod batch;
+pub(crate) mod batch;
 mod bindings;
-mod classic;
 mod engine;
 mod lap;
 mod message;
 mod neighbor;
 mod options;
 mod origin;
-mod p4dra;
-mod packets;
 mod process;
 mod proof_batch;
 mod proof_slice;
 pub(crate) mod reply_handle;
 mod sip;
 mod slow_path;
-mod socket;
-mod stats;
-mod worker;
+pub(crate) mod socket;
+pub(crate) mod stats;
+pub(crate) mod worker;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -40,7 +37,6 @@ use std::thread::JoinHandle;
 
 use linewarden_forro::Backend;
 use linewarden_protocol::attest::Round as AttestRound;
-use linewarden_protocol::classic::p4dra::Round;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::sources::DeviceSources;
 use linewarden_protocol::verdict::Disposition;
@@ -49,23 +45,19 @@ use linewarden_protocol::wire::{AttestRequest, MESSAGE_BYTES};
 pub use self::engine::{Engine, ThreadState};
 use self::neighbor::Neighbors;
 pub use self::options::HostOptions;
-pub use self::p4dra::P4draBatch;
-use self::packets::{PacketSocket, PacketWorker};
 use self::slow_path::KnownMac;
 use self::socket::Socket;
 use self::stats::Stats;
-use self::worker::{Service, Worker};
+use self::worker::Worker;
 use crate::attest_request_sender::AttestRequestSender;
-use crate::capability::{self, Capability};
+use crate::capability;
 use crate::config::{Capabilities, Config, ConfigError, LiveSettings};
 use crate::counters::Counters;
 use crate::data_plane::{self, Admission, Attestation, DataPlane, Evidence, StoreBacked, Telemetry};
 use crate::error::DataPlaneError;
-use crate::ethtool;
 use crate::event::Event;
 use crate::handling_time::HandlingTimes;
 use crate::miss::{self, Carrier, Miss};
-use crate::p4dra::{P4draControl, P4draRegions, P4draRequestSender};
 use crate::provers::ProverSet;
 use crate::store::provers::{ProverRegions, Provers};
 use crate::store::{ClosedSession, Regions, Store};
@@ -80,15 +72,12 @@ const NAME: &str = "host";
 pub struct Host {
     store: Store,
     provers: Option<Provers>,
-    p4dra: Option<P4draControl>,
     engine: Arc<Engine>,
     stats: Vec<Arc<Stats>>,
     stop: Arc<AtomicBool>,
     threads: Vec<RunningThread>,
     /// Number of packets that the kernel dropped at sockets that are closed now.
     closed_socket_drops: u64,
-    /// Sender of `p4dra-classic` REQUESTs, and its interfaces. `None`: not listening, or no interface is configured.
-    p4dra_request_sender: Option<(P4draRequestSender, Vec<u32>)>,
     /// ATTEST_REQUESTs leave from the receiving sockets, one for each address. `None`: not listening.
     attest_request_sender: Option<AttestRequestSender<Arc<Socket>>>,
     failure: Option<String>,
@@ -98,32 +87,8 @@ pub struct Host {
 
 #[derive(Debug)]
 struct RunningThread {
-    socket: ThreadSocket,
+    socket: Arc<Socket>,
     thread: JoinHandle<io::Result<()>>,
-}
-
-/// The socket on which a thread waits; it can wake the thread.
-#[derive(Debug)]
-enum ThreadSocket {
-    Datagrams(Arc<Socket>),
-    Frames(Arc<PacketSocket>),
-}
-
-impl ThreadSocket {
-    fn shut_down(&self) {
-        match self {
-            Self::Datagrams(socket) => socket.shut_down(),
-            Self::Frames(socket) => socket.shut_down(),
-        }
-    }
-
-    fn kernel_drops(&self) -> u64 {
-        let drops = linewarden_socket::kernel_drops(match self {
-            Self::Datagrams(socket) => socket.as_fd(),
-            Self::Frames(socket) => socket.as_fd(),
-        });
-        drops.unwrap_or_default()
-    }
 }
 
 impl Host {
@@ -132,8 +97,6 @@ impl Host {
         gate: false,
         sealed: false,
         attest: true,
-        p4dra: true,
-        classic: true,
         inband_evidence: false,
     };
 
@@ -161,10 +124,6 @@ impl Host {
         if let Some(provers) = engine.and_then(|engine| engine.provers.as_mut()) {
             provers.backend = lanes;
         }
-        let engine = Arc::get_mut(&mut host.engine);
-        if let Some(p4dra) = engine.and_then(|engine| engine.p4dra.as_mut()) {
-            p4dra.backend = lanes;
-        }
         Ok(host)
     }
 
@@ -188,23 +147,19 @@ impl Host {
             .map_err(memory_error)?
             .map(|regions| Provers::new(Arc::new(regions), config.prover_geometry()));
         let prover_regions = provers.as_ref().map(|provers| Arc::clone(provers.regions()));
-        let p4dra = P4draControl::new(config, P4draRegions::anonymous).map_err(memory_error)?;
-        let p4dra_regions = p4dra.as_ref().map(|p4dra| Arc::clone(p4dra.regions()));
-        let engine = Engine::new(config, Arc::clone(store.regions()), prover_regions, p4dra_regions)
+        let engine = Engine::new(config, Arc::clone(store.regions()), prover_regions)
             .map_err(|error| DataPlaneError::kernel("creating the packet path", error))?;
         let engine = Arc::new(engine);
         let stats = Arc::new(Stats::new());
         Ok(Self {
-            replay_state: engine.thread_state(usize::MAX, Arc::clone(&stats)),
+            replay_state: ThreadState::new(Arc::clone(&stats)),
             engine,
             store,
             provers,
-            p4dra,
             stats: vec![stats],
             stop: Arc::new(AtomicBool::new(false)),
             threads: Vec::new(),
             closed_socket_drops: 0,
-            p4dra_request_sender: None,
             attest_request_sender: None,
             failure: None,
         })
@@ -227,25 +182,11 @@ impl Host {
     /// # Errors
     /// An operation of the kernel failed. The error of a socket names its address.
     pub fn listen(&mut self, config: &Config, options: &HostOptions) -> Result<(), DataPlaneError> {
-        let datagrams = self.workers(config, options)?;
-        let frames = self.packet_workers(config, options)?;
-        self.attest_request_sender = Some(open_request_sender(&datagrams)?);
-        self.p4dra_request_sender = match &config.p4dra {
-            Some(p4dra) if !frames.is_empty() => {
-                Some((P4draRequestSender::open(p4dra)?, p4dra.interfaces.clone()))
-            }
-            _ => None,
-        };
+        let workers = self.workers(config, options)?;
+        self.attest_request_sender = Some(open_request_sender(&workers)?);
         self.stop.store(false, Ordering::Release);
-        let datagrams = datagrams.into_iter().map(|worker| {
-            let socket = ThreadSocket::Datagrams(Arc::clone(&worker.socket));
-            (socket, Box::new(|| worker.run()) as ThreadMain)
-        });
-        let frames = frames.into_iter().map(|worker| {
-            let socket = ThreadSocket::Frames(Arc::clone(&worker.socket));
-            (socket, Box::new(|| worker.run()) as ThreadMain)
-        });
-        for (index, (socket, serve)) in datagrams.chain(frames).enumerate() {
+        for (index, worker) in workers.into_iter().enumerate() {
+            let socket = Arc::clone(&worker.socket);
             let cpu = options.cpus.get(index % options.cpus.len().max(1)).copied();
             let result = std::thread::Builder::new()
                 .name(format!("lw-host-{index}"))
@@ -255,7 +196,7 @@ impl Host {
                     if let Some(cpu) = cpu {
                         pin(cpu);
                     }
-                    serve()
+                    worker.run()
                 });
             match result {
                 Ok(thread) => self.threads.push(RunningThread { socket, thread }),
@@ -269,22 +210,9 @@ impl Host {
     }
 
     fn workers(&mut self, config: &Config, options: &HostOptions) -> Result<Vec<Worker>, DataPlaneError> {
-        let classic_port = config.classic.as_ref().map(|classic| classic.port);
-        let ports = [
-            (Some(config.lap_port), Service::Lap),
-            (classic_port, Service::Classic),
-        ];
-        let services = ports
-            .iter()
-            .filter_map(|(port, service)| Some(((*port)?, *service)));
-        let addresses: Vec<(SocketAddr, Service)> = services
-            .flat_map(|(port, service)| {
-                let local = config.local.iter();
-                local.map(move |ip: &IpAddr| (SocketAddr::new(*ip, port), service))
-            })
-            .collect();
         let mut workers = Vec::new();
-        for (address, service) in addresses {
+        for ip in &config.local {
+            let address = SocketAddr::new(*ip, config.lap_port);
             let socket_error = |error| DataPlaneError::kernel("opening a socket", error);
             Socket::check_unused(address).map_err(socket_error)?;
             for _ in 0..options.threads.max(1) {
@@ -294,7 +222,6 @@ impl Host {
                     engine: Arc::clone(&self.engine),
                     neighbors: Neighbors::open(config.geometry.hash_seed).map_err(netlink_error)?,
                     socket: Arc::new(Socket::open(address, options).map_err(socket_error)?),
-                    service,
                     stop: Arc::clone(&self.stop),
                 });
             }
@@ -302,41 +229,10 @@ impl Host {
         Ok(workers)
     }
 
-    /// One worker for each interface of `p4dra-classic`.
-    fn packet_workers(
-        &mut self,
-        config: &Config,
-        options: &HostOptions,
-    ) -> Result<Vec<PacketWorker>, DataPlaneError> {
-        let Some(p4dra) = config.p4dra.as_ref().filter(|p4dra| !p4dra.interfaces.is_empty()) else {
-            return Ok(Vec::new());
-        };
-        if let Some(missing) = capability::missing(&[Capability::NetRaw]).first() {
-            return Err(DataPlaneError::Privilege {
-                backend: NAME,
-                capability: missing.name(),
-                hint: "p4dra-classic uses raw frames; all other functions of this data plane need no capability",
-            });
-        }
-        let open = |ifindex: &u32| {
-            let socket = PacketSocket::open(p4dra.ether_type, *ifindex, options).map_err(|error| {
-                let name = ethtool::display_name(*ifindex);
-                DataPlaneError::kernel(format!("opening a packet socket on interface {name}"), error)
-            })?;
-            Ok(PacketWorker {
-                thread: self.thread_state(),
-                engine: Arc::clone(&self.engine),
-                socket: Arc::new(socket),
-            })
-        };
-        p4dra.interfaces.iter().map(open).collect()
-    }
-
     /// Stops the threads and closes the sockets. Installed devices stay. Dropping the value does the same.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.attest_request_sender = None;
-        self.p4dra_request_sender = None;
         for running in &self.threads {
             running.socket.shut_down();
         }
@@ -352,7 +248,11 @@ impl Host {
     }
 
     fn kernel_drops(&self) -> u64 {
-        let running = self.threads.iter().map(|running| running.socket.kernel_drops());
+        let drops = |running: &RunningThread| linewarden_socket::kernel_drops(running.socket.as_fd());
+        let running = self
+            .threads
+            .iter()
+            .map(|running| drops(running).unwrap_or_default());
         self.closed_socket_drops + running.sum::<u64>()
     }
 
@@ -366,10 +266,8 @@ impl Host {
     /// thread.
     pub fn thread_state(&mut self) -> ThreadState {
         let stats = Arc::new(Stats::new());
-        // The first element of `stats` belongs to the control thread.
-        let state = self.engine.thread_state(self.stats.len() - 1, Arc::clone(&stats));
-        self.stats.push(stats);
-        state
+        self.stats.push(Arc::clone(&stats));
+        ThreadState::new(stats)
     }
 
     /// The store, for tests that compare its memory.
@@ -392,8 +290,8 @@ impl Drop for Host {
 
 /// A sender that uses the first socket of each address.
 fn open_request_sender(workers: &[Worker]) -> Result<AttestRequestSender<Arc<Socket>>, DataPlaneError> {
-    let lap_workers = workers.iter().filter(|worker| worker.service == Service::Lap);
-    let mut sockets: Vec<_> = lap_workers
+    let mut sockets: Vec<_> = workers
+        .iter()
         .map(|worker| (worker.socket.ip(), Arc::clone(&worker.socket)))
         .collect();
     sockets.dedup_by_key(|(ip, _)| *ip);
@@ -401,10 +299,7 @@ fn open_request_sender(workers: &[Worker]) -> Result<AttestRequestSender<Arc<Soc
         .map_err(|error| DataPlaneError::kernel("opening a socket for route look-ups", error))
 }
 
-/// The main function of a thread.
-type ThreadMain = Box<dyn FnOnce() -> io::Result<()> + Send>;
-
-fn pin(cpu: usize) {
+pub(crate) fn pin(cpu: usize) {
     // SAFETY: all zeros is an empty cpu_set_t.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     if cpu < libc::CPU_SETSIZE as usize {
@@ -579,17 +474,5 @@ impl DataPlane for Host {
             self.stop();
         }
         self.failure.clone()
-    }
-
-    fn p4dra(&mut self) -> Option<&mut P4draControl> {
-        self.p4dra.as_mut()
-    }
-
-    fn send_p4dra_requests(&mut self, round: &Round) -> Result<(), DataPlaneError> {
-        self.p4dra_request_sender
-            .as_ref()
-            .map_or(Ok(()), |(sender, interfaces)| {
-                sender.send_on_all(interfaces, round)
-            })
     }
 }

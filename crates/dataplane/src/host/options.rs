@@ -3,7 +3,7 @@
 /// Options of the host data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
-    /// Number of threads per gateway address and UDP port (LAP, classic); at least 1.
+    /// Number of threads per gateway address; at least 1.
     pub threads: usize,
     /// CPUs to which the threads are pinned, round-robin. Empty: the scheduler decides.
     pub cpus: Vec<usize>,

@@ -13,7 +13,6 @@ use super::engine::{Engine, ThreadState};
 use super::lap::Outcome;
 use super::message::{MessageKind, Words};
 use super::origin::{MacSource, Origin};
-use super::p4dra::P4draBatch;
 use super::proof_batch::SingleMessage;
 use crate::handling_time::SAMPLE_INTERVAL;
 use crate::layout::HOME_WAYS;
@@ -51,16 +50,6 @@ impl Engine {
         thread.proofs.begin();
         let verdict = self.handle_lap(thread, now, &from, &mut macs, payload, length);
         verdict.unwrap_or_else(|| self.verify_pending(thread, now, &SingleMessage { payload, from }))
-    }
-
-    /// Handles a datagram to the classic port and counts its verdict.
-    pub fn process_classic(&self, thread: &mut ThreadState, payload: &mut [u8]) -> Verdict {
-        let verdict = match &self.classic {
-            Some(classic) => classic.handle(&mut thread.rng, payload),
-            None => Verdict::PassForeign,
-        };
-        thread.stats.count(verdict);
-        verdict
     }
 
     /// Handles a LAP datagram of `length` bytes, of which `payload` contains at least the first [`BUFFER_BYTES`].
@@ -136,13 +125,5 @@ impl Engine {
             .get(first..first + HOME_WAYS)
             .unwrap_or_default();
         lines.iter().for_each(prefetch);
-    }
-
-    /// Verifies the frames of a batch and counts the verdicts. A frame that is answered is replaced by its reply.
-    pub fn process_p4dra(&self, thread: &mut ThreadState, batch: &mut P4draBatch) {
-        match &self.p4dra {
-            Some(verifier) => verifier.process(batch, &thread.stats),
-            None => batch.clear(),
-        }
     }
 }

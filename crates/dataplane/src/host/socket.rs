@@ -10,7 +10,7 @@ use crate::attest_request_sender::sockaddr;
 /// A socket that shares its address with the sockets of the other threads (SO_REUSEPORT). The kernel distributes the
 /// senders over the sockets.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     fd: OwnedFd,
     /// The address to which the socket is bound.
     address: SocketAddr,
@@ -19,7 +19,7 @@ pub(super) struct Socket {
 /// An operation on a socket failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} failed for {address}: {source}{hint}")]
-pub(super) struct SocketError {
+pub(crate) struct SocketError {
     operation: &'static str,
     address: SocketAddr,
     source: io::Error,
@@ -29,12 +29,12 @@ pub(super) struct SocketError {
 impl Socket {
     /// Fails if another socket is bound to the address. With SO_REUSEPORT alone both sockets would silently share the
     /// traffic.
-    pub(super) fn check_unused(address: SocketAddr) -> Result<(), SocketError> {
+    pub(crate) fn check_unused(address: SocketAddr) -> Result<(), SocketError> {
         let socket = Self::open_unbound(address)?;
         socket.bind(address)
     }
 
-    pub(super) fn open(address: SocketAddr, options: &HostOptions) -> Result<Self, SocketError> {
+    pub(crate) fn open(address: SocketAddr, options: &HostOptions) -> Result<Self, SocketError> {
         let socket = Self::open_unbound(address)?;
         let (level, packet_info, ttl) = if address.is_ipv6() {
             (
@@ -150,7 +150,7 @@ impl Socket {
         })
     }
 
-    pub(super) fn raw_fd(&self) -> RawFd {
+    pub(crate) fn raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
@@ -159,12 +159,12 @@ impl Socket {
     }
 
     /// Whether the socket is bound to all addresses. Each reply must then select its source address.
-    pub(super) fn is_wildcard(&self) -> bool {
+    pub(crate) fn is_wildcard(&self) -> bool {
         self.ip().is_unspecified()
     }
 
     /// Wakes the thread that waits on the socket. The socket receives nothing afterwards.
-    pub(super) fn shut_down(&self) {
+    pub(crate) fn shut_down(&self) {
         // For an unconnected socket the call fails with ENOTCONN, but the socket is shut down.
         // SAFETY: takes no pointer.
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };

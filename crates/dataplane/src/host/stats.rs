@@ -18,7 +18,7 @@ const EVENT_WORDS: usize = SESSION_EVENT_BYTES / 8;
 /// Counters and events of one thread. The alignment keeps the counters of two threads in different cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Stats {
+pub(crate) struct Stats {
     by_verdict: [AtomicU64; VERDICT_SLOTS],
     events_lost: AtomicU64,
     /// Histogram of timed RESPONSEs, see [`crate::handling_time`].
@@ -32,7 +32,7 @@ pub(super) struct Stats {
 }
 
 impl Stats {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let empty = || std::array::from_fn(|_| AtomicU64::new(0));
         Self {
             by_verdict: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -46,7 +46,7 @@ impl Stats {
 
     /// Called by the owning thread only.
     #[inline]
-    pub(super) fn count(&self, verdict: Verdict) {
+    pub(crate) fn count(&self, verdict: Verdict) {
         self.count_many(verdict, 1);
     }
 
@@ -117,7 +117,7 @@ impl Stats {
         self.read_count.store(read_count, Release);
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         let mut counters = Counters {
             events_lost: self.events_lost.load(Relaxed),
             ..Counters::default()

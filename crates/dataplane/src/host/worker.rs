@@ -24,20 +24,12 @@ use crate::timestamps::{Timestamps, now};
 /// capacity.
 const PREFETCH_DISTANCE: usize = 8;
 
-/// The protocol on the port of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Service {
-    Lap,
-    Classic,
-}
-
 /// The data of one thread.
 pub(super) struct Worker {
     pub(super) engine: Arc<Engine>,
     pub(super) thread: ThreadState,
     pub(super) neighbors: Neighbors,
     pub(super) socket: Arc<Socket>,
-    pub(super) service: Service,
     pub(super) stop: Arc<AtomicBool>,
 }
 
@@ -64,20 +56,16 @@ impl Worker {
     fn handle(&mut self, batch: &mut Batch, count: usize) {
         // Read once per batch: the coarse clock has tick resolution, and a batch takes less than a tick.
         let now = now();
-        let is_lap = self.service == Service::Lap;
         self.thread.proofs.begin();
-        if is_lap && count > 1 {
+        if count > 1 {
             let first = batch.payloads(0..count.min(PREFETCH_DISTANCE));
             first.for_each(|payload| self.engine.prefetch(payload));
         }
         for index in 0..count {
-            if is_lap {
-                let ahead =
-                    (index + PREFETCH_DISTANCE).min(count)..(index + PREFETCH_DISTANCE + 1).min(count);
-                batch
-                    .payloads(ahead)
-                    .for_each(|payload| self.engine.prefetch(payload));
-            }
+            let ahead = (index + PREFETCH_DISTANCE).min(count)..(index + PREFETCH_DISTANCE + 1).min(count);
+            batch
+                .payloads(ahead)
+                .for_each(|payload| self.engine.prefetch(payload));
             let Some(datagram) = batch.datagram(index) else {
                 continue;
             };
@@ -85,7 +73,7 @@ impl Worker {
             let verdict = if !datagram.is_unicast {
                 self.thread.stats.count(Verdict::PassForeign);
                 Some(Verdict::PassForeign)
-            } else if is_lap {
+            } else {
                 self.engine.handle_lap(
                     &mut self.thread,
                     now,
@@ -94,8 +82,6 @@ impl Worker {
                     datagram.payload,
                     datagram.length,
                 )
-            } else {
-                Some(self.engine.process_classic(&mut self.thread, datagram.payload))
             };
             match verdict {
                 // A PROOF was queued; `verify_pending` verifies it.
@@ -146,7 +132,7 @@ impl Worker {
 }
 
 /// Whether the error is temporary or concerns a single datagram.
-fn is_temporary(error: &io::Error) -> bool {
+pub(crate) fn is_temporary(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EINTR | libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ECONNREFUSED)

@@ -20,8 +20,6 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     gate: true,
     sealed: false,
     attest: true,
-    p4dra: false,
-    classic: false,
     // The switch stamps packets itself, as configured at its start.
     inband_evidence: false,
 };

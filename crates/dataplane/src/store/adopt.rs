@@ -397,8 +397,6 @@ mod tests {
                 ..geometry()
             },
             provers: 0,
-            classic: None,
-            p4dra: None,
             inband_evidence: None,
             always_pass: Vec::new(),
             dhcp_servers: Vec::new(),

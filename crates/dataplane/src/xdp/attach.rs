@@ -21,7 +21,7 @@ use crate::links::{self, Interface};
 
 /// The program on an interface.
 #[derive(Debug)]
-pub(super) struct Attachment {
+pub(crate) struct Attachment {
     link: Link,
     /// Lock on the pin directory, held until this value is dropped.
     _lock: Option<File>,
@@ -29,7 +29,7 @@ pub(super) struct Attachment {
 
 impl Attachment {
     /// Attaches the program until this process ends.
-    pub(super) fn for_process_lifetime(
+    pub(crate) fn for_process_lifetime(
         program: &ProgramMut<'_>,
         ifindex: u32,
     ) -> Result<Self, DataPlaneError> {

@@ -222,15 +222,31 @@ fn instruction(bytes: &[u8]) -> Instruction {
     }
 }
 
-/// The object that the build script created and that is loaded.
-pub(super) fn object() -> Vec<u8> {
-    let skeleton = include_str!(concat!(env!("OUT_DIR"), "/gateway.skel.rs"));
+/// The object to which a skeleton of the build script refers.
+pub(crate) fn object_of(skeleton: &str) -> Vec<u8> {
     let names = skeleton.split('"').filter(|text| text.ends_with(".o"));
     let name = names
         .map(|path| Path::new(path).file_name().unwrap())
         .next()
         .unwrap();
     std::fs::read(Path::new(env!("OUT_DIR")).join(name)).unwrap()
+}
+
+/// The object that gateways load.
+pub(super) fn object() -> Vec<u8> {
+    object_of(include_str!(concat!(env!("OUT_DIR"), "/gateway.skel.rs")))
+}
+
+/// Checks that the lines with this text compare a block without a branch.
+pub(crate) fn assert_no_branch(elf: &[u8], file: &str, source: &str, text: &str) {
+    let line = line_of(source, text);
+    let code = code_of(elf);
+    let count: Result<usize, String> = code
+        .values()
+        .map(|code| code.count_without_branch(file, line))
+        .sum();
+    // At least one exclusive or per word of the block.
+    assert!(count.clone().is_ok_and(|count| count >= 8), "{file}: {count:?}");
 }
 
 #[test]
@@ -241,28 +257,12 @@ fn compiled_programs_branch_on_the_complete_difference_of_a_tag() {
     assert_eq!(code[".text"].comparisons(), Ok([1, 0]), "DATA");
     // RESPONSE, first and repeated, in the program with and without in-band evidence.
     assert_eq!(code["xdp"].comparisons(), Ok([4, 2]), "RESPONSE");
-    for (file, source, text, name) in [
-        (
-            "lw_attest.h",
-            include_str!("bpf/lw_attest.h"),
-            "differs |= ((__u64)high",
-            "PROOF",
-        ),
-        (
-            "lw_p4dra.h",
-            include_str!("bpf/lw_p4dra.h"),
-            "differs |= (m[i] +",
-            "p4dra-classic",
-        ),
-    ] {
-        let line = line_of(source, text);
-        let count: Result<usize, String> = code
-            .values()
-            .map(|code| code.count_without_branch(file, line))
-            .sum();
-        // At least one exclusive or per word of the block.
-        assert!(count.clone().is_ok_and(|count| count >= 8), "{name}: {count:?}");
-    }
+    assert_no_branch(
+        &elf,
+        "lw_attest.h",
+        include_str!("bpf/lw_attest.h"),
+        "differs |= ((__u64)high",
+    );
 }
 
 /// All comparisons of tags use `lw_tags_differ()`.

@@ -3,25 +3,21 @@
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 
-use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
+use libbpf_rs::{MapCore as _, Object, OpenObject};
 use zerocopy::IntoBytes as _;
 
 use linewarden_evidence::inband::ContentFormat;
 
-use crate::classic::{crc_tables, rng_state, store_crp};
-use crate::config::{ClassicProfile, Config, Gate};
+use crate::config::{Config, Gate};
 use crate::error::DataPlaneError;
 use crate::layout::{ALWAYS_MAX, EXPECTED_RESPONSES, HOME_WAYS, ProgramConfig, Shared};
-use crate::p4dra::{self, P4draRegions};
 use crate::store::provers::ProverRegions;
 use crate::store::{Region, Regions, wire_word};
 use linewarden_protocol::gateway::ControlAddress;
 use linewarden_protocol::verdict::VERDICT_SLOTS;
 
-/// Word index of `rng` in `struct lw_percpu`: after the counters and nine words.
-pub(super) const PERCPU_RNG_WORD: usize = VERDICT_SLOTS + 9;
-/// Word index of `handled`, eight words after `rng`.
-pub(super) const PERCPU_HANDLED_WORD: usize = PERCPU_RNG_WORD + 8;
+/// Word index of `handled` in `struct lw_percpu`: after the counters and 17 words.
+pub(super) const PERCPU_HANDLED_WORD: usize = VERDICT_SLOTS + 17;
 
 impl ProgramConfig {
     /// The constants for a checked configuration.
@@ -49,20 +45,12 @@ impl ProgramConfig {
             prover_places: config.prover_geometry().places(),
             prover_all: config.prover_geometry().all_places(),
             prover_index_mask: config.prover_geometry().index_buckets() - 1,
-            classic_identifiers: 0,
-            classic_rows: 0,
-            p4dra_mask: 0,
             lap_port: config.lap_port.to_be(),
-            classic_port: 0,
-            p4dra_type: 0,
-            p4dra_controller: [0; 6],
             gate: match config.gate {
                 Gate::Off => 0,
                 Gate::Bound => 1,
                 Gate::Sealed => 2,
             },
-            classic_words: 0,
-            classic_uav: 0,
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
             count_work: u8::from(count_work),
             stamp: match config.inband_evidence {
@@ -72,7 +60,6 @@ impl ProgramConfig {
             },
             frags: u8::from(config.fragments),
             pad: [0; 1],
-            crc: crc_tables(),
         };
         let local4 = (&mut constants.local4, &mut constants.local4_count);
         push_addresses(
@@ -97,29 +84,8 @@ impl ProgramConfig {
                 control_key(*address),
             );
         }
-        if let Some(classic) = &config.classic {
-            constants.classic_identifiers = u32::try_from(classic.crps.len()).unwrap_or(u32::MAX);
-            constants.classic_rows =
-                u32::try_from(classic.crps.first().map_or(0, Vec::len)).unwrap_or(u32::MAX);
-            constants.classic_port = classic.port.to_be();
-            constants.classic_words = u8::try_from(classic.response_bytes / 8).unwrap_or(0);
-            constants.classic_uav = u8::from(classic.profile == ClassicProfile::Uav);
-        }
-        if let Some(p4dra) = &config.p4dra {
-            constants.p4dra_mask = p4dra_places(config) - 1;
-            constants.p4dra_type = p4dra.ether_type.to_be();
-            constants.p4dra_controller = p4dra.controller;
-        }
         constants
     }
-}
-
-fn p4dra_places(config: &Config) -> u32 {
-    let table = config.p4dra.as_ref().and_then(|p4dra| {
-        let places = p4dra::table::build(p4dra, config.geometry.hash_seed)?.len();
-        u32::try_from(places).ok()
-    });
-    table.unwrap_or(1)
 }
 
 /// A list of addresses, and the number of its used entries.
@@ -178,12 +144,6 @@ pub(crate) fn configure(
             "waiting" => possible_cpus()?,
             "alternate_keys" => config.prover_geometry().slots * 2,
             "prover_index" => config.prover_geometry().index_buckets(),
-            "classic_crps" => constants
-                .classic_identifiers
-                .saturating_mul(constants.classic_rows)
-                .max(1),
-            "classic_states" => constants.classic_identifiers.max(1),
-            "p4dra_provers" => constants.p4dra_mask + 1,
             _ => continue,
         };
         map.set_max_entries(entries).map_err(error)?;
@@ -220,14 +180,6 @@ pub(crate) fn prover_regions(object: &Object, config: &Config) -> Result<ProverR
     })
 }
 
-/// Maps the arrays of `p4dra-classic`.
-pub(crate) fn p4dra_regions(object: &Object, config: &Config) -> Result<P4draRegions, DataPlaneError> {
-    Ok(P4draRegions {
-        provers: region(object, "p4dra_provers", p4dra_places(config))?,
-        rounds: region(object, "p4dra_rounds", 1)?,
-    })
-}
-
 /// Maps one array by name.
 pub(crate) fn region<T: Shared>(object: &Object, name: &str, len: u32) -> Result<Region<T>, DataPlaneError> {
     let map = object
@@ -244,46 +196,8 @@ pub(crate) fn region<T: Shared>(object: &Object, name: &str, len: u32) -> Result
         .map_err(|error| DataPlaneError::kernel(format!("mapping {name} ({len} elements)"), error))
 }
 
-/// Fills the arrays of the classic profile, if it is configured.
-pub(crate) fn fill_classic(object: &Object, config: &Config) -> Result<(), DataPlaneError> {
-    let Some(classic) = &config.classic else {
-        return Ok(());
-    };
-    let constants = ProgramConfig::of(config, false);
-    let crps = region(
-        object,
-        "classic_crps",
-        constants
-            .classic_rows
-            .saturating_mul(constants.classic_identifiers),
-    )?;
-    for (cell, (challenge, response)) in crps.iter().zip(classic.crps.iter().flatten()) {
-        store_crp(cell, *challenge, response);
-    }
-    let percpu = object.maps().find(|map| map.name() == "percpu");
-    let percpu = percpu.ok_or_else(|| DataPlaneError::kernel("map percpu", "not in the object"))?;
-    seed_rng(&percpu, classic.seed)
-}
-
-/// Seeds every CPU's generator of the classic profiles.
-pub(crate) fn seed_rng(percpu: &dyn MapCore, seed: u64) -> Result<(), DataPlaneError> {
-    let error = |error| DataPlaneError::kernel("seeding the classic profile", error);
-    let key = 0u32.to_ne_bytes();
-    let mut values = percpu
-        .lookup_percpu(&key, MapFlags::ANY)
-        .map_err(error)?
-        .unwrap_or_default();
-    for (cpu, value) in values.iter_mut().enumerate() {
-        let state = rng_state(seed, cpu as u64);
-        if let Some(cell) = value.chunks_exact_mut(8).nth(PERCPU_RNG_WORD) {
-            cell.copy_from_slice(&state.to_ne_bytes());
-        }
-    }
-    percpu.update_percpu(&key, &values, MapFlags::ANY).map_err(error)
-}
-
 /// Number of possible CPUs.
-pub(super) fn possible_cpus() -> Result<u32, DataPlaneError> {
+pub(crate) fn possible_cpus() -> Result<u32, DataPlaneError> {
     let cpus = libbpf_rs::num_possible_cpus();
     let cpus = cpus.map_err(|error| DataPlaneError::kernel("counting the CPUs", error))?;
     Ok(u32::try_from(cpus).unwrap_or(u32::MAX))

@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use linewarden_protocol::attest::Round;
-use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::gateway::DroppedTypes;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_protocol::sources::DeviceSources;
@@ -20,7 +19,6 @@ use crate::event::Event;
 use crate::handling_time::HandlingTimes;
 use crate::measurement::MeasurementSource;
 use crate::miss::{self, Carrier, Miss};
-use crate::p4dra::P4draControl;
 use crate::provers::ProverSet;
 use crate::stamp::{Stamp, StampCounts};
 use crate::store::adopt::InheritedState;
@@ -215,15 +213,5 @@ impl DataPlane for Xdp {
     fn failure(&mut self) -> Option<String> {
         let is_detached = self.interfaces.attachments.iter().any(Attachment::is_detached);
         is_detached.then(|| "an interface to which the program was attached no longer exists".to_owned())
-    }
-
-    fn p4dra(&mut self) -> Option<&mut P4draControl> {
-        self.p4dra.as_mut()
-    }
-
-    fn send_p4dra_requests(&mut self, round: &P4draRound) -> Result<(), DataPlaneError> {
-        self.senders.p4dra.as_ref().map_or(Ok(()), |sender| {
-            sender.send_on_all(&self.interfaces.device_ports, round)
-        })
     }
 }

@@ -3,7 +3,7 @@
 use libbpf_rs::PrintLevel;
 
 /// libbpf's messages go to the log, not to standard error.
-pub(super) fn redirect() {
+pub(crate) fn redirect() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |level, text| match level {
         // The error itself is returned. A missing or existing qdisc is not an error.
         PrintLevel::Warn if text.contains("Kernel error message") => {

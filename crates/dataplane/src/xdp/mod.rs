@@ -3,18 +3,18 @@
 //! The program is loaded with its configuration as constants, so that the kernel's verifier removes disabled code. The
 //! program is attached by a BPF link, which ends with this process or stays (`attach`).
 
-mod attach;
+pub(crate) mod attach;
 #[cfg(feature = "bench")]
 pub mod bench;
 #[cfg(test)]
-mod compare_test;
+pub(crate) mod compare_test;
 pub(crate) mod config;
 mod data_plane;
 mod dropped;
 mod forward;
 #[cfg(test)]
 mod layout_test;
-mod libbpf_log;
+pub(crate) mod libbpf_log;
 mod measure;
 mod pin_security;
 mod pinned_maps;
@@ -22,11 +22,11 @@ mod programs;
 mod reply;
 mod rings;
 mod seal;
-mod skeleton;
+pub(crate) mod skeleton;
 #[cfg(test)]
-mod stack_test;
+pub(crate) mod stack_test;
 mod stamp;
-mod test_run;
+pub(crate) mod test_run;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -65,7 +65,6 @@ use crate::frames::FrameSender;
 use crate::handling_time::HandlingTimes;
 use crate::layout::WaitingProof;
 use crate::links::LOOPBACK;
-use crate::p4dra::{P4draControl, P4draRequestSender};
 use crate::store::provers::Provers;
 use crate::store::{Region, Store};
 use crate::timestamps;
@@ -77,7 +76,6 @@ pub struct Xdp {
     store: Store,
     provers: Option<Provers>,
     waiting: WaitingProofs,
-    p4dra: Option<P4draControl>,
     /// Counters of DATA_DOWN numbers by slot; only with a sealed gate.
     down_counters: Option<Region<DownCell>>,
     /// The in-band evidence, if enabled.
@@ -110,8 +108,6 @@ struct Interfaces {
 struct Senders {
     /// Slow-path replies. `None`: the packet socket could not be opened.
     frames: Option<FrameSender>,
-    /// REQUESTs of `p4dra-classic`.
-    p4dra: Option<P4draRequestSender>,
     attest: Option<AttestRequestSender<OwnedFd>>,
 }
 
@@ -188,7 +184,6 @@ impl Xdp {
         }
         let is_sealed = config.gate == Gate::Sealed;
         open.progs.linewarden_proof.set_autoload(config.provers > 0);
-        open.progs.linewarden_p4dra.set_autoload(config.p4dra.is_some());
         let stamps = config.inband_evidence.is_some();
         if config.fragments {
             for mut program in open.open_object_mut().progs_mut() {
@@ -236,14 +231,12 @@ impl Xdp {
             .map(|regions| Provers::new(Arc::new(regions), config.prover_geometry()));
         let waiting = WaitingProofs::map(skeleton.object(), config)?;
         let dropped = DroppedPlaces::map(skeleton.object())?;
-        let p4dra = P4draControl::new(config, |_| self::config::p4dra_regions(skeleton.object(), config))?;
-        let data_plane = Self {
+        Ok(Self {
             gateway_id: config.gateway_id.0,
             skeleton,
             store,
             provers,
             waiting,
-            p4dra,
             down_counters,
             stamping,
             dropped,
@@ -252,14 +245,11 @@ impl Xdp {
             rings,
             senders: Senders {
                 frames: open_sender(config.miss_per_s),
-                p4dra: config.p4dra.as_ref().map(P4draRequestSender::open).transpose()?,
                 attest: open_request_sender(config)?,
             },
             pinned_maps: None,
             has_inherited_state: false,
-        };
-        self::config::fill_classic(data_plane.skeleton.object(), config)?;
-        Ok(data_plane)
+        })
     }
 
     /// Attaches the program to an interface of the calling thread's network namespace: in the driver if possible,
@@ -356,7 +346,7 @@ impl Xdp {
         ingress: u32,
         repeat: u32,
     ) -> Result<TestRun, DataPlaneError> {
-        // Evidence or a reply of p4dra-classic makes the frame longer.
+        // Evidence makes the frame longer.
         let mut out = vec![0u8; frame.len() + 128];
         let mut context = test_context(linear_bytes, ingress);
         let input = libbpf_rs::ProgramInput {
@@ -511,7 +501,7 @@ fn read_handling(percpu: &dyn MapCore) -> Result<HandlingTimes, DataPlaneError> 
 /// Capabilities for loading and attaching the program.
 const REQUIRED_CAPABILITIES: &[Capability] = &[Capability::Bpf, Capability::Perfmon, Capability::NetAdmin];
 
-fn check_privileges() -> Result<(), DataPlaneError> {
+pub(crate) fn check_privileges() -> Result<(), DataPlaneError> {
     if let Some(missing) = capability::missing(REQUIRED_CAPABILITIES).first() {
         return Err(DataPlaneError::Privilege {
             backend: "xdp",
@@ -525,11 +515,10 @@ fn check_privileges() -> Result<(), DataPlaneError> {
     Ok(())
 }
 
-/// Fails without the privilege for a packet socket if the gateway needs one: for replies of the slow path, without
-/// which no unknown device could authenticate, or for REQUESTs of `p4dra-classic`.
+/// Fails without the privilege for a packet socket if the slow path needs one: without its replies no unknown device
+/// could authenticate.
 fn check_sender(config: &Config) -> Result<(), DataPlaneError> {
-    let needs_socket = config.miss_per_s > 0 || config.p4dra.is_some();
-    if !needs_socket || capability::missing(&[Capability::NetRaw]).is_empty() {
+    if config.miss_per_s == 0 || capability::missing(&[Capability::NetRaw]).is_empty() {
         return Ok(());
     }
     Err(DataPlaneError::Privilege {

@@ -16,8 +16,7 @@ use crate::error::DataPlaneError;
 
 /// Numbers in `enum lw_program`.
 pub(super) const PROOF: u32 = 0;
-pub(super) const P4DRA: u32 = 1;
-const STAMP: u32 = 2;
+const STAMP: u32 = 1;
 /// Number in `enum lw_pinned_program`.
 const KEPT_GATEWAY: u32 = 0;
 
@@ -37,12 +36,6 @@ pub(super) fn fill_tables(skeleton: &GatewaySkel<'_>) -> Result<(), DataPlaneErr
             programs,
             PROOF,
             &progs.linewarden_proof,
-        ),
-        (
-            progs.linewarden_p4dra.autoload(),
-            programs,
-            P4DRA,
-            &progs.linewarden_p4dra,
         ),
         (
             progs.linewarden_stamp.autoload(),

@@ -39,9 +39,9 @@ skeleton!(
 );
 skeleton!(
     #[cfg(feature = "bench")]
-    /// The programs of the bench of `p4dra-classic`.
-    bench_p4dra,
-    "bench_p4dra.skel.rs"
+    /// The packet paths of published protocols, and their benches.
+    bench_papers,
+    "bench_papers.skel.rs"
 );
 skeleton!(
     #[cfg(feature = "bench")]

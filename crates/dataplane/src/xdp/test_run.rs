@@ -11,7 +11,7 @@ pub struct TestRun {
 
 /// `struct xdp_md` for a test run: the first `linear_bytes` of the frame are visible to the program, and the frame
 /// arrived on queue 0 of an interface.
-pub(super) fn test_context(linear_bytes: usize, ingress: u32) -> Vec<u8> {
+pub(crate) fn test_context(linear_bytes: usize, ingress: u32) -> Vec<u8> {
     let length = u32::try_from(linear_bytes).unwrap_or(u32::MAX);
     // data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
     [0, length, 0, ingress, 0, 0]

@@ -189,7 +189,7 @@ fn evidence_in_packets_is_not_measured_but_its_program_is() {
     }
     let names = changed(&without_evidence, &before);
     assert!(
-        names.contains(&"eBPF map programs entry 00000002".to_owned()),
+        names.contains(&"eBPF map programs entry 00000001".to_owned()),
         "{names:?}"
     );
     // The format of the evidence is a constant of the program.

@@ -42,8 +42,6 @@ fn config() -> Config {
             hash_seed: [5, 6],
         },
         provers: 0,
-        classic: None,
-        p4dra: None,
         inband_evidence: None,
     }
 }

@@ -40,8 +40,6 @@ pub fn config() -> Config {
             hash_seed: [5, 6],
         },
         provers: 0,
-        classic: None,
-        p4dra: None,
         inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),

@@ -3,7 +3,8 @@
 
 use std::net::IpAddr;
 
-use linewarden_dataplane::{Classic, ClassicProfile, Config, Gate, Geometry, Row};
+use linewarden_dataplane::classic::{Classic, ClassicProfile};
+use linewarden_dataplane::{Config, Gate, Geometry, Row};
 use linewarden_protocol::frame::write;
 use linewarden_protocol::ids::{GatewayId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::{AuthKey, RowKey};
@@ -145,8 +146,6 @@ pub fn config(slots: u32, ring: u32) -> Config {
             hash_seed: [0x6c69_6e65, 0x7761_7264],
         },
         provers: 0,
-        classic: None,
-        p4dra: None,
         inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),

@@ -9,9 +9,12 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use linewarden_dataplane::classic::ClassicProfile;
+use linewarden_dataplane::classic::host::ClassicHost;
+use linewarden_dataplane::classic::xdp::{ClassicXdp, Profile};
 use linewarden_dataplane::host::{Host, HostOptions};
 use linewarden_dataplane::xdp::Xdp;
-use linewarden_dataplane::{Classic, ClassicProfile, Config, DataPlane, DataPlaneError, Store};
+use linewarden_dataplane::{Config, DataPlane, DataPlaneError, Store};
 use linewarden_protocol::classic::{self, Block, Message as ClassicMessage, ResponseBits};
 use linewarden_protocol::ids::{Mode, RowIndex};
 use linewarden_protocol::keys::SessionKey;
@@ -55,14 +58,8 @@ impl Verifier {
                 .run(|| data_plane.attach(lab.gateway_devices_end.index))??;
             return Ok(Self::Xdp(Box::new(data_plane)));
         }
-        let options = HostOptions {
-            threads: 1,
-            cpus: vec![cpu],
-            ..HostOptions::default()
-        };
-        Ok(Self::Host(Box::new(
-            lab.gateway.run(|| Host::start(config, &options))??,
-        )))
+        let start = || Host::start(config, &one_thread(cpu));
+        Ok(Self::Host(Box::new(lab.gateway.run(start)??)))
     }
 
     fn data_plane(&mut self) -> &mut dyn DataPlane {
@@ -77,6 +74,41 @@ impl Verifier {
             Self::Xdp(data_plane) => data_plane.store(),
             Self::Host(data_plane) => data_plane.store(),
         }
+    }
+}
+
+/// The options of a verifier with one thread on this CPU.
+fn one_thread(cpu: usize) -> HostOptions {
+    HostOptions {
+        threads: 1,
+        cpus: vec![cpu],
+        ..HostOptions::default()
+    }
+}
+
+/// The verifier of a classic profile. It serves until it is dropped.
+enum ClassicVerifier {
+    Xdp { _program: Box<ClassicXdp> },
+    Host { _threads: ClassicHost },
+}
+
+impl ClassicVerifier {
+    fn start(lab: &Lab, run: ClassicRun, xdp: bool, cpu: usize) -> Result<Self, BenchError> {
+        let config = keys::config(16, 8);
+        let identifiers = run.count.div_ceil(run.rows).max(1);
+        let classic = keys::classic(run.profile, run.bits.bytes(), identifiers, run.rows);
+        if xdp {
+            let mut program = ClassicXdp::load(&config, Profile::Classic(&classic))?;
+            lab.gateway
+                .run(|| program.attach(lab.gateway_devices_end.index))??;
+            return Ok(Self::Xdp {
+                _program: Box::new(program),
+            });
+        }
+        let start = || ClassicHost::start(&config.local, &classic, &one_thread(cpu));
+        Ok(Self::Host {
+            _threads: lab.gateway.run(start)??,
+        })
     }
 }
 
@@ -264,14 +296,6 @@ struct ClassicRun {
 }
 
 impl ClassicRun {
-    fn config(self) -> Config {
-        let identifiers = self.count.div_ceil(self.rows).max(1);
-        let classic: Classic = keys::classic(self.profile, self.bits.bytes(), identifiers, self.rows);
-        let mut config = keys::config(16, 8);
-        config.classic = Some(classic);
-        config
-    }
-
     fn identifier(self, exchange: u32) -> u32 {
         exchange / self.rows + 1
     }
@@ -281,7 +305,7 @@ fn classic_latency(run: ClassicRun, xdp: bool, runs: u32) -> Result<Histogram<u6
     let mut best = None;
     for _ in 0..runs {
         let lab = lab()?;
-        let _verifier = Verifier::start(&lab, &run.config(), xdp, VERIFIER_CPU)?;
+        let _verifier = ClassicVerifier::start(&lab, run, xdp, VERIFIER_CPU)?;
         let mut latency_ns = histogram();
         lab.devices.run(|| -> Result<(), BenchError> {
             let socket = client(keys::CLASSIC_PORT)?;
@@ -339,7 +363,7 @@ pub fn classic_costs(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchErro
 
 fn classic_cpu_ns(run: ClassicRun, xdp: bool) -> Result<f64, BenchError> {
     let lab = lab()?;
-    let _verifier = Verifier::start(&lab, &run.config(), xdp, CLIENT_CPU)?;
+    let _verifier = ClassicVerifier::start(&lab, run, xdp, CLIENT_CPU)?;
     let gateway_napi = NapiThreads::enable(&lab.gateway, &lab.gateway_devices_end.name)?;
     gateway_napi.pin(&[CLIENT_CPU])?;
     // The client side needs its own receive thread; otherwise its work would be counted in the verifier's thread.

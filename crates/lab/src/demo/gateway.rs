@@ -64,8 +64,6 @@ pub(super) fn config(
             hash_seed: [getrandom::u64()?, getrandom::u64()?],
         },
         provers: Groups::of(options).provers,
-        classic: None,
-        p4dra: None,
         inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),

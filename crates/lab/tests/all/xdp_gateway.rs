@@ -46,8 +46,6 @@ impl XdpGateway {
                 hash_seed: [1, 2],
             },
             provers: 0,
-            classic: None,
-            p4dra: None,
             inband_evidence: None,
             always_pass: Vec::new(),
             dhcp_servers: Vec::new(),

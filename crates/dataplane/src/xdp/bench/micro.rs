@@ -46,7 +46,6 @@ struct BenchState {
     place: AtomicU64,
     line: [AtomicU64; 8],
     row: [AtomicU64; 3],
-    classic: [AtomicU64; 2],
 }
 // SAFETY: repr(C), atomics only, valid when zero.
 unsafe impl Shared for BenchState {}
@@ -109,7 +108,6 @@ impl Microbench {
             skeleton,
         };
         benchmark.store.set_port(LOOPBACK, &[own_mac]);
-        config::fill_classic(benchmark.skeleton.object(), config)?;
         Ok(benchmark)
     }
 
@@ -135,7 +133,7 @@ impl Microbench {
         }
     }
 
-    /// Restores the row of `device`, the next row and the first classic state before every run, as they are now.
+    /// Restores the row of `device` and the next row before every run, as they are now.
     /// `device` must be the first device that was installed. With `close_session`, every run starts without a session, so
     /// that every RESPONSE opens a session instead of renewing one.
     pub fn reset_every_run(&self, device: DeviceId, close_session: bool) {
@@ -159,15 +157,6 @@ impl Microbench {
         }
         state.place.store(u64::from(place.line), Relaxed);
         state.reset.store(1 + u64::from(close_session), Relaxed);
-    }
-
-    /// Restores the first classic identifier before every run: at its first CRP, with an outstanding challenge whose
-    /// response has the hash 0.
-    pub fn reset_classic_every_run(&self) {
-        if let Some(state) = self.state.first() {
-            state.classic[0].store(1 << 32, Relaxed);
-            state.reset.store(1, Relaxed);
-        }
     }
 
     /// Runs a program `repeat` times. Returns whole nanoseconds per run, by the kernel's clock around its loop. The

@@ -3,8 +3,7 @@
 
 pub mod cipher;
 pub mod micro;
-pub mod p4dra;
-mod passes;
+pub(crate) mod passes;
 pub mod proof;
 pub mod sealed;
 pub mod stamp;

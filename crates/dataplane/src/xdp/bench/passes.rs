@@ -33,7 +33,7 @@ unsafe impl<const WORDS: usize> Shared for Case<WORDS> {}
 
 /// The frames of a pass. For each run, up to `8 * WORDS` bytes of a frame, from byte `FIRST` on, are copied into the
 /// packet. The bytes before `FIRST` are equal in all runs: they come from the first frame.
-pub(super) struct Passes<const WORDS: usize, const FIRST: usize> {
+pub(crate) struct Passes<const WORDS: usize, const FIRST: usize> {
     cases: Region<Case<WORDS>>,
     state: Region<State>,
     /// The packet at the start of a pass.
@@ -42,7 +42,7 @@ pub(super) struct Passes<const WORDS: usize, const FIRST: usize> {
 
 impl<const WORDS: usize, const FIRST: usize> Passes<WORDS, FIRST> {
     /// Maps the arrays of a loaded object, with space for `frames` frames.
-    pub(super) fn map(object: &Object, frames: u32) -> Result<Self, DataPlaneError> {
+    pub(crate) fn map(object: &Object, frames: u32) -> Result<Self, DataPlaneError> {
         Ok(Self {
             cases: config::region(object, "cases", frames)?,
             state: config::region(object, "bench", 1)?,
@@ -51,7 +51,7 @@ impl<const WORDS: usize, const FIRST: usize> Passes<WORDS, FIRST> {
     }
 
     /// Sets the frames of a pass.
-    pub(super) fn lay_out<'a, const BYTES: usize>(&mut self, frames: impl Iterator<Item = &'a [u8; BYTES]>) {
+    pub(crate) fn lay_out<'a, const BYTES: usize>(&mut self, frames: impl Iterator<Item = &'a [u8; BYTES]>) {
         const {
             assert!(
                 FIRST < BYTES && BYTES <= FIRST + 8 * WORDS,
@@ -79,7 +79,7 @@ impl<const WORDS: usize, const FIRST: usize> Passes<WORDS, FIRST> {
     }
 
     /// Runs a program once per frame. Returns the number of runs, and ns per run.
-    pub(super) fn run(&self, program: &ProgramMut<'_>) -> Result<(u32, f64), DataPlaneError> {
+    pub(crate) fn run(&self, program: &ProgramMut<'_>) -> Result<(u32, f64), DataPlaneError> {
         let count = self.state.first().map_or(0, |state| state.count.load(Relaxed));
         let repeat = u32::try_from(count).unwrap_or(u32::MAX);
         // Some programs make the packet longer.

@@ -6,9 +6,7 @@
  */
 #define LW_COUNT_WORK
 #include "lw_gateway.h"
-
-/* Frames are padded to this size; bytes after the datagram are Ethernet padding. */
-#define LW_CASE_BYTES 128
+#include "lw_lay_out.h"
 
 struct lw_case {
 	__u8 byte[LW_CASE_BYTES];
@@ -23,7 +21,6 @@ struct lw_bench {
 	__u64 place; /* of the line that is restored; the slot of this line is 0 */
 	struct lw_line line;
 	struct lw_row row; /* the row that follows the row in the line */
-	struct lw_classic_state classic;
 };
 LW_ARRAY(bench, struct lw_bench, BPF_F_MMAPABLE);
 
@@ -31,9 +28,8 @@ static __always_inline void lw_reset(struct lw_bench *b)
 {
 	struct lw_line *line = lw_line_at(b->place);
 	struct lw_row *row = lw_at(&rows, ((__u32)(b->line.commit >> LW_IDX_SHIFT) + 1) % cfg.ring);
-	struct lw_classic_state *classic = lw_at(&classic_states, 0);
 
-	if (!line || !row || !classic)
+	if (!line || !row)
 		return;
 	line->commit = b->line.commit;
 	if (b->reset > 1)
@@ -44,28 +40,6 @@ static __always_inline void lw_reset(struct lw_bench *b)
 	row->challenge = b->row.challenge;
 	row->auth_key[0] = b->row.auth_key[0];
 	row->auth_key[1] = b->row.auth_key[1];
-	classic->expected = b->classic.expected;
-	classic->next = b->classic.next;
-}
-
-/*
- * Stores with the sizes and offsets of the gateway program's loads (an untagged IPv4 frame). A load that straddles two
- * pending stores would stall, which packets from devices do not cause.
- */
-static __always_inline void lw_lay_out(__u8 *to, const __u8 *from)
-{
-#define LW_PUT(type, at) (*(volatile type *)(to + (at)) = *(volatile type *)(from + (at)))
-	LW_PUT(__u32, 0);
-	LW_PUT(__u32, 4);
-	LW_PUT(__u32, 8);
-	LW_PUT(__u16, 12);
-#pragma unroll
-	for (int at = 14; at < 42; at += 4)
-		LW_PUT(__u32, at);
-#pragma unroll
-	for (int at = 42; at + 8 <= LW_CASE_BYTES; at += 8)
-		LW_PUT(__u64, at);
-#undef LW_PUT
 }
 
 /* Copies the next case into the packet. */

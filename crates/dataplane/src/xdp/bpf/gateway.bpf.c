@@ -2,7 +2,6 @@
 /* LAP handling and gate on a port of the gateway: incoming frames and, at a sealed gate, outgoing frames. */
 #include "lw_attest.h"
 #include "lw_gateway.h"
-#include "lw_p4dra.h"
 #include "lw_seal.h"
 #include "lw_stamp.h"
 
@@ -17,13 +16,6 @@ SEC("xdp")
 int linewarden_proof(struct xdp_md *ctx)
 {
 	return lw_prove(ctx);
-}
-
-/* Handles frames of p4dra-classic: the other programs tail-call this program. */
-SEC("xdp")
-int linewarden_p4dra(struct xdp_md *ctx)
-{
-	return lw_p4dra(ctx);
 }
 
 /* Replaces linewarden_gateway at a sealed gate, and calls it for messages to the gateway itself. */

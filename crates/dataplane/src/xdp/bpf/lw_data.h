@@ -364,17 +364,11 @@ static __always_inline enum lw_verdict lw_check_sealed(struct lw_ctx *c)
 
 		if (port == cfg.lap_port && lw_is_data_up(&c->frame))
 			return lw_sealed(c);
-		if (c->frame.local && (port == cfg.lap_port || (cfg.classic_port && port == cfg.classic_port)) &&
-		    lw_is_addressed(c)) {
+		if (c->frame.local && port == cfg.lap_port && lw_is_addressed(c)) {
 			bpf_tail_call(c->frame.xdp, &kept_programs, LW_PINNED_GATEWAY);
 			/* The table is empty: its pin was removed, and the process has ended. */
 			return LW_DROP_STOPPED;
 		}
-	}
-	if (kind == LW_KIND_P4DRA) {
-		if (lw_is_addressed(c))
-			return lw_to_p4dra(c);
-		kind = LW_KIND_OTHER;
 	}
 	enum lw_verdict verdict = lw_gate_any(c, kind);
 

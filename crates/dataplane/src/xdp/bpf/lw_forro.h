@@ -162,8 +162,8 @@ static __always_inline void lw_forro_permute_wide(volatile __u32 m[][16], const 
 }
 
 /*
- * The block of any 16 words. Without the constants this is not Forró, and Forró's security results do not apply;
- * p4dra-classic (LAP/1 3.1) uses it in this way. `matrix` may be in a map; it is read again for the feed-forward.
+ * The block of any 16 words. Without the constants this is not Forró, and Forró's security results do not apply.
+ * `matrix` may be in a map; it is read again for the feed-forward.
  */
 static __always_inline void lw_forro_matrix_block(const __u32 matrix[16], __u32 out[16], const int rounds)
 {

@@ -3,8 +3,8 @@
 #ifndef LW_GATEWAY_H
 #define LW_GATEWAY_H
 
-#include "lw_classic.h"
 #include "lw_gate.h"
+#include "lw_lap.h"
 
 static __always_inline enum lw_verdict lw_check(struct lw_ctx *c)
 {
@@ -15,20 +15,8 @@ static __always_inline enum lw_verdict lw_check(struct lw_ctx *c)
 	asm volatile("" : : "r"(&c->frame) : "memory");
 	enum lw_kind kind = lw_parse(&c->frame);
 
-	if (kind == LW_KIND_UDP && c->frame.local && lw_is_addressed(c)) {
-		int is_lap = c->frame.udp->dst == cfg.lap_port;
-
-		if (is_lap || (cfg.classic_port && c->frame.udp->dst == cfg.classic_port)) {
-			if (!lw_is_answerable(&c->frame))
-				return LW_DROP_UNANSWERABLE;
-			return is_lap ? lw_lap(c) : lw_classic(c);
-		}
-	}
-	if (kind == LW_KIND_P4DRA) {
-		if (lw_is_addressed(c))
-			return lw_to_p4dra(c);
-		kind = LW_KIND_OTHER;
-	}
+	if (kind == LW_KIND_UDP && c->frame.local && lw_is_addressed(c) && c->frame.udp->dst == cfg.lap_port)
+		return lw_is_answerable(&c->frame) ? lw_lap(c) : LW_DROP_UNANSWERABLE;
 	if (cfg.gate != LW_GATE_OFF)
 		return lw_gate(c, kind);
 	int is_parsed = kind != LW_KIND_BROKEN_OURS && kind != LW_KIND_FRAGMENT && kind != LW_KIND_EXTENSION;

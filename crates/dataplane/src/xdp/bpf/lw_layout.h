@@ -235,7 +235,7 @@ struct lw_percpu {
 	__u64 miss_count;
 	__u64 unsolicited_window; /* likewise, for their unexpected RESPONSEs */
 	__u64 unsolicited_count;
-	__u64 rng; /* classic profiles only: the state of SplitMix64 */
+	__u64 reserved;
 	__u64 clock_jiffies; /* when the two clocks below were read, see lw_clock() */
 	__u64 clock_ns; /* CLOCK_MONOTONIC */
 	__u64 clock_boot_s; /* CLOCK_BOOTTIME, seconds */
@@ -280,22 +280,13 @@ struct lw_config {
 	__u32 prover_places; /* places that ids are hashed to, an even number; spare places follow, and the same again for odd periods */
 	__u32 prover_all; /* all places of a lane */
 	__u32 prover_index_mask;
-	__u32 classic_identifiers;
-	__u32 classic_rows; /* CRPs per identifier */
-	__u32 p4dra_mask; /* places in the table of provers, minus one */
 	__u16 lap_port; /* in wire order */
-	__u16 classic_port; /* in wire order; 0: disabled */
-	__u16 p4dra_type; /* Ethernet type, in wire order; 0: disabled */
-	__u16 p4dra_controller[3]; /* MAC address */
 	__u8 gate; /* enum lw_gate */
-	__u8 classic_words; /* response size in 8-byte words: 1, 2 or 4 */
-	__u8 classic_uav; /* 1: two CRPs */
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
 	__u8 stamp; /* enum lw_stamp_form */
 	__u8 frags; /* 1: a frame may continue in fragments after the mapped part */
 	__u8 pad[1];
-	__u32 crc[16 * 256]; /* classic profiles: slicing-by-16 tables of the reflected CRC-32 (IEEE 802.3) */
 };
 
 enum lw_event_kind {
@@ -330,42 +321,6 @@ struct lw_miss {
 	__u32 length;
 	__u32 ingress;
 	__u8 frame[LW_MISS_FRAME];
-};
-
-/* Classic profiles: one CRP, and the state of one identifier. Responses are in wire order. */
-struct lw_classic_crp {
-	__u32 challenge; /* in wire order */
-	__u32 crc; /* the CRC register after the response, so that each packet hashes only RN */
-	__u64 response[4];
-};
-struct lw_classic_state {
-	__u64 expected; /* LW_CLASSIC_PENDING | CRC-32; 0: no challenge is outstanding */
-	__u32 next; /* classic-iot: the CRP for the next REQ */
-	__u32 pad;
-};
-#define LW_CLASSIC_PENDING (1ULL << 32)
-
-/*
- * p4dra-classic: a prover, in a table with open addressing that is filled before the program runs. A prover that is
- * not in LW_P4DRA_PROBES places, or not before an empty one, does not exist.
- */
-#define LW_P4DRA_PROBES 16
-struct lw_p4dra_prover {
-	__u64 used; /* 0: the place is empty */
-	__u64 id[2]; /* in wire order */
-	__u64 proved[2]; /* by lane: the count of the round in which the prover is ok; 0: none */
-	__u64 pad[3];
-	__u32 matrix[16]; /* without r and n */
-};
-/* Rounds with even and odd counts have one lane each. `count` is 0 while the other fields change. */
-struct lw_p4dra_round {
-	__u64 count; /* number of rounds so far; 0: none */
-	__u64 r; /* in wire order */
-	__u64 n; /* likewise */
-	__u64 pad;
-};
-struct lw_p4dra_rounds {
-	struct lw_p4dra_round lane[2];
 };
 
 #endif

@@ -36,8 +36,6 @@ LW_ARRAY(by_address, struct lw_bucket, BPF_F_MMAPABLE); /* IP address -> place o
 LW_ARRAY(by_mac, struct lw_bucket, BPF_F_MMAPABLE); /* (ingress, VLANs, MAC) -> place of the line of the BOUND session */
 LW_ARRAY(notes, struct lw_note, BPF_F_MMAPABLE); /* records of user space, which may restart */
 LW_ARRAY(control, struct lw_control, BPF_F_MMAPABLE);
-LW_ARRAY(classic_crps, struct lw_classic_crp, BPF_F_MMAPABLE);
-LW_ARRAY(classic_states, struct lw_classic_state, BPF_F_MMAPABLE);
 
 LW_ARRAY(provers, struct lw_prover, BPF_F_MMAPABLE); /* lane of the period * cfg.prover_all + place */
 LW_ARRAY(alternate_keys, struct lw_prover_key, BPF_F_MMAPABLE); /* slot * 2 + lane of the period */
@@ -45,8 +43,6 @@ LW_ARRAY(prover_index, struct lw_bucket, BPF_F_MMAPABLE); /* device id -> place 
 LW_ARRAY(open_rounds, struct lw_rounds, BPF_F_MMAPABLE);
 LW_ARRAY(waiting, struct lw_waiting, BPF_F_MMAPABLE); /* by CPU */
 
-LW_ARRAY(p4dra_provers, struct lw_p4dra_prover, BPF_F_MMAPABLE); /* by hash of d */
-LW_ARRAY(p4dra_rounds, struct lw_p4dra_rounds, BPF_F_MMAPABLE);
 
 /* RESPONSEs that follow CHALLENGEs of the slow path, by hash. A later RESPONSE replaces an earlier RESPONSE of the same cell. */
 struct {
@@ -85,11 +81,11 @@ struct {
 
 /*
  * Programs that other programs tail-call, and that end with the gateway's process, because only that process reads
- * their results and sets their input. These programs check PROOFs and proofs of p4dra-classic, whose sixteen words do
- * not fit the stack of the main program, and stamp packets that pass. The kernel empties a table of programs when
- * its last descriptor and its last pin are gone; this table is never pinned.
+ * their results and sets their input. These programs check PROOFs, whose sixteen words do not fit the stack of the main
+ * program, and stamp packets that pass. The kernel empties a table of programs when its last descriptor and its last pin
+ * are gone; this table is never pinned.
  */
-enum lw_program { LW_PROGRAM_PROOF, LW_PROGRAM_P4DRA, LW_PROGRAM_STAMP, LW_PROGRAMS };
+enum lw_program { LW_PROGRAM_PROOF, LW_PROGRAM_STAMP, LW_PROGRAMS };
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, LW_PROGRAMS);

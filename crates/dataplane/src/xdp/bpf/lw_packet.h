@@ -63,10 +63,9 @@ struct lw_udp {
 /* The kind of a frame, as far as the gate and the handling of messages need it. */
 enum lw_kind {
 	LW_KIND_BROKEN, /* its headers are truncated or contradict each other */
-	LW_KIND_BROKEN_OURS, /* only the UDP length is wrong, in a datagram to a port that the gateway serves */
+	LW_KIND_BROKEN_OURS, /* only the UDP length is wrong, in a datagram to the gateway's LAP port */
 	LW_KIND_ARP,
 	LW_KIND_OTHER, /* a non-IP frame of no other kind */
-	LW_KIND_P4DRA, /* with the Ethernet type of p4dra-classic, if p4dra-classic is served */
 	LW_KIND_FRAGMENT,
 	LW_KIND_EXTENSION, /* IPv4 options or an IPv6 extension header */
 	LW_KIND_IP, /* IP, not UDP */
@@ -161,12 +160,8 @@ static __always_inline enum lw_kind lw_parse_udp(struct lw_frame *f, void *curso
 	f->payload = (__u8 *)(udp + 1);
 	__u32 length = bpf_ntohs(udp->length);
 
-	if (length < sizeof(*udp) || length > room) {
-		int is_own_port = f->local && (udp->dst == cfg.lap_port ||
-					       (cfg.classic_port && udp->dst == cfg.classic_port));
-
-		return is_own_port ? LW_KIND_BROKEN_OURS : LW_KIND_BROKEN;
-	}
+	if (length < sizeof(*udp) || length > room)
+		return f->local && udp->dst == cfg.lap_port ? LW_KIND_BROKEN_OURS : LW_KIND_BROKEN;
 	f->payload_length = length - sizeof(*udp);
 	return LW_KIND_UDP;
 }
@@ -303,9 +298,7 @@ static __always_inline enum lw_kind lw_parse_frame(void *cursor, void *end, stru
 		return lw_parse_ip6(f, cursor);
 	f->type = type;
 	f->payload = cursor;
-	if (type == LW_ETH_P_ARP)
-		return LW_KIND_ARP;
-	return cfg.p4dra_type && type == cfg.p4dra_type ? LW_KIND_P4DRA : LW_KIND_OTHER;
+	return type == LW_ETH_P_ARP ? LW_KIND_ARP : LW_KIND_OTHER;
 }
 
 static __always_inline enum lw_kind lw_parse(struct lw_frame *f)

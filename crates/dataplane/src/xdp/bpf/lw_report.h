@@ -36,14 +36,6 @@ static __always_inline const struct lw_live *lw_live(const struct lw_control *co
 	return &control->live;
 }
 
-/* Passes a frame of p4dra-classic to its program, at every gate. */
-static __always_inline enum lw_verdict lw_to_p4dra(struct lw_ctx *c)
-{
-	bpf_tail_call(c->frame.xdp, &programs, LW_PROGRAM_P4DRA);
-	/* The kernel empties the table when the process ends; then no process opens rounds. */
-	return LW_DROP_STOPPED;
-}
-
 static __always_inline void lw_count(struct lw_percpu *cpu, __u32 verdict)
 {
 	/* One register for the check and the use: kernel 6.1 does not carry a bound from a copy to the other. */

@@ -1,46 +1,37 @@
 //! The content of maps that are configuration.
 //!
-//! Content that packets, devices or time change is excluded ([`EXCLUSIONS`]). Secrets are represented by one digest
-//! per map.
+//! Content that packets, devices or time change is excluded ([`EXCLUSIONS`]).
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 
-use libbpf_rs::{Map, MapCore as _, MapFlags, Object};
+use libbpf_rs::{Map, MapCore as _, MapFlags};
 use linewarden_evidence::encoding::BpfMapEntry;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::sources::DeviceSources;
-use sha2::{Digest as _, Sha256};
 
-use super::super::config::region;
 use crate::error::DataPlaneError;
 use crate::ethtool;
-use crate::layout::{ClassicCrp, Control, LiveCells, P4draProver, PORTS, Port, ProgramConfig, SourceBank};
+use crate::layout::{Control, LiveCells, PORTS, Port, ProgramConfig, SourceBank};
 use crate::store::admission;
 
 /// State and processing that the entries do not cover.
-pub(super) const EXCLUSIONS: [&str; 8] = [
+pub(super) const EXCLUSIONS: [&str; 7] = [
     "packets in process",
     "lines, sessions, rows and windows of devices, which the packet path writes; enrolled devices; keys and rounds of provers",
     "counter values, and waiting events and messages",
     "the fresh values, the hash seed of this start, and when the session lifetime was changed",
     "the state in in-band evidence, its tag inputs, and the packet counts",
     "IP and MAC addresses of this machine, and the subnets of its interfaces if device_prefixes is not set",
-    "secrets of the classic profiles, except for one digest per map",
     "processing of a frame by the kernel outside eBPF programs and traffic control filters: routes, other filters, drivers",
 ];
 
 /// Size of a piece of the program's constants.
 const PIECE_BYTES: usize = 64;
 
-/// Prefix of the hash input for a map with secrets.
-const LABEL: &[u8] = b"linewarden secret map 1\0";
-
 /// The entries of a map that is configuration; empty for a map that is state. `programs` maps program ids to names.
 pub(super) fn entries_of(
-    object: &Object,
     map: &Map<'_>,
     name: &str,
     programs: &mut dyn FnMut(u32) -> Result<String, DataPlaneError>,
@@ -86,8 +77,6 @@ pub(super) fn entries_of(
             }
             entries
         }
-        "classic_crps" => vec![entry(&[], classic_digest(object, map)?)],
-        "p4dra_provers" => vec![entry(&[], p4dra_digest(object, map)?)],
         _ => Vec::new(),
     })
 }
@@ -201,46 +190,4 @@ fn port_macs(control: &[u8]) -> Vec<(u32, Vec<u8>)> {
         (ifindex != 0).then(|| (ifindex, macs.to_vec()))
     });
     macs_by_port.collect()
-}
-
-fn classic_digest(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
-    let crps = region::<ClassicCrp>(object, "classic_crps", map.max_entries())?;
-    let mut hash = secret_hasher("classic_crps");
-    for crp in crps.iter() {
-        hash.update(crp.challenge.load(Relaxed).to_be_bytes());
-        hash.update(crp.crc.load(Relaxed).to_be_bytes());
-        crp.response
-            .iter()
-            .for_each(|word| hash.update(word.load(Relaxed).to_be_bytes()));
-    }
-    Ok(hash.finalize().to_vec())
-}
-
-/// The digest of the provers, ordered by id, because their places depend on the hash seed.
-fn p4dra_digest(object: &Object, map: &Map<'_>) -> Result<Vec<u8>, DataPlaneError> {
-    let cells = region::<P4draProver>(object, "p4dra_provers", map.max_entries())?;
-    let used_cells = cells.iter().filter(|cell| cell.used.load(Relaxed) != 0);
-    let provers: BTreeMap<[u64; 2], [u32; 16]> = used_cells
-        .map(|cell| {
-            let id = [&cell.id[0], &cell.id[1]].map(|word| word.load(Relaxed));
-            (
-                id,
-                std::array::from_fn(|index| cell.matrix.get(index).map_or(0, |word| word.load(Relaxed))),
-            )
-        })
-        .collect();
-    let mut hash = secret_hasher("p4dra_provers");
-    for (id, matrix) in provers {
-        id.iter().for_each(|word| hash.update(word.to_be_bytes()));
-        matrix.iter().for_each(|word| hash.update(word.to_be_bytes()));
-    }
-    Ok(hash.finalize().to_vec())
-}
-
-fn secret_hasher(name: &str) -> Sha256 {
-    let mut hash = Sha256::new();
-    hash.update(LABEL);
-    hash.update(name);
-    hash.update([0]);
-    hash
 }

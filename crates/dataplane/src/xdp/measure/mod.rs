@@ -86,7 +86,7 @@ impl Xdp {
             entries.push(definition(&map, &name)?.into());
             let contents = match name.as_str() {
                 "control" => contents::control_entries(&map, &self.sources, &self.interfaces.macs)?,
-                _ => contents::entries_of(object, &map, &name, &mut |id| programs.name(id))?,
+                _ => contents::entries_of(&map, &name, &mut |id| programs.name(id))?,
             };
             entries.extend(contents.into_iter().map(Entry::from));
         }

@@ -3,13 +3,11 @@
 pub mod admission;
 pub mod always;
 pub mod attest;
-pub mod classic;
 pub mod closed;
 pub mod frame;
 pub mod gate;
 pub mod malformed;
 pub mod owner;
-pub mod p4dra;
 pub mod repeated;
 pub mod request;
 pub mod response;
@@ -91,10 +89,8 @@ pub fn all() -> Vec<Group> {
         gate::groups(),
         always::groups(),
         sealed::groups(),
-        classic::groups(),
         slow::groups(),
         attest::groups(),
-        p4dra::groups(),
     ];
     groups.into_iter().flatten().collect()
 }

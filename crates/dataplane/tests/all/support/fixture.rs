@@ -6,7 +6,6 @@ pub mod attest;
 mod authority;
 mod events;
 pub mod forward;
-pub mod p4dra;
 mod provision;
 mod settings;
 pub mod switch;
@@ -15,13 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use linewarden_dataplane::host::{Engine, Host, P4draBatch, ThreadState, Timestamps};
+use linewarden_dataplane::host::{Engine, Host, ThreadState, Timestamps};
 use linewarden_dataplane::store::Regions;
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::{Config, Counters, DataPlane, DataPlaneError, Gate, Row, Store, Telemetry as _};
 use linewarden_harness::{skip, skip_part};
 use linewarden_protocol::attest::Round;
-use linewarden_protocol::classic::p4dra::Round as P4draRound;
 use linewarden_protocol::commit::CommitWord;
 use linewarden_protocol::data::DownCounter;
 use linewarden_protocol::frame::{Meta, parse};
@@ -33,14 +31,14 @@ use linewarden_protocol::wire;
 use zerocopy::IntoBytes as _;
 
 use super::device::{DeviceSession, GATEWAY, Response, TestDevice, gateway_end};
-use super::test_config::{CLASSIC_PORT, TestConfig};
+use super::test_config::TestConfig;
 use super::{reply, view};
 use forward::Forwarding;
 use settings::Settings;
 use switch::SwitchSide;
 
 /// The ingress interface of `BPF_PROG_TEST_RUN`: the loopback interface.
-const INGRESS: u32 = 1;
+pub const INGRESS: u32 = 1;
 /// The MTU of the loopback interface.
 const LOOPBACK_MTU: usize = 65_536;
 
@@ -48,7 +46,6 @@ struct HostSide {
     host: Host,
     engine: Arc<Engine>,
     thread: ThreadState,
-    batch: P4draBatch,
     /// The counters after the previous frame.
     counted: Counters,
 }
@@ -85,8 +82,6 @@ pub struct TestFixture {
     nonces: u64,
     provers: BTreeSet<TestDevice>,
     rounds: Vec<Round>,
-    /// All rounds of `p4dra-classic` that were opened, also those before [`TestFixture::reset`].
-    p4dra_rounds: Vec<P4draRound>,
     /// How many frames went through the oracle, through `xdp` and through `host`.
     pub sent: [u64; 3],
     /// Repeated ACKs in which a data plane named a shorter session lifetime than was granted.
@@ -158,22 +153,19 @@ impl TestFixture {
     }
 
     fn build(test_config: TestConfig, switch: Option<SwitchSide>) -> Self {
-        let cpu = super::pin_to_one_cpu();
+        super::pin_to_one_cpu();
         let config = test_config.config();
         let host = (test_config.gate == Gate::Off).then(|| {
             let mut host = Host::new(&config).unwrap();
-            // Random numbers depend on the thread's number. The oracle uses the number of this CPU.
-            let thread = (0..=cpu).map(|_| host.thread_state()).last().unwrap();
             HostSide {
                 engine: host.engine(),
-                thread,
-                batch: P4draBatch::default(),
+                thread: host.thread_state(),
                 counted: Counters::default(),
                 host,
             }
         });
         let mut fixture = Self {
-            oracle: test_config.oracle(cpu),
+            oracle: test_config.oracle(),
             xdp: load_xdp_if_permitted(&config).map(|xdp| XdpSide {
                 xdp,
                 counted: Counters::default(),
@@ -190,7 +182,6 @@ impl TestFixture {
             nonces: 0,
             provers: BTreeSet::new(),
             rounds: Vec::new(),
-            p4dra_rounds: Vec::new(),
             sent: [0; 3],
             shortened_lifetimes: 0,
             session_events: 0,
@@ -342,11 +333,8 @@ impl TestFixture {
         let verdict = handled.verdict;
         out.truncate(handled.frame.end);
         out.drain(..handled.frame.start);
-        out.extend(handled.trailer.into_iter().flatten());
         self.sent[0] += 1;
-        if verdict == Verdict::ReplyP4draVerified {
-            p4dra::check_reply(frame, &out);
-        } else if verdict.disposition() == Disposition::Reply {
+        if verdict.disposition() == Disposition::Reply {
             reply::check_headers(frame, &out);
             if let Some(line) = &line_before {
                 self.check_message(frame, &out, verdict, line);
@@ -362,10 +350,6 @@ impl TestFixture {
         self.send_xdp(frame, verdict, &xdp);
         self.send_host(now, frame, verdict, &host);
         self.send_switch(frame, verdict, &out);
-        if self.test_config.p4dra {
-            self.send_p4dra_host(frame, verdict, &host);
-            self.compare_p4dra();
-        }
         self.compare_events(&before, frame, verdict);
         self.compare_provers();
         if let Some(device) = lap_device(frame) {
@@ -468,14 +452,12 @@ impl TestFixture {
             return;
         };
         let mut message = frame[payload.clone()].to_vec();
-        let got = match (meta.dst_port, self.test_config.classic) {
-            (wire::LAP_PORT, _) => {
-                side.engine
-                    .process(&mut side.thread, Timestamps::from(now), &meta, &mut message)
-            }
-            (CLASSIC_PORT, Some(_)) => side.engine.process_classic(&mut side.thread, &mut message),
-            _ => return,
-        };
+        if meta.dst_port != wire::LAP_PORT {
+            return;
+        }
+        let got = side
+            .engine
+            .process(&mut side.thread, Timestamps::from(now), &meta, &mut message);
         self.sent[2] += 1;
         let counted = side.host.counters().unwrap();
         let counts: Vec<_> = counted.since(&side.counted).nonzero().collect();
@@ -563,7 +545,7 @@ fn lap_device(frame: &[u8]) -> Option<DeviceId> {
 }
 
 /// The addresses of a datagram and the range of its payload, if a UDP socket on the gateway's addresses would receive it.
-fn as_seen_by_socket(frame: &[u8]) -> Option<(Meta, std::ops::Range<usize>)> {
+pub fn as_seen_by_socket(frame: &[u8]) -> Option<(Meta, std::ops::Range<usize>)> {
     let parsed = parse(frame).ok()?;
     let (ip, udp) = parsed.datagram()?;
     let is_local = [gateway_end(false).ip, gateway_end(true).ip].contains(&ip.dst);

@@ -2,27 +2,17 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use linewarden_dataplane::{Classic, ClassicProfile, Config, Gate, Geometry, P4dra, P4draProver, classic};
+use linewarden_dataplane::{Config, Gate, Geometry};
 use linewarden_evidence::inband::ContentFormat;
-use linewarden_protocol::classic as oracle_classic;
-use linewarden_protocol::classic::p4dra;
-use linewarden_protocol::gateway::{self, ControlProtocol, Gate as OracleGate, Gateway, GatewayConfig};
+use linewarden_protocol::gateway::{ControlProtocol, Gate as OracleGate, Gateway, GatewayConfig};
 use linewarden_protocol::sources::{OwnAddress, Prefix};
 use linewarden_protocol::wire;
 
 use super::device::{GATEWAY, TestDevice, gateway_end};
-use super::fixture::p4dra::{h, id, key};
 
 /// CRP rows per device in addition to the row in the line.
 pub const RING: u32 = 4;
 pub const SESSION_LIFETIME_S: u32 = 1000;
-pub const CLASSIC_PORT: u16 = 20_551;
-pub const CLASSIC_ROWS: usize = 5;
-/// The classic profile knows the identifiers 1 to this number (inclusive).
-pub const CLASSIC_IDENTIFIERS: u32 = 3;
-
-/// `p4dra-classic` knows the provers 1 to this number (inclusive).
-pub const P4DRA_PROVERS: u16 = 40;
 
 /// Prefixes of the tests' devices, except in tests that need others.
 pub fn device_prefixes() -> Vec<Prefix> {
@@ -46,12 +36,8 @@ pub struct TestConfig {
     pub nak_per_s: u32,
     /// 0: no slow path.
     pub miss_per_s: u32,
-    /// The classic profile, and the bytes of one response.
-    pub classic: Option<(ClassicProfile, usize)>,
     /// The maximum number of provers. With 0, PROOFs are not supported.
     pub provers: u32,
-    /// Whether `p4dra-classic` is served.
-    pub p4dra: bool,
     /// Whether the tables of bindings are full from the start.
     pub no_bindings: bool,
     /// The format of the evidence that is added to packets which pass the gate.
@@ -70,9 +56,7 @@ impl TestConfig {
         gate: Gate::Off,
         nak_per_s: u32::MAX,
         miss_per_s: 0,
-        classic: None,
         provers: 0,
-        p4dra: false,
         no_bindings: false,
         inband_evidence: None,
         lists: false,
@@ -100,37 +84,12 @@ impl TestConfig {
         ..Self::OFF
     };
 
-    /// With `p4dra-classic`.
-    pub const P4DRA: Self = Self {
-        p4dra: true,
-        ..Self::OFF
-    };
-
     pub const SEALED: Self = Self {
         gate: Gate::Sealed,
         ..Self::OFF
     };
 
-    /// A CRP of the classic profile: its challenge contains identifier and row.
-    pub fn crp(bytes: usize, identifier: u32, row: usize) -> (u32, Vec<u8>) {
-        let challenge = identifier << 16 | row as u32;
-        let response = (0..bytes).map(|index| (challenge as usize * 31 + index * 7 + 1) as u8);
-        (challenge, response.collect())
-    }
-
-    pub fn p4dra_prover(device: TestDevice) -> P4draProver {
-        P4draProver {
-            id: id(device),
-            key: key(device),
-            configuration_hash: h(1),
-        }
-    }
-
     pub fn config(&self) -> Config {
-        let crps = |bytes| {
-            let rows = move |identifier| (0..CLASSIC_ROWS).map(move |row| Self::crp(bytes, identifier, row));
-            (1..=CLASSIC_IDENTIFIERS).map(move |identifier| rows(identifier).collect())
-        };
         Config {
             gateway_id: GATEWAY,
             session_lifetime_s: SESSION_LIFETIME_S,
@@ -152,22 +111,6 @@ impl TestConfig {
                 hash_seed: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
             },
             provers: self.provers,
-            classic: self.classic.map(|(profile, response_bytes)| Classic {
-                profile,
-                port: CLASSIC_PORT,
-                response_bytes,
-                crps: crps(response_bytes).collect(),
-                seed: 99,
-            }),
-            p4dra: self.p4dra.then(|| P4dra {
-                ether_type: p4dra::ETHER_TYPE,
-                controller: p4dra::CONTROLLER,
-                interfaces: Vec::new(),
-                provers: (1..=P4DRA_PROVERS)
-                    .map(TestDevice)
-                    .map(Self::p4dra_prover)
-                    .collect(),
-            }),
             inband_evidence: self.inband_evidence,
             always_pass: self.always_pass(),
             dhcp_servers: self.dhcp_servers(),
@@ -184,9 +127,9 @@ impl TestConfig {
         all.into_iter().filter(|_| self.lists).collect()
     }
 
-    /// The oracle with this configuration. `cpu` determines the random numbers of the classic profile.
-    pub fn oracle(&self, cpu: usize) -> Gateway {
-        let mut gateway = Gateway::new(GatewayConfig {
+    /// The oracle with this configuration.
+    pub fn oracle(&self) -> Gateway {
+        Gateway::new(GatewayConfig {
             gate: match self.gate {
                 Gate::Off => OracleGate::Off,
                 Gate::Bound => OracleGate::Bound,
@@ -203,46 +146,7 @@ impl TestConfig {
             bindings_max: if self.no_bindings { 0 } else { usize::MAX },
             provers_max: self.provers as usize,
             ..GatewayConfig::new(GATEWAY, &[gateway_end(false).ip, gateway_end(true).ip])
-        });
-        if let Some(config) = self.config().p4dra {
-            let mut verifier = p4dra::verifier::Verifier::new();
-            for prover in &config.provers {
-                verifier.install(prover.id, &prover.key, &prover.configuration_hash);
-            }
-            gateway.serve_p4dra(gateway::P4dra {
-                ether_type: config.ether_type,
-                controller: config.controller,
-                verifier,
-            });
-        }
-        if let (Some((profile, bytes)), Some(config)) = (self.classic, self.config().classic) {
-            let profile = match profile {
-                ClassicProfile::Iot => oracle_classic::Profile::Iot,
-                ClassicProfile::Uav => oracle_classic::Profile::Uav,
-            };
-            let bits = oracle_classic::ResponseBits::ALL
-                .into_iter()
-                .find(|bits| bits.bytes() == bytes)
-                .unwrap();
-            let state = classic::rng_state(config.seed, cpu as u64);
-            let rng = oracle_classic::rng::SplitMix64::from_state(state);
-            let crp = |(challenge, bytes): &(u32, Vec<u8>)| {
-                let mut response = [0; 32];
-                response[..bytes.len()].copy_from_slice(bytes);
-                oracle_classic::verifier::Crp {
-                    challenge: *challenge,
-                    response,
-                }
-            };
-            let crps = config
-                .crps
-                .iter()
-                .map(|rows| rows.iter().map(crp).collect())
-                .collect();
-            let verifier = oracle_classic::verifier::Verifier::new(profile, bits, rng, crps).unwrap();
-            gateway.serve_classic(CLASSIC_PORT, verifier);
-        }
-        gateway
+        })
     }
 }
 

@@ -73,8 +73,6 @@ pub(super) fn config(gateway: usize, attests: bool) -> Config {
             hash_seed: [3, 4],
         },
         provers: if attests { PROVERS } else { 0 },
-        classic: None,
-        p4dra: None,
         inband_evidence: None,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use linewarden_dataplane::host::{Host, P4draBatch};
-use linewarden_dataplane::xdp::bench::p4dra::{FRAME_BYTES, P4draBench};
-use linewarden_dataplane::{Config, DataPlane, P4dra, P4draControl, P4draProver, Telemetry as _};
+use linewarden_dataplane::classic::bench::{P4DRA_FRAME_BYTES, P4draBench};
+use linewarden_dataplane::classic::p4dra::{P4dra, P4draBatch, P4draControl, P4draHost, P4draProver};
 use linewarden_forro::{Backend, Matrix, R14, blocks};
 use linewarden_protocol::attest::{AttestationKey, ConfigurationHash};
 use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, ProverId, Round, Template};
@@ -22,7 +21,7 @@ const PROVERS: u32 = 20_000;
 /// Replies that are verified in parallel.
 const BATCH_REPLIES: usize = 64;
 
-type Frame = [u8; FRAME_BYTES];
+type Frame = [u8; P4DRA_FRAME_BYTES];
 
 /// Measures the rows `p4dra_classic.*`: the same provers in the kernel and in memory.
 ///
@@ -45,7 +44,7 @@ pub fn rows(size: &Size, rows: &mut Vec<Row>) -> Result<(), BenchError> {
 
 /// Provers and the templates of their replies.
 struct P4draFleet {
-    config: Config,
+    p4dra: P4dra,
     templates: Vec<(ProverId, Template)>,
     last_round: u64,
 }
@@ -67,14 +66,10 @@ impl P4draFleet {
         };
         Self {
             templates: provers.iter().map(template).collect(),
-            config: Config {
-                p4dra: Some(P4dra {
-                    ether_type: ETHER_TYPE,
-                    controller: CONTROLLER,
-                    interfaces: Vec::new(),
-                    provers,
-                }),
-                ..keys::config(16, 2)
+            p4dra: P4dra {
+                ether_type: ETHER_TYPE,
+                controller: CONTROLLER,
+                provers,
             },
             last_round: 0,
         }
@@ -112,7 +107,7 @@ impl P4draFleet {
 }
 
 fn frame(from: [u8; 6], message: &Message) -> Frame {
-    let mut frame = [0; FRAME_BYTES];
+    let mut frame = [0; P4DRA_FRAME_BYTES];
     let head = GATEWAY
         .mac
         .0
@@ -136,10 +131,11 @@ fn open(control: &mut P4draControl, round: Round) -> Result<(), BenchError> {
 
 /// In the kernel: the minimum time per reply, and the time of the empty harness per reply, ns.
 fn packet_after_packet(fleet: &mut P4draFleet, runs: u32) -> Result<(f64, f64), BenchError> {
-    let mut p4dra_bench = P4draBench::load(&fleet.config, GATEWAY.mac.0)?;
+    let mut p4dra_bench = P4draBench::load(&keys::config(16, 2), &fleet.p4dra, GATEWAY.mac.0)?;
     let mut min_ns = f64::MAX;
     for (round, frames) in fleet.rounds(runs) {
-        open(p4dra_bench.control(), round)?;
+        let not_loaded = || BenchError::InvalidMeasurement("p4dra-classic is not loaded".to_owned());
+        open(p4dra_bench.control().ok_or_else(not_loaded)?, round)?;
         p4dra_bench.lay_out(frames.iter());
         min_ns = min_ns.min(p4dra_bench.pass()?);
     }
@@ -152,28 +148,27 @@ fn packet_after_packet(fleet: &mut P4draFleet, runs: u32) -> Result<(f64, f64), 
 
 /// In memory, with vector instructions, on one core: time per reply from the receive buffer to the verdict, ns.
 fn in_memory(fleet: &mut P4draFleet, runs: u32) -> Result<f64, BenchError> {
-    let mut host = Host::new(&fleet.config)?;
-    let (engine, mut thread) = (host.engine(), host.thread_state());
+    let mut host = P4draHost::new(&fleet.p4dra, keys::config(16, 2).geometry.hash_seed)?;
     let mut batch = P4draBatch::default();
     let mut min_ns = f64::MAX;
     for (round, frames) in fleet.rounds(runs) {
-        let not_enabled = || BenchError::InvalidMeasurement("p4dra-classic is not enabled".to_owned());
-        open(DataPlane::p4dra(&mut host).ok_or_else(not_enabled)?, round)?;
-        let before = host.counters()?;
+        open(host.control(), round)?;
         let mut duration = Duration::ZERO;
         for batch_frames in frames.chunks(BATCH_REPLIES) {
             batch.fill(batch_frames);
             let start = Instant::now();
-            engine.process_p4dra(&mut thread, &mut batch);
+            host.process(&mut batch);
             duration += start.elapsed();
+            let refused = batch
+                .results()
+                .find(|(verdict, _)| *verdict != Verdict::ReplyP4draVerified);
+            if let Some((verdict, _)) = refused {
+                return Err(BenchError::InvalidMeasurement(format!(
+                    "a reply was not accepted: {verdict}"
+                )));
+            }
         }
         min_ns = min_ns.min(duration.as_nanos() as f64 / frames.len() as f64);
-        let counted: Vec<_> = host.counters()?.since(&before).nonzero().collect();
-        if counted != [(Verdict::ReplyP4draVerified, frames.len() as u64)] {
-            return Err(BenchError::InvalidMeasurement(format!(
-                "replies not accepted: {counted:?}"
-            )));
-        }
     }
     Ok(min_ns)
 }

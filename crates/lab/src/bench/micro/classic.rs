@@ -1,10 +1,10 @@
 //! The cost of the classic profiles, the protocols of the IoT and UAV papers, by response size.
 
-use linewarden_dataplane::ClassicProfile;
-use linewarden_dataplane::xdp::bench::micro::{Microbench, Program};
-use linewarden_protocol::classic::{self, ResponseBits};
+use linewarden_dataplane::classic::ClassicProfile;
+use linewarden_dataplane::classic::bench::{ClassicBench, ClassicProgram};
+use linewarden_protocol::classic::{self as classic_protocol, ResponseBits};
 
-use super::{LOADS, Minimums, fastest_run};
+use super::{LOADS, Minimums};
 use crate::address::GATEWAY;
 use crate::bench::{BenchError, Row, Scale, keys};
 
@@ -34,11 +34,11 @@ pub fn rows(scale: &Scale, rows: &mut Vec<Row>) -> Result<(), BenchError> {
 }
 
 fn exchange(scale: &Scale, profile: ClassicProfile, bits: ResponseBits) -> Result<f64, BenchError> {
-    let mut config = keys::config(16, 8);
-    config.classic = Some(keys::classic(profile, bits.bytes(), 1, 4));
+    let config = keys::config(16, 8);
+    let classic = keys::classic(profile, bits.bytes(), 1, 4);
     let frames: Vec<Vec<u8>> = [
-        classic::device::request(1),
-        classic::Message::new(classic::message_type::RESP, 1),
+        classic_protocol::device::request(1),
+        classic_protocol::Message::new(classic_protocol::message_type::RESP, 1),
     ]
     .iter()
     .map(|message| {
@@ -51,19 +51,17 @@ fn exchange(scale: &Scale, profile: ClassicProfile, bits: ResponseBits) -> Resul
     .ok_or_else(|| BenchError::InvalidMeasurement("a classic message cannot be encoded".into()))?;
     let mut minimums = Minimums::default();
     for _ in 0..LOADS {
-        let mut microbench = Microbench::load(&config, GATEWAY.mac.0, 4, false)?;
-        microbench.reset_classic_every_run();
+        let bench = ClassicBench::load(&config, &classic, GATEWAY.mac.0)?;
         for (frame, name) in frames.iter().zip(["REQ", "RESP"]) {
-            microbench.set_cases([frame.as_slice()]);
-            let runs = scale.runs.div_ceil(LOADS);
-            minimums.record(
-                "harness",
-                fastest_run(&mut microbench, Program::Harness, scale.repeat, runs)?,
-            );
-            minimums.record(
-                name,
-                fastest_run(&mut microbench, Program::Gateway, scale.repeat, runs)?,
-            );
+            bench.set_frame(frame);
+            for (name, program) in [
+                ("harness", ClassicProgram::Harness),
+                (name, ClassicProgram::Profile),
+            ] {
+                for _ in 0..scale.runs.div_ceil(LOADS) {
+                    minimums.record(name, bench.run(program, scale.repeat)?);
+                }
+            }
         }
     }
     Ok(minimums.get("REQ") + minimums.get("RESP") - 2.0 * minimums.get("harness"))

@@ -1,6 +1,5 @@
-//! The classic profiles (docs/protocols.md 2): the mirror of `xdp/bpf/lw_classic.h`, for measurement only.
+//! The checks of `classic-iot` and `classic-uav` on datagrams: the mirror of `bpf/lw_classic.h`.
 
-use std::io;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use linewarden_protocol::classic::message_type;
@@ -9,9 +8,9 @@ use linewarden_protocol::verdict::Verdict;
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::classic::{crc_tables, store_crp};
-use crate::config::{self, ClassicProfile};
-use crate::layout::{ClassicCrp, ClassicState};
+use super::layout::{ClassicCrp, ClassicState};
+use super::{Classic, ClassicProfile, crc_tables, store_crps};
+use crate::error::DataPlaneError;
 use crate::store::Region;
 
 /// Flag of an expected hash, so that hash 0 differs from no hash.
@@ -30,9 +29,9 @@ struct Message<const WORDS: usize> {
     process_time_ns: U64,
 }
 
-/// CRPs, expected hashes, and the tables of the hash.
+/// CRPs, expected hashes, and the tables of the hash. Threads may share the verifier.
 #[derive(Debug)]
-pub(super) struct Classic {
+pub struct ClassicVerifier {
     is_uav: bool,
     /// Size of a response in words of 8 bytes.
     words: usize,
@@ -44,25 +43,31 @@ pub(super) struct Classic {
     crc: Box<[[u32; 256]; 16]>,
 }
 
-impl Classic {
-    pub(super) fn new(config: &config::Classic) -> io::Result<Self> {
-        let rows = config.crps.first().map_or(0, Vec::len);
-        let crps: Region<ClassicCrp> = Region::anonymous(rows * config.crps.len())?;
-        for (cell, (challenge, response)) in crps.iter().zip(config.crps.iter().flatten()) {
-            store_crp(cell, *challenge, response);
-        }
+impl ClassicVerifier {
+    /// Allocates memory for the CRPs and expected hashes.
+    ///
+    /// # Errors
+    /// The settings are invalid, or no memory is available.
+    pub fn new(classic: &Classic) -> Result<Self, DataPlaneError> {
+        classic.check()?;
+        let memory_error = |error| DataPlaneError::kernel("allocating memory for the CRPs", error);
+        let (rows, identifiers) = (classic.rows(), classic.crps.len());
+        let crps = Region::anonymous(rows * identifiers).map_err(memory_error)?;
+        store_crps(&crps, classic);
         Ok(Self {
-            is_uav: config.profile == ClassicProfile::Uav,
-            words: config.response_bytes / 8,
-            identifiers: u32::try_from(config.crps.len()).unwrap_or(u32::MAX),
+            is_uav: classic.profile == ClassicProfile::Uav,
+            words: classic.response_bytes / 8,
+            identifiers: u32::try_from(identifiers).unwrap_or(u32::MAX),
             rows: u32::try_from(rows).unwrap_or(u32::MAX),
-            states: Region::anonymous(config.crps.len())?,
+            states: Region::anonymous(identifiers).map_err(memory_error)?,
             crps,
             crc: Box::new(crc_tables()),
         })
     }
 
-    pub(super) fn handle(&self, rng: &mut SplitMix64, payload: &mut [u8]) -> Verdict {
+    /// Handles the payload of a datagram to the port of the profile. If the verdict is a reply, the payload now
+    /// contains it. `rng` is the generator of the calling thread: see [`super::rng_state`].
+    pub fn handle(&self, rng: &mut SplitMix64, payload: &mut [u8]) -> Verdict {
         match self.words {
             1 => self.handle_sized::<1>(rng, payload),
             2 => self.handle_sized::<2>(rng, payload),

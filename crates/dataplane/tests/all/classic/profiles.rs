@@ -1,15 +1,15 @@
 //! Both classic profiles, with responses of 64, 128 and 256 bits (docs/protocols.md 2).
 
-use linewarden_dataplane::ClassicProfile;
+use linewarden_dataplane::classic::ClassicProfile;
 use linewarden_protocol::classic::{Block, Message, ResponseBits, device, message_type};
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::parse;
 use linewarden_protocol::verdict::Verdict::{self, *};
+use zerocopy::IntoBytes as _;
 
-use super::{Group, Record, group, record};
+use super::fixture::{CLASSIC_IDENTIFIERS, CLASSIC_PORT, CLASSIC_ROWS, ClassicFixture, Served, crp};
+use super::{Group, Record, record};
 use crate::support::device::{A, gateway_end};
-use crate::support::fixture::TestFixture;
-use crate::support::test_config::{CLASSIC_IDENTIFIERS, CLASSIC_PORT, CLASSIC_ROWS, TestConfig};
 
 /// A classic profile with a length of its responses.
 #[derive(Clone, Copy)]
@@ -30,14 +30,14 @@ impl Variant {
     }
 
     fn response(self, challenge: u32) -> Block {
-        let (_, bytes) = TestConfig::crp(self.bits.bytes(), challenge >> 16, (challenge & 0xffff) as usize);
+        let (_, bytes) = crp(self.bits.bytes(), challenge >> 16, (challenge & 0xffff) as usize);
         let mut block = [0; 32];
         block[..bytes.len()].copy_from_slice(&bytes);
         block
     }
 
     /// Requests a challenge and answers it like the device; returns the RESP.
-    fn request_challenge(self, w: &mut TestFixture, identifier: u32) -> Message {
+    fn request_challenge(self, w: &mut ClassicFixture, identifier: u32) -> Message {
         let request = frame(false).udp(&self.bytes(&device::request(identifier)));
         let (verdict, reply) = w.send_for_reply(&request);
         assert_eq!(verdict, ReplyClassicChallenge);
@@ -56,7 +56,7 @@ impl Variant {
     fn record(
         self,
         description: &str,
-        setup: impl Fn(&mut TestFixture) -> Vec<u8> + 'static,
+        setup: impl Fn(&mut ClassicFixture) -> Vec<u8> + 'static,
         v6: bool,
         verdict: Verdict,
     ) -> Record {
@@ -151,7 +151,7 @@ fn records(kind: Variant) -> Vec<Record> {
         ),
         kind.record(
             "a LAP REQUEST on the classic port",
-            |w| w.request(A),
+            |_| A.request([0x5a; 16]).as_bytes().to_vec(),
             false,
             DropClassicMalformed,
         ),
@@ -247,14 +247,8 @@ pub fn groups() -> Vec<Group> {
         .flat_map(|profile| ResponseBits::ALL.map(|bits| Variant { profile, bits }));
     kinds
         .flat_map(|kind| {
-            let test_config = TestConfig {
-                classic: Some((kind.profile, kind.bits.bytes())),
-                ..TestConfig::OFF
-            };
-            [
-                group(test_config, records(kind)),
-                group(test_config, records_of_a_new_verifier(kind)),
-            ]
+            let served = Served::Classic(kind.profile, kind.bits.bytes());
+            [records(kind), records_of_a_new_verifier(kind)].map(|records| Group { served, records })
         })
         .collect()
 }

@@ -3,7 +3,9 @@
 #ifndef LW_P4DRA_H
 #define LW_P4DRA_H
 
-#include "lw_data.h"
+#include "lw_admission.h"
+#include "lw_classic_layout.h"
+#include "lw_compare.h"
 #include "lw_forro.h"
 
 #define LW_P4DRA_REPLY 2
@@ -47,7 +49,7 @@ static __always_inline struct lw_p4dra_prover *lw_p4dra_find(__u64 id0, __u64 id
 
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < LW_P4DRA_PROBES; i++) {
-		struct lw_p4dra_prover *prover = lw_at(&p4dra_provers, (first + i) & cfg.p4dra_mask);
+		struct lw_p4dra_prover *prover = lw_at(&p4dra_provers, (first + i) & papers.p4dra_mask);
 
 		if (!prover || !prover->used)
 			return NULL;
@@ -120,7 +122,7 @@ static __always_inline int lw_p4dra_write_verified(struct xdp_md *ctx, __u32 at)
 
 #pragma unroll
 	for (int i = 0; i < 3; i++) {
-		to[i] = cfg.p4dra_controller[i];
+		to[i] = papers.p4dra_controller[i];
 		to[3 + i] = old[i];
 	}
 	/* The type and the space of two VLAN tags before the payload. The payload overwrites what is not needed. */
@@ -178,21 +180,11 @@ static __always_inline enum lw_verdict lw_check_p4dra(struct xdp_md *ctx, struct
 									      LW_DROP_P4DRA_PROVED;
 }
 
-/* Parses the frame again, which costs less than a copy on the stack. */
-static __always_inline int lw_p4dra(struct xdp_md *ctx)
+static __always_inline enum lw_verdict lw_p4dra(struct lw_ctx *c)
 {
-	__u32 zero = 0;
-	struct lw_frame frame = { .xdp = ctx };
-	struct lw_percpu *cpu = bpf_map_lookup_elem(&percpu, &zero);
-
-	if (!cpu)
-		return XDP_DROP;
-	enum lw_verdict verdict = LW_DROP_TRUNCATED;
-
-	if (lw_parse(&frame) == LW_KIND_P4DRA)
-		verdict = lw_check_p4dra(ctx, &frame);
-	lw_count(cpu, verdict);
-	return verdict == LW_REPLY_P4DRA_VERIFIED ? XDP_TX : XDP_DROP;
+	if (lw_parse(&c->frame) != LW_KIND_OTHER || c->frame.type != papers.p4dra_type || !lw_is_addressed(c))
+		return LW_PASS_FOREIGN;
+	return lw_check_p4dra(c->frame.xdp, &c->frame);
 }
 
 #endif

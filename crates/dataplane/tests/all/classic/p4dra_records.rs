@@ -1,25 +1,23 @@
-//! `p4dra-classic`: every step of LAP/1 3.1.2, at every gate. If several steps refuse a frame, the first one decides.
+//! `p4dra-classic`: every step of LAP/1 3.1.2. If several steps refuse a frame, the first one decides.
 
-use linewarden_dataplane::Gate;
-use linewarden_protocol::classic::p4dra::{ETHER_TYPE, Message, Round, operation};
+use linewarden_protocol::classic::p4dra::{Message, Round, operation};
 use linewarden_protocol::verdict::Verdict::{self, *};
 
-use super::{Group, Record, group, record};
-use crate::support::device::{A, B, TestDevice, UNKNOWN, gateway_end};
-use crate::support::fixture::TestFixture;
-use crate::support::fixture::p4dra::{frame, frame_between, id, key, reply, tagged};
-use crate::support::test_config::{P4DRA_PROVERS, TestConfig};
+use super::fixture::{ClassicFixture, P4DRA_PROVERS, Served};
+use super::p4dra_frames::{frame, id, key, reply, tagged};
+use super::{Group, Record, record};
+use crate::support::device::{A, B, TestDevice, UNKNOWN};
 
 /// Opens two new rounds.
-fn open_two_rounds(w: &mut TestFixture) {
-    w.p4dra_round();
-    w.p4dra_round();
+fn open_two_rounds(w: &mut ClassicFixture) {
+    w.open_new_round();
+    w.open_new_round();
 }
 
 /// A record for which two rounds are open.
 fn in_two_rounds(
     description: &str,
-    packet: impl Fn(&TestFixture) -> Vec<u8> + 'static,
+    packet: impl Fn(&ClassicFixture) -> Vec<u8> + 'static,
     verdict: Verdict,
 ) -> Record {
     record(description, open_two_rounds, packet, verdict)
@@ -30,7 +28,7 @@ fn modified(description: &str, change: impl Fn(&mut Vec<u8>) + 'static, verdict:
     in_two_rounds(
         description,
         move |w| {
-            let mut frame = reply(A, &w.p4dra_ago(0), 1);
+            let mut frame = reply(A, &w.round_ago(0), 1);
             change(&mut frame);
             frame
         },
@@ -43,41 +41,41 @@ fn proofs() -> Vec<Record> {
     vec![
         in_two_rounds(
             "the running round",
-            |w| reply(A, &w.p4dra_ago(0), 1),
+            |w| reply(A, &w.round_ago(0), 1),
             ReplyP4draVerified,
         ),
         in_two_rounds(
             "the previous round",
-            |w| reply(A, &w.p4dra_ago(1), 1),
+            |w| reply(A, &w.round_ago(1), 1),
             ReplyP4draVerified,
         ),
         in_two_rounds(
             "another prover",
-            move |w| reply(last_prover, &w.p4dra_ago(0), 1),
+            move |w| reply(last_prover, &w.round_ago(0), 1),
             ReplyP4draVerified,
         ),
         record(
             "the round before the previous one",
             |w| {
                 open_two_rounds(w);
-                w.p4dra_round();
+                w.open_new_round();
             },
-            |w| reply(A, &w.p4dra_ago(2), 1),
+            |w| reply(A, &w.round_ago(2), 1),
             DropP4draRound,
         ),
         record(
             "a round is accepted although it was opened twice",
             |w| {
                 open_two_rounds(w);
-                assert!(!w.open_p4dra(w.p4dra_ago(0)) && !w.open_p4dra(w.p4dra_ago(1)));
+                assert!(!w.open_round(w.round_ago(0)) && !w.open_round(w.round_ago(1)));
             },
-            |w| reply(A, &w.p4dra_ago(1), 1),
+            |w| reply(A, &w.round_ago(1), 1),
             ReplyP4draVerified,
         ),
         in_two_rounds(
             "r and n swapped",
             |w| {
-                let Round { r, n } = w.p4dra_ago(0);
+                let Round { r, n } = w.round_ago(0);
                 reply(A, &Round { r: n, n: r }, 1)
             },
             DropP4draRound,
@@ -85,7 +83,7 @@ fn proofs() -> Vec<Record> {
         in_two_rounds(
             "r of one round, n of the other",
             |w| {
-                let (r, n) = (w.p4dra_ago(0).r, w.p4dra_ago(1).n);
+                let (r, n) = (w.round_ago(0).r, w.round_ago(1).n);
                 reply(A, &Round { r, n }, 1)
             },
             DropP4draRound,
@@ -97,7 +95,7 @@ fn proofs() -> Vec<Record> {
         ),
         in_two_rounds(
             "an unknown device",
-            |w| reply(UNKNOWN, &w.p4dra_ago(0), 1),
+            |w| reply(UNKNOWN, &w.round_ago(0), 1),
             DropP4draProver,
         ),
         in_two_rounds(
@@ -107,14 +105,14 @@ fn proofs() -> Vec<Record> {
         ),
         in_two_rounds(
             "another configuration",
-            |w| reply(A, &w.p4dra_ago(0), 2),
+            |w| reply(A, &w.round_ago(0), 2),
             DropP4draProof,
         ),
         in_two_rounds(
             "the proof of the other round",
             |w| {
-                let mut frame = reply(A, &w.p4dra_ago(0), 1);
-                frame[47..].copy_from_slice(&reply(A, &w.p4dra_ago(1), 1)[47..]);
+                let mut frame = reply(A, &w.round_ago(0), 1);
+                frame[47..].copy_from_slice(&reply(A, &w.round_ago(1), 1)[47..]);
                 frame
             },
             DropP4draProof,
@@ -122,8 +120,8 @@ fn proofs() -> Vec<Record> {
         in_two_rounds(
             "another prover's proof",
             |w| {
-                let mut frame = reply(A, &w.p4dra_ago(0), 1);
-                frame[47..].copy_from_slice(&reply(B, &w.p4dra_ago(0), 1)[47..]);
+                let mut frame = reply(A, &w.round_ago(0), 1);
+                frame[47..].copy_from_slice(&reply(B, &w.round_ago(0), 1)[47..]);
                 frame
             },
             DropP4draProof,
@@ -132,41 +130,41 @@ fn proofs() -> Vec<Record> {
             "the valid proof twice",
             |w| {
                 open_two_rounds(w);
-                let frame = reply(A, &w.p4dra_ago(0), 1);
+                let frame = reply(A, &w.round_ago(0), 1);
                 assert_eq!(w.send(&frame), ReplyP4draVerified);
             },
-            |w| reply(A, &w.p4dra_ago(0), 1),
+            |w| reply(A, &w.round_ago(0), 1),
             DropP4draProved,
         ),
         record(
             "a wrong proof after the valid one",
             |w| {
                 open_two_rounds(w);
-                let frame = reply(A, &w.p4dra_ago(0), 1);
+                let frame = reply(A, &w.round_ago(0), 1);
                 assert_eq!(w.send(&frame), ReplyP4draVerified);
             },
-            |w| reply(A, &w.p4dra_ago(0), 2),
+            |w| reply(A, &w.round_ago(0), 2),
             DropP4draProved,
         ),
         record(
             "the valid proof after a wrong one",
             |w| {
                 open_two_rounds(w);
-                let frame = reply(A, &w.p4dra_ago(0), 2);
+                let frame = reply(A, &w.round_ago(0), 2);
                 assert_eq!(w.send(&frame), DropP4draProof);
             },
-            |w| reply(A, &w.p4dra_ago(0), 1),
+            |w| reply(A, &w.round_ago(0), 1),
             ReplyP4draVerified,
         ),
         record(
             "a device that was ok in this round, after the next round was opened",
             |w| {
                 open_two_rounds(w);
-                let frame = reply(A, &w.p4dra_ago(0), 1);
+                let frame = reply(A, &w.round_ago(0), 1);
                 assert_eq!(w.send(&frame), ReplyP4draVerified);
-                w.p4dra_round();
+                w.open_new_round();
             },
-            |w| reply(A, &w.p4dra_ago(0), 1),
+            |w| reply(A, &w.round_ago(0), 1),
             ReplyP4draVerified,
         ),
     ]
@@ -200,12 +198,12 @@ fn frames() -> Vec<Record> {
     for tags in 1..=2 {
         records.push(in_two_rounds(
             &format!("behind {tags} VLAN tags"),
-            move |w| tagged(&reply(A, &w.p4dra_ago(0), 1), tags),
+            move |w| tagged(&reply(A, &w.round_ago(0), 1), tags),
             ReplyP4draVerified,
         ));
         records.push(in_two_rounds(
             &format!("behind {tags} VLAN tags, and wrong"),
-            move |w| tagged(&reply(A, &w.p4dra_ago(0), 2), tags),
+            move |w| tagged(&reply(A, &w.round_ago(0), 2), tags),
             DropP4draProof,
         ));
     }
@@ -246,7 +244,7 @@ fn misusable() -> Vec<Record> {
     let case = |description: &str, make: fn(Round) -> Message| {
         in_two_rounds(
             description,
-            move |w| frame(A, &make(w.p4dra_ago(0))),
+            move |w| frame(A, &make(w.round_ago(0))),
             DropP4draOperation,
         )
     };
@@ -267,7 +265,7 @@ fn misusable() -> Vec<Record> {
         in_two_rounds(
             "VERIFIED, as in the reply to the valid proof",
             |w| {
-                let valid_frame = reply(A, &w.p4dra_ago(0), 1);
+                let valid_frame = reply(A, &w.round_ago(0), 1);
                 let mut forged = valid_frame.clone();
                 forged[14] = operation::VERIFIED;
                 forged.extend(&valid_frame[47..]);
@@ -282,7 +280,7 @@ fn misusable() -> Vec<Record> {
             move |w| {
                 frame(
                     A,
-                    &Message::Calculating(w.p4dra_ago(0), id(A), quarter_rounds, [3; 16], [7; 64]),
+                    &Message::Calculating(w.round_ago(0), id(A), quarter_rounds, [3; 16], [7; 64]),
                 )
             },
             DropP4draOperation,
@@ -292,7 +290,7 @@ fn misusable() -> Vec<Record> {
         records.push(in_two_rounds(
             &format!("REQUEST padded to {length} B"),
             move |w| {
-                let mut padded = frame(A, &Message::Request(w.p4dra_ago(0)));
+                let mut padded = frame(A, &Message::Request(w.round_ago(0)));
                 padded.resize(14 + length, 0x5a);
                 padded
             },
@@ -302,61 +300,29 @@ fn misusable() -> Vec<Record> {
     records
 }
 
-/// Frames of other Ethernet types, for which the gate has the verdict `foreign`.
-fn other_types(foreign: Verdict) -> Vec<Record> {
+/// Frames of other Ethernet types.
+fn other_types() -> Vec<Record> {
     let mut records: Vec<Record> = [0x1233u16, 0x1235, 0x3412, 0x5241, 0x88b5]
         .into_iter()
         .map(|ether_type| {
             modified(
                 &format!("type {ether_type:#06x}"),
                 move |frame| frame[12..14].copy_from_slice(&ether_type.to_be_bytes()),
-                foreign,
+                PassForeign,
             )
         })
         .collect();
     records.push(in_two_rounds(
         "behind three VLAN tags",
-        |w| tagged(&reply(A, &w.p4dra_ago(0), 1), 3),
-        match foreign {
-            PassForeign => PassForeign,
-            _ => DropGateVlan,
-        },
+        |w| tagged(&reply(A, &w.round_ago(0), 1), 3),
+        PassForeign,
     ));
     records
 }
 
 pub fn groups() -> Vec<Group> {
-    let gates = [
-        (Gate::Off, PassForeign),
-        (Gate::Bound, DropGateType),
-        (Gate::Sealed, DropGateType),
-    ];
-    let mut groups: Vec<Group> = gates
-        .into_iter()
-        .flat_map(|(gate, foreign)| {
-            let test_config = TestConfig {
-                gate,
-                ..TestConfig::P4DRA
-            };
-            [proofs(), frames(), misusable(), other_types(foreign)].map(|records| group(test_config, records))
-        })
-        .collect();
-    let profile_off = |gate, verdict| {
-        let packet = |_: &TestFixture| {
-            let to = gateway_end(false).mac;
-            let mut frame = frame_between(to, A.mac(), &Message::Request(Round { r: [1; 8], n: [2; 8] }));
-            frame[12..14].copy_from_slice(&ETHER_TYPE.to_be_bytes());
-            frame
-        };
-        let records = vec![record("the profile is off", |_| {}, packet, verdict)];
-        group(
-            TestConfig {
-                gate,
-                ..TestConfig::OFF
-            },
-            records,
-        )
-    };
-    groups.extend(gates.map(|(gate, foreign)| profile_off(gate, foreign)));
-    groups
+    let served = Served::P4dra;
+    [proofs(), frames(), misusable(), other_types()]
+        .map(|records| Group { served, records })
+        .into()
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * The classic profiles: protocols of published papers (docs/protocols.md 2), for measurement only. CRC-32 authenticates
- * nothing. Disabled unless configured.
+ * nothing.
  */
 #ifndef LW_CLASSIC_H
 #define LW_CLASSIC_H
 
-#include "lw_lap.h"
+#include "lw_admission.h"
+#include "lw_classic_layout.h"
 
 #define LW_CLASSIC_REQ 0
 #define LW_CLASSIC_CH 1
@@ -20,7 +21,7 @@
  */
 static __always_inline __u32 lw_crc_slices(__u64 word, int first)
 {
-	const __u8 *table = (const __u8 *)cfg.crc;
+	const __u8 *table = (const __u8 *)papers.crc;
 	__u32 crc = 0;
 
 	asm volatile("" : "+r"(table));
@@ -54,7 +55,7 @@ static __always_inline __u64 lw_draw(__u64 *state)
 
 static __always_inline struct lw_classic_crp *lw_classic_row(__u32 device, __u32 row)
 {
-	return lw_at(&classic_crps, device * cfg.classic_rows + row);
+	return lw_at(&classic_crps, device * papers.classic_rows + row);
 }
 
 /*
@@ -89,22 +90,26 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 {
 	struct lw_classic_crp *crp1, *crp2 = NULL;
 	__u32 device = bpf_ntohl(identifier) - 1;
-	__u64 rn[4], sum = identifier, rng = c->cpu->rng;
-	__u32 crc;
+	__u32 zero = 0, crc;
+	__u64 *state_of_rng = bpf_map_lookup_elem(&classic_rng, &zero);
 
-	if (cfg.classic_uav) {
-		__u64 draw = lw_draw(&rng), half = cfg.classic_rows / 2;
+	if (!state_of_rng)
+		return LW_DROP_CLASSIC_UNKNOWN;
+	__u64 rn[4], sum = identifier, rng = *state_of_rng;
+
+	if (papers.classic_uav) {
+		__u64 draw = lw_draw(&rng), half = papers.classic_rows / 2;
 
 		crp1 = lw_classic_row(device, (__u32)((draw & 0xffffffff) * half >> 32));
 		crp2 = lw_classic_row(device, (__u32)(half + ((draw >> 32) * half >> 32)));
 		if (!crp2)
 			return LW_DROP_CLASSIC_UNKNOWN;
 	} else {
-		if (LW_READ(state->next) >= cfg.classic_rows)
+		if (LW_READ(state->next) >= papers.classic_rows)
 			return LW_DROP_CLASSIC_UNKNOWN;
 		__u32 row = __sync_fetch_and_add(&state->next, 1);
 
-		if (row >= cfg.classic_rows)
+		if (row >= papers.classic_rows)
 			return LW_DROP_CLASSIC_UNKNOWN;
 		crp1 = lw_classic_row(device, row);
 	}
@@ -113,7 +118,7 @@ static __always_inline enum lw_verdict lw_classic_request(struct lw_ctx *c, __u8
 #pragma unroll
 	for (__u32 i = 0; i < words; i++)
 		rn[i] = __builtin_bswap64(lw_draw(&rng));
-	c->cpu->rng = rng;
+	*state_of_rng = rng;
 #pragma unroll
 	for (__u32 i = 0; i < words; i++) {
 		__u64 masked = rn[i] ^ (crp1->response[i] | (crp2 ? crp2->response[i] : 0));
@@ -183,7 +188,7 @@ static __always_inline enum lw_verdict lw_classic_sized(struct lw_ctx *c, const 
 	if (type != LW_CLASSIC_REQ && type != LW_CLASSIC_RESP)
 		return LW_DROP_CLASSIC_MALFORMED;
 	__u32 identifier = *(__u32 *)(p + LW_CLASSIC_RN + 8 * words + 4), device = bpf_ntohl(identifier) - 1;
-	struct lw_classic_state *state = device < cfg.classic_identifiers ? lw_at(&classic_states, device) : NULL;
+	struct lw_classic_state *state = device < papers.classic_identifiers ? lw_at(&classic_states, device) : NULL;
 
 	if (!state)
 		return LW_DROP_CLASSIC_UNKNOWN;
@@ -193,9 +198,16 @@ static __always_inline enum lw_verdict lw_classic_sized(struct lw_ctx *c, const 
 
 static __always_inline enum lw_verdict lw_classic(struct lw_ctx *c)
 {
-	if (cfg.classic_words == 1)
+	/* Keeps the frame in memory, as lw_check() does. */
+	asm volatile("" : : "r"(&c->frame) : "memory");
+	if (lw_parse(&c->frame) != LW_KIND_UDP || !c->frame.local || c->frame.udp->dst != papers.classic_port ||
+	    !lw_is_addressed(c))
+		return LW_PASS_FOREIGN;
+	if (!lw_is_answerable(&c->frame))
+		return LW_DROP_UNANSWERABLE;
+	if (papers.classic_words == 1)
 		return lw_classic_sized(c, 1);
-	if (cfg.classic_words == 2)
+	if (papers.classic_words == 2)
 		return lw_classic_sized(c, 2);
 	return lw_classic_sized(c, 4);
 }

@@ -1,35 +1,33 @@
-//! Parts of `p4dra-classic` (LAP/1 3.1) that all backends share: provers in memory, rounds, and verdicts.
+//! `p4dra-classic` (LAP/1 3.1): provers in memory, rounds, verdicts, and verification of frames in memory.
 //!
-//! The provers come from the configuration and never change. Packet paths write only the verdicts, by
-//! compare-and-swap.
+//! The provers come from the settings and never change. Packet paths write only the verdicts, by compare-and-swap.
 
-mod request_sender;
-pub(crate) mod settings;
-pub(crate) mod table;
+mod host;
+mod settings;
+mod table;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use linewarden_protocol::classic::p4dra::{ProverId, Round, Template, swap_word_bytes};
 
-pub(crate) use self::request_sender::P4draRequestSender;
-use self::settings::P4dra;
+pub use self::host::{P4draBatch, P4draHost};
+pub use self::settings::{P4dra, P4draProver};
+
 use self::table::{id_words, probes};
-use crate::config::Config;
-use crate::layout::{P4draProver, P4draRounds};
+use super::layout::{P4draProverCell, P4draRounds};
 use crate::store::{Region, prefetch, wire_word};
 
 /// The arrays that packet paths work on.
 #[derive(Debug)]
-pub struct P4draRegions {
+pub(super) struct P4draRegions {
     /// A table with open addressing. The number of places is a power of two.
-    pub provers: Region<P4draProver>,
+    pub(super) provers: Region<P4draProverCell>,
     /// An array with one element.
-    pub rounds: Region<P4draRounds>,
+    pub(super) rounds: Region<P4draRounds>,
 }
 
 /// `r` or `n` in wire order, loaded natively.
-pub(crate) fn round_word(value: [u8; 8]) -> u64 {
+fn round_word(value: [u8; 8]) -> u64 {
     wire_word(swap_word_bytes(value))
 }
 
@@ -38,7 +36,7 @@ impl P4draRegions {
     ///
     /// # Errors
     /// Errors of `mmap`.
-    pub(crate) fn anonymous(places: usize) -> std::io::Result<Self> {
+    fn anonymous(places: usize) -> std::io::Result<Self> {
         Ok(Self {
             provers: Region::anonymous(places)?,
             rounds: Region::anonymous(1)?,
@@ -47,7 +45,7 @@ impl P4draRegions {
 
     /// The prover with that id, and its place in the table.
     #[inline]
-    pub(crate) fn find(&self, id: &ProverId, seed: [u64; 2]) -> Option<(usize, &P4draProver)> {
+    fn find(&self, id: &ProverId, seed: [u64; 2]) -> Option<(usize, &P4draProverCell)> {
         let [a, b] = id_words(id);
         for place in probes(id, seed, self.provers.len()) {
             let prover = self.provers.get(place)?;
@@ -64,7 +62,7 @@ impl P4draRegions {
 
     /// Prefetches the first place where the prover may be stored.
     #[inline]
-    pub(crate) fn prefetch(&self, id: &ProverId, seed: [u64; 2]) {
+    fn prefetch(&self, id: &ProverId, seed: [u64; 2]) {
         let place = probes(id, seed, self.provers.len()).next();
         if let Some(prover) = place.and_then(|place| self.provers.get(place)) {
             prefetch(prover);
@@ -73,7 +71,7 @@ impl P4draRegions {
 
     /// The count of that round, if it is open.
     #[inline]
-    pub(crate) fn count(&self, round: &Round) -> Option<u64> {
+    fn count(&self, round: &Round) -> Option<u64> {
         let (r, n) = (round_word(round.r), round_word(round.n));
         let lanes = &self.rounds.first()?.lane;
         lanes.iter().find_map(|cells| {
@@ -105,10 +103,8 @@ impl P4draRegions {
 /// Opens rounds in shared memory and reads the verdicts.
 #[derive(Debug)]
 pub struct P4draControl {
-    regions: Arc<P4draRegions>,
+    regions: P4draRegions,
     seed: [u64; 2],
-    /// Ids of the provers, in the order of the configuration.
-    provers: Vec<ProverId>,
     /// Number of rounds so far.
     count: u64,
     /// The open rounds, by lane.
@@ -116,48 +112,15 @@ pub struct P4draControl {
 }
 
 impl P4draControl {
-    /// Fills the memory that `regions` allocates for the given number of places, if the profile is configured, and logs
-    /// a warning that the profile is insecure.
-    pub(crate) fn new<E>(
-        config: &Config,
-        regions: impl FnOnce(usize) -> Result<P4draRegions, E>,
-    ) -> Result<Option<Self>, E> {
-        let Some(p4dra) = &config.p4dra else {
-            return Ok(None);
-        };
-        let seed = config.geometry.hash_seed;
-        let table = table::build(p4dra, seed).unwrap_or_default();
-        let regions = regions(table.len())?;
-        regions.fill(p4dra, &table);
-        tracing::warn!(
-            count = p4dra.provers.len(),
-            "p4dra-classic is enabled; the protocol is insecure and only for measurement"
-        );
-        Ok(Some(Self {
-            regions: Arc::new(regions),
+    /// Fills zeroed memory, which has one place for each element of `table`.
+    pub(super) fn new(p4dra: &P4dra, seed: [u64; 2], table: &[Option<usize>], regions: P4draRegions) -> Self {
+        regions.fill(p4dra, table);
+        Self {
+            regions,
             seed,
-            provers: p4dra.provers.iter().map(|prover| prover.id).collect(),
             count: 0,
             open_rounds: [None; 2],
-        }))
-    }
-
-    /// The memory that packet paths work on.
-    #[must_use]
-    pub fn regions(&self) -> &Arc<P4draRegions> {
-        &self.regions
-    }
-
-    /// Number of provers.
-    #[must_use]
-    pub fn provers(&self) -> usize {
-        self.provers.len()
-    }
-
-    /// The provers that are not ok in that round, in the order of the configuration; all of them if the round is not
-    /// open.
-    pub fn unproved(&self, round: &Round) -> impl Iterator<Item = &ProverId> {
-        self.provers.iter().filter(|id| !self.is_proved(id, round))
+        }
     }
 
     /// Opens a round, which replaces the open round in the same lane. Returns `false` without a change if the round is

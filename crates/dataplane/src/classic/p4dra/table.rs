@@ -2,8 +2,7 @@
 
 use linewarden_protocol::classic::p4dra::{ProverId, swap_word_bytes};
 
-use super::settings::P4dra;
-use crate::layout::P4DRA_PROBES;
+use crate::classic::layout::P4DRA_PROBES;
 use crate::store::{table as hash_table, wire_word};
 
 /// The largest table, as a power of two.
@@ -14,15 +13,15 @@ pub(super) fn id_words(id: &ProverId) -> [u64; 2] {
     linewarden_protocol::keys::halves(&swap_word_bytes(id.0)).map(wire_word)
 }
 
-/// The table of provers: each used place holds the index of a prover in the configuration. The result is the smallest
+/// The table of provers: each used place holds the index of a prover in this list. The result is the smallest
 /// table, at most half full, in which each prover has a place among its candidates ([`probes`]). `None`: no table of up to
 /// 2^28 places is sufficient.
-pub(crate) fn build(p4dra: &P4dra, seed: [u64; 2]) -> Option<Vec<Option<usize>>> {
-    let places_min = (2 * p4dra.provers.len()).max(1).next_power_of_two();
+pub(super) fn build(provers: &[ProverId], seed: [u64; 2]) -> Option<Vec<Option<usize>>> {
+    let places_min = (2 * provers.len()).max(1).next_power_of_two();
     (places_min.trailing_zeros()..=PLACES_MAX_LOG2).find_map(|log2| {
         let mut places = vec![None; 1 << log2];
-        for (index, prover) in p4dra.provers.iter().enumerate() {
-            let mut candidates = probes(&prover.id, seed, places.len());
+        for (index, prover) in provers.iter().enumerate() {
+            let mut candidates = probes(prover, seed, places.len());
             let free_place = candidates.find(|place| places.get(*place).is_some_and(Option::is_none))?;
             if let Some(cell) = places.get_mut(free_place) {
                 *cell = Some(index);

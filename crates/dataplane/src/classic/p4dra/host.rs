@@ -1,8 +1,7 @@
-//! `p4dra-classic` (LAP/1 3.1.2), verified in batches. `xdp/bpf/lw_p4dra.h` verifies one frame at a time.
+//! `p4dra-classic` (LAP/1 3.1.2), verified in batches. `bpf/lw_p4dra.h` verifies one frame at a time.
 //!
 //! As with PROOFs, the cheap checks run first, and the blocks of all frames that pass them are computed in parallel.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use linewarden_forro::{Backend, Inputs, Matrix, R14, matching_blocks};
@@ -11,15 +10,15 @@ use linewarden_protocol::frame::{Mac, header};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use super::stats::Stats;
-use crate::config::{Config, P4dra};
-use crate::layout::P4draProver;
-use crate::p4dra::P4draRegions;
+use super::settings::P4dra;
+use super::{P4draControl, P4draRegions};
+use crate::classic::layout::P4draProverCell;
+use crate::error::DataPlaneError;
 
 /// Maximum number of frames in a batch.
-pub(super) const BATCH_FRAMES: usize = Inputs::BLOCKS_MAX;
+const BATCH_FRAMES: usize = Inputs::BLOCKS_MAX;
 /// Bytes kept of a frame: the longest message and its reply fit.
-pub(super) const FRAME_BYTES: usize = 192;
+const FRAME_BYTES: usize = 192;
 
 /// Offset of the payload. VLAN tags are not visible here.
 const PAYLOAD_AT: usize = size_of::<header::Ethernet>();
@@ -28,15 +27,14 @@ const ID: std::ops::Range<usize> = PAYLOAD_AT + 17..PAYLOAD_AT + 33;
 /// Range of the proof in a reply.
 const PROOF: std::ops::Range<usize> = PAYLOAD_AT + 33..PAYLOAD_AT + 97;
 
-/// Data for the checks of frames.
+/// Verifies frames in memory. Threads may share the value.
 #[derive(Debug)]
-pub(super) struct Verifier {
-    regions: Arc<P4draRegions>,
-    seed: [u64; 2],
+pub struct P4draHost {
+    control: P4draControl,
     ether_type: u16,
     controller: Mac,
     /// The vector code that computes blocks.
-    pub(super) backend: Backend,
+    backend: Backend,
 }
 
 /// A frame whose proof must be compared with a block.
@@ -55,7 +53,7 @@ struct PendingReply {
 
 /// Frames that are verified together.
 pub struct P4draBatch {
-    pub(super) frames: Box<[[u8; FRAME_BYTES]]>,
+    frames: Box<[[u8; FRAME_BYTES]]>,
     /// Wire lengths of the received frames. If a reply has replaced a frame, this is the length of the reply.
     lengths: [usize; BATCH_FRAMES],
     verdicts: [Verdict; BATCH_FRAMES],
@@ -85,11 +83,6 @@ impl Default for P4draBatch {
 }
 
 impl P4draBatch {
-    /// Discards the frames.
-    pub(super) fn clear(&mut self) {
-        self.frame_count = 0;
-    }
-
     /// Replaces the content of the batch with the first of these frames. Returns the number of frames that fit.
     pub fn fill(&mut self, frames: &[impl AsRef<[u8]>]) -> usize {
         let cells = self.frames.iter_mut().zip(&mut self.lengths);
@@ -100,15 +93,6 @@ impl P4draBatch {
             cell.iter_mut().zip(frame).for_each(|(to, from)| *to = *from);
         }
         self.frame_count
-    }
-
-    /// Sets the lengths of the frames that were received into [`Self::frames`].
-    pub(super) fn set_received(&mut self, lengths: impl Iterator<Item = usize>) {
-        self.frame_count = 0;
-        for (cell, length) in self.lengths.iter_mut().zip(lengths) {
-            *cell = length;
-            self.frame_count += 1;
-        }
     }
 
     /// Verdict of each frame, and the frame or the reply that replaced it.
@@ -130,15 +114,38 @@ impl P4draBatch {
     }
 }
 
-impl Verifier {
-    pub(super) fn new(config: &Config, p4dra: &P4dra, regions: Arc<P4draRegions>) -> Self {
-        Self {
-            regions,
-            seed: config.geometry.hash_seed,
+impl P4draHost {
+    /// Allocates memory for the provers. `seed` is the seed of the hash that selects their places.
+    ///
+    /// # Errors
+    /// The settings are invalid, or no memory is available.
+    pub fn new(p4dra: &P4dra, seed: [u64; 2]) -> Result<Self, DataPlaneError> {
+        Self::with_lanes(p4dra, seed, Backend::widest())
+    }
+
+    /// As [`P4draHost::new`], with the vector code `lanes` instead of the widest that the CPU supports.
+    ///
+    /// # Errors
+    /// As [`P4draHost::new`].
+    pub fn with_lanes(p4dra: &P4dra, seed: [u64; 2], lanes: Backend) -> Result<Self, DataPlaneError> {
+        let table = p4dra.check(seed)?;
+        let regions = P4draRegions::anonymous(table.len())
+            .map_err(|error| DataPlaneError::kernel("allocating memory for the provers", error))?;
+        Ok(Self {
+            control: P4draControl::new(p4dra, seed, &table, regions),
             ether_type: p4dra.ether_type,
             controller: p4dra.controller,
-            backend: Backend::widest(),
-        }
+            backend: lanes,
+        })
+    }
+
+    /// The rounds.
+    pub fn control(&mut self) -> &mut P4draControl {
+        &mut self.control
+    }
+
+    fn regions(&self) -> &P4draRegions {
+        &self.control.regions
     }
 
     /// All checks except the comparison of the block.
@@ -161,10 +168,10 @@ impl Verifier {
         let Message::Reply(round, id, proof) = message.ok_or(Verdict::DropP4draMalformed)? else {
             return Err(Verdict::DropP4draOperation);
         };
-        let round_count = self.regions.count(&round).ok_or(Verdict::DropP4draRound)?;
+        let round_count = self.regions().count(&round).ok_or(Verdict::DropP4draRound)?;
         let (place, prover) = self
-            .regions
-            .find(&id, self.seed)
+            .regions()
+            .find(&id, self.control.seed)
             .ok_or(Verdict::DropP4draProver)?;
         let before = verdict_word(prover, round_count).map_or(0, |word| word.load(Acquire));
         if before == round_count {
@@ -183,14 +190,14 @@ impl Verifier {
     /// Prefetches the prover of a frame that may be a reply, so that the memory accesses of a batch overlap.
     fn prefetch(&self, frame: &[u8]) {
         if let Some(id) = frame.get(ID).and_then(|id| id.try_into().ok()) {
-            self.regions
-                .prefetch(&ProverId(p4dra::swap_word_bytes(id)), self.seed);
+            self.regions()
+                .prefetch(&ProverId(p4dra::swap_word_bytes(id)), self.control.seed);
         }
     }
 
     /// Records a valid proof. If several threads verify the same proof, only one of them succeeds.
     fn accept(&self, pending: &PendingReply) -> Verdict {
-        let prover = self.regions.provers.get(pending.place);
+        let prover = self.regions().provers.get(pending.place);
         let word = prover.and_then(|prover| verdict_word(prover, pending.round_count));
         let result =
             word.map(|word| word.compare_exchange(pending.before, pending.round_count, AcqRel, Acquire));
@@ -217,11 +224,11 @@ impl Verifier {
 const _: () = assert!(PROOF.end + 64 <= FRAME_BYTES && PAYLOAD_AT + p4dra::MESSAGE_BYTES_MAX <= FRAME_BYTES);
 
 /// The prover's verdict word for the lane of the round with this count.
-fn verdict_word(prover: &P4draProver, round_count: u64) -> Option<&std::sync::atomic::AtomicU64> {
+fn verdict_word(prover: &P4draProverCell, round_count: u64) -> Option<&std::sync::atomic::AtomicU64> {
     prover.proved.get(usize::from(round_count & 1 == 1))
 }
 
-fn matrix(prover: &P4draProver, round: &Round) -> Matrix {
+fn matrix(prover: &P4draProverCell, round: &Round) -> Matrix {
     let mut template = [0; 16];
     for (word, cell) in template.iter_mut().zip(&prover.matrix) {
         *word = cell.load(Relaxed);
@@ -229,9 +236,9 @@ fn matrix(prover: &P4draProver, round: &Round) -> Matrix {
     p4dra::matrix(template, round)
 }
 
-impl Verifier {
-    /// Verifies the frames of a batch and counts the verdicts. A frame that is answered is replaced by its reply.
-    pub(super) fn process(&self, batch: &mut P4draBatch, stats: &Stats) {
+impl P4draHost {
+    /// Verifies the frames of a batch. A frame that is answered is replaced by its reply.
+    pub fn process(&self, batch: &mut P4draBatch) {
         batch.pending.clear();
         let frames = batch.frames.iter().take(batch.frame_count);
         frames.for_each(|frame| self.prefetch(frame));
@@ -252,9 +259,6 @@ impl Verifier {
             }
         }
         self.verify_pending(batch);
-        for verdict in batch.verdicts.iter().take(batch.frame_count) {
-            stats.count(*verdict);
-        }
     }
 
     fn verify_pending(&self, batch: &mut P4draBatch) {

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
 
-use linewarden_dataplane::host::{Host, HostOptions, P4draBatch};
-use linewarden_dataplane::{Config, ConfigError, DataPlane, DataPlaneError, Gate, P4dra, Telemetry as _};
+use linewarden_dataplane::classic::p4dra::{P4dra, P4draBatch, P4draHost};
+use linewarden_dataplane::classic::xdp::{ClassicXdp, Profile};
+use linewarden_dataplane::{ConfigError, DataPlaneError};
 use linewarden_forro::Backend;
 use linewarden_harness::skip;
 use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Message, Round};
@@ -18,23 +18,21 @@ use linewarden_protocol::verdict::Verdict;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
+use super::fixture::{ClassicFixture, P4DRA_PROVERS, Served, load_xdp, p4dra};
+use super::p4dra_frames::{frame, id, reply, round, tagged};
 use crate::support::device::{A, TestDevice, gateway_end};
-use crate::support::fixture::p4dra::{frame, id, reply, round, tagged};
-use crate::support::fixture::{TestFixture, load_xdp};
+use crate::support::fixture;
 use crate::support::netns::{index_of, ip, leave_namespace, packet_socket};
 use crate::support::number;
-use crate::support::test_config::{P4DRA_PROVERS, TestConfig};
-
-/// Maximum time to wait for an expected event; a loaded machine can be slow.
-const TIMEOUT: Duration = Duration::from_secs(20);
+use crate::support::test_config::TestConfig;
 
 #[test]
 fn all_data_planes_agree_on_each_bit_of_a_frame() {
-    let mut fixture = TestFixture::new(TestConfig::P4DRA);
+    let mut fixture = ClassicFixture::new(Served::P4dra);
     let mut verdicts: BTreeMap<Verdict, u64> = BTreeMap::new();
     for bit in 0..111 * 8 {
         // Each frame has its own round, because some frames are accepted although a bit is flipped.
-        let requested = fixture.p4dra_round();
+        let requested = fixture.open_new_round();
         let mut frame = reply(A, &requested, 1);
         frame[bit / 8] ^= 1 << (bit % 8);
         *verdicts.entry(fixture.send(&frame)).or_default() += 1;
@@ -52,7 +50,7 @@ fn all_data_planes_agree_on_each_bit_of_a_frame() {
 }
 
 struct Run<'a> {
-    fixture: &'a mut TestFixture,
+    fixture: &'a mut ClassicFixture,
     rng: ChaCha8Rng,
     history: Vec<Vec<u8>>,
     verdicts: BTreeMap<Verdict, u64>,
@@ -65,7 +63,7 @@ impl Run<'_> {
 
     fn step(&mut self) {
         if self.one_in(12) {
-            self.fixture.p4dra_round();
+            self.fixture.open_new_round();
         }
         let device = TestDevice(self.rng.random_range(1..=P4DRA_PROVERS + 2));
         let rounds_ago = if self.one_in(3) {
@@ -73,7 +71,7 @@ impl Run<'_> {
         } else {
             0
         };
-        let mut requested = self.fixture.p4dra_ago(rounds_ago);
+        let mut requested = self.fixture.round_ago(rounds_ago);
         if self.one_in(20) {
             requested.n = round(self.rng.random()).n;
         }
@@ -119,32 +117,26 @@ fn all_data_planes_agree() {
     use Verdict::*;
     let (first, runs) = (number("LINEWARDEN_SEED", 1), number("LINEWARDEN_SEEDS", 30));
     let mut verdicts: BTreeMap<Verdict, u64> = BTreeMap::new();
-    for gate in [Gate::Off, Gate::Bound, Gate::Sealed] {
-        let mut fixture = TestFixture::new(TestConfig {
-            gate,
-            ..TestConfig::P4DRA
-        });
-        for _ in 0..4 {
-            fixture.p4dra_round();
+    let mut fixture = ClassicFixture::new(Served::P4dra);
+    for _ in 0..4 {
+        fixture.open_new_round();
+    }
+    for seed in first..first + runs {
+        let mut run = Run {
+            fixture: &mut fixture,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            history: Vec::new(),
+            verdicts: BTreeMap::new(),
+        };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            (0..200).for_each(|_| run.step());
+        }));
+        if let Err(panic) = outcome {
+            eprintln!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats the run");
+            std::panic::resume_unwind(panic);
         }
-        for seed in first..first + runs {
-            fixture.reset();
-            let mut run = Run {
-                fixture: &mut fixture,
-                rng: ChaCha8Rng::seed_from_u64(seed),
-                history: Vec::new(),
-                verdicts: BTreeMap::new(),
-            };
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                (0..200).for_each(|_| run.step());
-            }));
-            if let Err(panic) = outcome {
-                eprintln!("LINEWARDEN_SEED={seed} LINEWARDEN_SEEDS=1 repeats the run with {gate:?}");
-                std::panic::resume_unwind(panic);
-            }
-            for (verdict, count) in run.verdicts {
-                *verdicts.entry(verdict).or_default() += count;
-            }
+        for (verdict, count) in run.verdicts {
+            *verdicts.entry(verdict).or_default() += count;
         }
     }
     let expected = [
@@ -156,7 +148,6 @@ fn all_data_planes_agree() {
         DropP4draProved,
         DropP4draProof,
         PassForeign,
-        DropGateType,
     ];
     let missing: Vec<_> = expected
         .iter()
@@ -165,26 +156,24 @@ fn all_data_planes_agree() {
     assert!(missing.is_empty(), "never seen: {missing:?}; seen: {verdicts:?}");
 }
 
-/// A sealed gate lets unsealed frames of this Ethernet type leave only if the gateway itself sends them.
-#[test]
-fn a_sealed_gate_drops_requests_of_other_senders() {
-    let mut fixture = TestFixture::new(TestConfig {
-        gate: Gate::Sealed,
-        ..TestConfig::P4DRA
-    });
-    let request = frame(A, &Message::Request(round(1)));
-    assert_eq!(fixture.send_down(&request).0, Verdict::DropUnsealed);
-}
-
-/// A `host` data plane with the provers of [`TestConfig::P4DRA`], in which round 1 is open.
-fn host(lanes: Backend) -> Host {
-    let mut host = Host::with_lanes(&TestConfig::P4DRA.config(), lanes).unwrap();
-    assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(1)));
+/// The verifier in memory with the provers of the tests, in which round 1 is open.
+fn host(lanes: Backend) -> P4draHost {
+    let seed = TestConfig::OFF.config().geometry.hash_seed;
+    let mut host = P4draHost::with_lanes(&p4dra(P4DRA_PROVERS), seed, lanes).unwrap();
+    assert!(host.control().open_round(round(1)));
     host
 }
 
-fn counted(host: &Host) -> BTreeMap<Verdict, u64> {
-    host.counters().unwrap().nonzero().collect()
+fn verdicts_of(batch: &P4draBatch) -> Vec<Verdict> {
+    batch.results().map(|(verdict, _)| verdict).collect()
+}
+
+fn counted(verdicts: &[Verdict]) -> BTreeMap<Verdict, u64> {
+    let mut counts = BTreeMap::new();
+    verdicts
+        .iter()
+        .for_each(|verdict| *counts.entry(*verdict).or_default() += 1);
+    counts
 }
 
 /// Batches contain valid, invalid, repeated and malformed frames. In a batch, an invalid proof is hashed even if the
@@ -208,16 +197,14 @@ fn batches_have_the_same_verdicts_as_single_frames() {
             })
             .collect();
         let (mut batched, mut one_by_one) = (host(lanes), host(Backend::SCALAR));
-        let (mut batch, mut thread) = (P4draBatch::default(), batched.thread_state());
+        let mut batch = P4draBatch::default();
         assert_eq!(batch.fill(&frames), count);
-        batched.engine().process_p4dra(&mut thread, &mut batch);
+        batched.process(&mut batch);
         assert_eq!(batch.results().count(), count);
-        let (mut single_batch, mut single_thread) = (P4draBatch::default(), one_by_one.thread_state());
+        let mut single_batch = P4draBatch::default();
         for (frame, (verdict, result)) in frames.iter().zip(batch.results()) {
             single_batch.fill(std::slice::from_ref(frame));
-            one_by_one
-                .engine()
-                .process_p4dra(&mut single_thread, &mut single_batch);
+            one_by_one.process(&mut single_batch);
             let (single_verdict, single_result) = single_batch.results().next().unwrap();
             let is_already_proved =
                 single_verdict == Verdict::DropP4draProved && verdict == Verdict::DropP4draProof;
@@ -228,7 +215,7 @@ fn batches_have_the_same_verdicts_as_single_frames() {
             assert_eq!(single_result, result);
         }
         for device in (1..=P4DRA_PROVERS).map(TestDevice) {
-            let is_ok = |host: &mut Host| DataPlane::p4dra(host).unwrap().is_proved(&id(device), &round(1));
+            let is_ok = |host: &mut P4draHost| host.control().is_proved(&id(device), &round(1));
             assert_eq!(is_ok(&mut batched), is_ok(&mut one_by_one));
         }
     }
@@ -244,22 +231,23 @@ fn only_one_of_several_cpus_accepts_a_proof() {
             .map(|device| reply(device, &round(requested), 1))
             .collect()
     };
-    let mut host = Host::new(&TestConfig::P4DRA.config()).unwrap();
-    let engine = host.engine();
-    let mut threads = [host.thread_state(), host.thread_state()];
+    let seed = TestConfig::OFF.config().geometry.hash_seed;
+    let mut host = P4draHost::new(&p4dra(P4DRA_PROVERS), seed).unwrap();
+    let mut verdicts = Vec::new();
     for requested in 1..=ROUNDS {
-        assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(requested)));
-        let frames = frames(requested);
-        let start = Barrier::new(threads.len());
+        assert!(host.control().open_round(round(requested)));
+        let (frames, host) = (frames(requested), &host);
+        let start = Barrier::new(2);
+        let verify = || {
+            let mut batch = P4draBatch::default();
+            assert_eq!(batch.fill(&frames), frames.len());
+            start.wait();
+            host.process(&mut batch);
+            verdicts_of(&batch)
+        };
         std::thread::scope(|scope| {
-            for thread in &mut threads {
-                scope.spawn(|| {
-                    let mut batch = P4draBatch::default();
-                    assert_eq!(batch.fill(&frames), frames.len());
-                    start.wait();
-                    engine.process_p4dra(thread, &mut batch);
-                });
-            }
+            let threads = [scope.spawn(verify), scope.spawn(verify)];
+            verdicts.extend(threads.into_iter().flat_map(|thread| thread.join().unwrap()));
         });
     }
     let count = u64::from(P4DRA_PROVERS) * ROUNDS;
@@ -267,10 +255,10 @@ fn only_one_of_several_cpus_accepts_a_proof() {
         (Verdict::ReplyP4draVerified, count),
         (Verdict::DropP4draProved, count),
     ]);
-    assert_eq!(counted(&host), expected);
-    let mut xdp = load_xdp(&TestConfig::P4DRA.config());
+    assert_eq!(counted(&verdicts), expected);
+    let mut xdp = xdp();
     for requested in 1..=ROUNDS {
-        assert!(DataPlane::p4dra(&mut xdp).unwrap().open_round(round(requested)));
+        assert!(xdp.p4dra().unwrap().open_round(round(requested)));
         let (frames, start) = (frames(requested), Barrier::new(2));
         std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -285,6 +273,11 @@ fn only_one_of_several_cpus_accepts_a_proof() {
         xdp.counters().unwrap().nonzero().collect::<BTreeMap<_, _>>(),
         expected
     );
+}
+
+/// The programs with the provers of the tests. Skips the test if this process is not permitted to load them.
+fn xdp() -> ClassicXdp {
+    load_xdp(Profile::P4dra(&p4dra(P4DRA_PROVERS))).unwrap_or_else(|| skip!("the programs cannot be loaded"))
 }
 
 /// The packet socket of a prover or a controller on an interface.
@@ -326,18 +319,9 @@ impl Station {
     }
 }
 
-/// The frame with the REQUEST of a round that arrives at the devices' side.
-fn request(requested: u64) -> Vec<u8> {
-    let mut message = [0; 46];
-    Message::Request(round(requested)).write(&mut message).unwrap();
-    let mac = gateway_end(false).mac;
-    [&[0xff; 6][..], &mac, &ETHER_TYPE.to_be_bytes(), &message].concat()
-}
-
-/// Runs the published tools' exchange over a link: the data plane sends a request, gets the reply, and sends VERIFIED to
-/// the controller. Then the interface is set down and removed. The data plane must report the removal as a failure that
-/// contains `failure_text`.
-fn run_over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> Box<dyn DataPlane>) {
+/// A prover's frames over a link: the program sends VERIFIED to the controller.
+#[test]
+fn the_program_serves_an_interface() {
     leave_namespace();
     ip("link add here type veth peer name there");
     let mac = gateway_end(false).mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -349,20 +333,14 @@ fn run_over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> B
     ));
     ip("link set here up");
     ip("link set there up");
-    let mut config = TestConfig::P4DRA.config();
-    let mut data_plane = start(&mut config, index_of("here"));
+    let mut xdp = xdp();
+    xdp.attach(index_of("here")).unwrap();
     // A veth interface receives frames that an XDP program has sent only if NAPI is enabled. An XDP program enables it.
-    let mut receiver = load_xdp(&TestConfig::OFF.config());
+    let mut receiver = fixture::load_xdp(&TestConfig::OFF.config());
     receiver.attach(index_of("there")).unwrap();
     let station = Station::open("there");
     for requested in 1..=3 {
-        assert!(data_plane.p4dra().unwrap().open_round(round(requested)));
-        assert_eq!(
-            data_plane.p4dra().unwrap().unproved(&round(requested)).count(),
-            usize::from(P4DRA_PROVERS)
-        );
-        data_plane.send_p4dra_requests(&round(requested)).unwrap();
-        assert_eq!(station.receive(), Some(request(requested)));
+        assert!(xdp.p4dra().unwrap().open_round(round(requested)));
         let valid_reply = reply(A, &round(requested), 1);
         for frame in [
             &valid_reply[..110],
@@ -382,23 +360,7 @@ fn run_over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> B
         ]
         .concat();
         // The first frame received is the reply to the valid frame: the frames before it got no reply.
-        let got = station.receive();
-        assert_eq!(
-            got,
-            Some(expected),
-            "{:?}",
-            data_plane
-                .counters()
-                .map(|counters| counters.nonzero().collect::<Vec<_>>())
-        );
-        let unproved: Vec<_> = data_plane
-            .p4dra()
-            .unwrap()
-            .unproved(&round(requested))
-            .copied()
-            .collect();
-        let other_devices = (1..=P4DRA_PROVERS).map(TestDevice).filter(|device| *device != A);
-        assert_eq!(unproved, other_devices.map(id).collect::<Vec<_>>());
+        assert_eq!(station.receive(), Some(expected));
     }
     let expected = [
         (Verdict::ReplyP4draVerified, 3),
@@ -406,73 +368,19 @@ fn run_over_a_link(failure_text: &str, start: impl FnOnce(&mut Config, u32) -> B
         (Verdict::DropP4draOperation, 3),
         (Verdict::DropP4draProof, 3),
     ];
-    let counters = data_plane.counters().unwrap();
+    let counters = xdp.counters().unwrap();
     for (verdict, count) in expected {
         assert_eq!(counters.get(verdict), count, "{verdict}");
     }
-    assert_eq!(data_plane.failure(), None);
-    ip("link set here down");
-    let error = data_plane
-        .send_p4dra_requests(&round(4))
-        .expect_err("a request was sent on an interface that is down");
-    assert!(error.to_string().contains("on interface here"), "{error}");
-    assert_eq!(
-        data_plane.failure(),
-        None,
-        "an interface that is down is no failure, because it can come up again"
-    );
-    // The kernel reports to listening sockets that an interface is down, but not that a down interface was removed.
-    ip("link del here");
-    let start = Instant::now();
-    let failure = loop {
-        if let Some(failure) = data_plane.failure() {
-            break failure;
-        }
-        assert!(start.elapsed() < TIMEOUT, "the removed interface is not reported");
-        std::thread::yield_now();
-    };
-    assert!(failure.contains(failure_text), "{failure}");
 }
 
 #[test]
-fn host_serves_an_interface() {
-    run_over_a_link("interface here no longer exists", |config, interface| {
-        config.local = vec![std::net::Ipv4Addr::LOCALHOST.into()];
-        config.p4dra.as_mut().unwrap().interfaces = vec![interface];
-        ip("link set lo up");
-        let options = HostOptions {
-            threads: 1,
-            ..HostOptions::default()
-        };
-        match Host::start(config, &options) {
-            Ok(host) => Box::new(host),
-            Err(error @ DataPlaneError::Privilege { .. }) => skip!("{error}"),
-            Err(error) => panic!("{error}"),
-        }
-    });
-}
-
-#[test]
-fn xdp_serves_an_interface() {
-    for gate in [Gate::Off, Gate::Bound, Gate::Sealed] {
-        run_over_a_link("an interface", |config, interface| {
-            config.gate = gate;
-            let mut xdp = load_xdp(config);
-            xdp.attach(interface).unwrap();
-            Box::new(xdp)
-        });
-    }
-}
-
-#[test]
-fn unsupported_settings_are_refused() {
-    let valid_config = TestConfig::P4DRA.config();
-    assert_eq!(valid_config.check(), Ok(()));
+fn invalid_settings_are_refused() {
     let field = |change: &dyn Fn(&mut P4dra)| {
-        let mut config = valid_config.clone();
-        change(config.p4dra.as_mut().unwrap());
-        match config.check() {
-            Err(ConfigError::Field { field, .. }) => field,
+        let mut config = p4dra(P4DRA_PROVERS);
+        change(&mut config);
+        match P4draHost::new(&config, [1, 2]) {
+            Err(DataPlaneError::Config(ConfigError::Field { field, .. })) => field,
             result => panic!("{result:?}"),
         }
     };
@@ -489,16 +397,11 @@ fn unsupported_settings_are_refused() {
 /// With as many provers as the published switch supports, each prover is found, and no other id is found.
 #[test]
 fn as_many_provers_as_a_switch_holds_are_found() {
+    let config = p4dra(20_000);
     for seed in 0..3 {
-        let mut config = TestConfig::P4DRA.config();
-        config.geometry.hash_seed = [seed, !seed];
-        config.p4dra.as_mut().unwrap().provers = (1..=20_000)
-            .map(TestDevice)
-            .map(TestConfig::p4dra_prover)
-            .collect();
-        let mut host = Host::new(&config).unwrap();
-        assert!(DataPlane::p4dra(&mut host).unwrap().open_round(round(1)));
-        let (engine, mut thread, mut batch) = (host.engine(), host.thread_state(), P4draBatch::default());
+        let mut host = P4draHost::new(&config, [seed, !seed]).unwrap();
+        assert!(host.control().open_round(round(1)));
+        let (mut batch, mut verdicts) = (P4draBatch::default(), Vec::new());
         let numbers: Vec<u16> = (1..=20_064).collect();
         for batch_numbers in numbers.chunks(64) {
             let frames: Vec<_> = batch_numbers
@@ -506,12 +409,13 @@ fn as_many_provers_as_a_switch_holds_are_found() {
                 .map(|number| reply(TestDevice(*number), &round(1), 1))
                 .collect();
             batch.fill(&frames);
-            engine.process_p4dra(&mut thread, &mut batch);
+            host.process(&mut batch);
+            verdicts.extend(verdicts_of(&batch));
         }
         let expected = [
             (Verdict::ReplyP4draVerified, 20_000),
             (Verdict::DropP4draProver, 64),
         ];
-        assert_eq!(counted(&host), BTreeMap::from(expected));
+        assert_eq!(counted(&verdicts), BTreeMap::from(expected));
     }
 }
