@@ -63,7 +63,7 @@ fmt: setup ## format the Rust sources
 	cargo fmt --all
 
 generate: setup ## regenerate C and P4 headers and lists of verdicts
-	cargo run -q -p linewarden-protocol --features alloc --example generate
+	cargo run -q -p linewarden-protocol --features lab --example generate
 	scripts/verdict-table > docs/verdicts.md
 	scripts/verdict-table --javascript > crates/service/dashboard/assets/core/verdicts.js
 

@@ -1,4 +1,4 @@
-//! Writes the files that are generated from the list of verdicts: the C header of the eBPF programs and the P4
+//! Writes the files that are generated from the list of verdicts: the C headers of the eBPF programs and the P4
 //! header. `cargo run -p linewarden-protocol --example generate`, or `make generate`.
 
 use std::path::Path;
@@ -11,8 +11,12 @@ use linewarden_protocol::verdict;
 type Render = fn(&mut dyn fmt::Write) -> fmt::Result;
 
 /// Each generated file, relative to the repository's root, and the function that writes it.
-const GENERATED: [(&str, Render); 2] = [
+const GENERATED: [(&str, Render); 3] = [
     ("crates/dataplane/src/xdp/bpf/lw_verdicts.h", verdict::render_c),
+    (
+        "crates/dataplane/src/classic/bpf/lw_published_verdicts.h",
+        verdict::render_published_c,
+    ),
     ("p4/include/lw_verdicts.p4", verdict::render_p4),
 ];
 

@@ -1,4 +1,4 @@
-//! LAP/1 and the classic profiles: wire formats, keys and the state machines of device and gateway.
+//! LAP/1: wire formats, keys and the state machines of device and gateway.
 //!
 //! Functions take bytes, the time and the state, and return bytes, a verdict and the new state. The crate uses no
 //! socket, clock, random source or file, so tests can try every timeout and every reordering without waiting. The
@@ -17,7 +17,7 @@
 //! | [`keys`], [`prf`], [`tag`] | key derivation and message tags |
 //! | [`attest`] | attestation rounds (`attest/2`) |
 //! | [`ticket`], [`pair`] | sealed messages to the controller and between two devices |
-//! | [`classic`] | published protocols, for measurement only |
+//! | `classic` | published protocols, for measurement only (feature `lab`) |
 //! | [`verdict`] | the shared list of verdicts |
 //! | [`backoff`] | delays between attempts |
 //! | [`ids`], [`time`], [`nonce`], `sources` | identifiers, clocks, row statement, source addresses (`alloc`) |
@@ -44,6 +44,7 @@ extern crate alloc;
 
 pub mod attest;
 pub mod backoff;
+#[cfg(feature = "lab")]
 pub mod classic;
 pub mod commit;
 pub mod data;

@@ -17,38 +17,40 @@ pub enum Disposition {
 }
 
 macro_rules! verdicts {
-    ($($(#[doc = $doc:literal])+ $variant:ident = $number:literal, $disposition:ident, $name:literal;)+) => {
+    ($($(#[cfg($cfg:meta)])? $(#[doc = $doc:literal])+ $variant:ident = $number:literal, $disposition:ident, $name:literal;)+) => {
         /// The verdict on a packet.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
-        pub enum Verdict { $($(#[doc = $doc])+ $variant = $number),+ }
+        pub enum Verdict { $($(#[cfg($cfg)])? $(#[doc = $doc])+ $variant = $number),+ }
 
         impl Verdict {
             /// All verdicts, in numeric order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+            pub const ALL: &'static [Self] = &[$($(#[cfg($cfg)])? Self::$variant),+];
+            /// The verdicts of published protocols; empty without the feature `lab`.
+            const PUBLISHED: &'static [Self] = &[$($(#[cfg($cfg)] Self::$variant,)?)+];
 
             /// The verdict of this number.
             #[must_use]
             pub fn from_number(number: u8) -> Option<Self> {
-                match number { $($number => Some(Self::$variant),)+ _ => None }
+                match number { $($(#[cfg($cfg)])? $number => Some(Self::$variant),)+ _ => None }
             }
 
             /// Name in metrics, logs, tables and (upper case, prefixed) in C and P4.
             #[must_use]
             pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),+ }
+                match self { $($(#[cfg($cfg)])? Self::$variant => $name),+ }
             }
 
             /// The action on the packet.
             #[must_use]
             pub fn disposition(self) -> Disposition {
-                match self { $(Self::$variant => Disposition::$disposition),+ }
+                match self { $($(#[cfg($cfg)])? Self::$variant => Disposition::$disposition),+ }
             }
 
             /// One-line description.
             #[must_use]
             pub fn description(self) -> &'static str {
-                match self { $(Self::$variant => concat!($($doc),+)),+ }
+                match self { $($(#[cfg($cfg)])? Self::$variant => concat!($($doc),+)),+ }
             }
         }
     };
@@ -81,10 +83,13 @@ verdicts! {
     ReplyAckRepeated = 18, Reply, "reply_ack_repeated";
     /// A REQUEST of a known device that cannot be served now: a NAK is sent.
     ReplyNak = 19, Reply, "reply_nak";
+    #[cfg(feature = "lab")]
     /// Classic profile: a challenge is sent.
     ReplyClassicChallenge = 20, Reply, "reply_classic_challenge";
+    #[cfg(feature = "lab")]
     /// Classic profile: a response is accepted.
     ReplyClassicAck = 21, Reply, "reply_classic_ack";
+    #[cfg(feature = "lab")]
     /// `p4dra-classic`: a proof verified; a VERIFIED, 64 B longer than the REPLY, is sent to the controller.
     ReplyP4draVerified = 22, Reply, "reply_p4dra_verified";
 
@@ -176,7 +181,7 @@ verdicts! {
     /// without a session.
     DropUnsealed = 69, Drop, "drop_unsealed";
     /// To a device: no room for the LAP header within the link's MTU. To a service: no room for evidence; the sender
-    /// gets the maximum size. `p4dra-classic`: no room for the longer reply.
+    /// gets the maximum size.
     DropTooBig = 70, Drop, "drop_too_big";
     /// To a device: several datagrams in one that a network card would split (GSO); they cannot be sealed.
     DropSegments = 71, Drop, "drop_segments";
@@ -202,12 +207,16 @@ verdicts! {
     /// is sealed. Counted by Ethernet type.
     DropGateType = 79, Drop, "drop_gate_type";
 
+    #[cfg(feature = "lab")]
     /// Classic profile: malformed message.
     DropClassicMalformed = 80, Drop, "drop_classic_malformed";
+    #[cfg(feature = "lab")]
     /// Classic profile: unknown identifier, or no CRPs left.
     DropClassicUnknown = 81, Drop, "drop_classic_unknown";
+    #[cfg(feature = "lab")]
     /// Classic profile: wrong hash, or no challenge outstanding.
     DropClassicHash = 82, Drop, "drop_classic_hash";
+    #[cfg(feature = "lab")]
     /// `p4dra-classic`: unknown operation, or wrong length for the operation.
     DropP4draMalformed = 83, Drop, "drop_p4dra_malformed";
 
@@ -227,15 +236,20 @@ verdicts! {
     /// A PROOF that does not verify. The verdict changes no round result.
     DropProof = 90, Drop, "drop_proof";
 
+    #[cfg(feature = "lab")]
     /// `p4dra-classic`: an operation of controllers or verifiers (start, request, setup), or one that the published
     /// switch sends only to itself (calculating, verified).
     DropP4draOperation = 91, Drop, "drop_p4dra_operation";
+    #[cfg(feature = "lab")]
     /// `p4dra-classic`: a reply for another round than the current and the previous one.
     DropP4draRound = 92, Drop, "drop_p4dra_round";
+    #[cfg(feature = "lab")]
     /// `p4dra-classic`: a reply of an unknown prover.
     DropP4draProver = 93, Drop, "drop_p4dra_prover";
+    #[cfg(feature = "lab")]
     /// `p4dra-classic`: a reply of a prover that is already ok in this round.
     DropP4draProved = 94, Drop, "drop_p4dra_proved";
+    #[cfg(feature = "lab")]
     /// `p4dra-classic`: a reply with a proof that does not verify. The verdict changes no round result.
     DropP4draProof = 95, Drop, "drop_p4dra_proof";
 }
@@ -254,11 +268,39 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Writes the C header that the eBPF programs include.
+/// Writes the C header that the eBPF programs of gateways include.
 ///
 /// # Errors
 /// `out` fails.
 pub fn render_c(out: &mut dyn fmt::Write) -> fmt::Result {
+    begin_c(out, "LW_VERDICTS_H")?;
+    writeln!(out, "enum lw_verdict {{")?;
+    let all = Verdict::ALL.iter();
+    for verdict in all.filter(|verdict| !Verdict::PUBLISHED.contains(verdict)) {
+        write!(out, "\tLW_")?;
+        upper(out, verdict.name())?;
+        writeln!(out, " = {},", verdict.number())?;
+    }
+    writeln!(out, "}};\n\n#define LW_VERDICT_SLOTS {VERDICT_SLOTS}\n\n#endif")
+}
+
+/// Writes the C header of the eBPF programs of published protocols. The constants are macros, because `enum lw_verdict`
+/// does not contain them.
+///
+/// # Errors
+/// `out` fails.
+#[cfg(feature = "lab")]
+pub fn render_published_c(out: &mut dyn fmt::Write) -> fmt::Result {
+    begin_c(out, "LW_PUBLISHED_VERDICTS_H")?;
+    for verdict in Verdict::PUBLISHED {
+        write!(out, "#define LW_")?;
+        upper(out, verdict.name())?;
+        writeln!(out, " {}", verdict.number())?;
+    }
+    writeln!(out, "\n#endif")
+}
+
+fn begin_c(out: &mut dyn fmt::Write, guard: &str) -> fmt::Result {
     writeln!(
         out,
         "/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */"
@@ -267,16 +309,7 @@ pub fn render_c(out: &mut dyn fmt::Write) -> fmt::Result {
         out,
         "/* Generated from crates/protocol/src/verdict.rs; `make generate` writes it, a test compares it. */"
     )?;
-    writeln!(
-        out,
-        "#ifndef LW_VERDICTS_H\n#define LW_VERDICTS_H\n\nenum lw_verdict {{"
-    )?;
-    for verdict in Verdict::ALL {
-        write!(out, "\tLW_")?;
-        upper(out, verdict.name())?;
-        writeln!(out, " = {},", verdict.number())?;
-    }
-    writeln!(out, "}};\n\n#define LW_VERDICT_SLOTS {VERDICT_SLOTS}\n\n#endif")
+    writeln!(out, "#ifndef {guard}\n#define {guard}\n")
 }
 
 /// Writes the P4 header.

@@ -1,8 +1,8 @@
 //! The classic profiles: the protocol of the IoT paper and of the UAV paper (docs/experiments.md names both), for
 //! measurement only.
 //!
-//! **Insecure by design** (CRC-32 has no key, the verifier proves nothing, identifiers are plain numbers): off unless
-//! configured, and never with a PUF that LAP/1 uses. This implementation avoids the errors of the published verifier
+//! **Insecure by design** (CRC-32 has no key, the verifier proves nothing, identifiers are plain numbers): no gateway
+//! serves the profiles, and no PUF that LAP/1 uses may be used with them. This implementation avoids the errors of the published verifier
 //! that are not part of its design: responses have their full width, an identifier without a challenge has no expected
 //! hash, an expected hash is valid for one success, and a message with a wrong hash is dropped.
 //!
@@ -21,9 +21,9 @@
 
 pub mod crc32;
 pub mod device;
+pub mod gateway;
 pub mod p4dra;
 pub mod rng;
-#[cfg(feature = "alloc")]
 pub mod verifier;
 
 use zerocopy::byteorder::big_endian::{U32, U64};

@@ -31,7 +31,7 @@ pub struct GatewayConfig {
     /// The addresses of devices; `None`: not checked.
     pub sources: Option<DeviceSources>,
     /// MAC addresses of the gateway's interfaces. Frames to other stations are not for the gateway. `None`: not
-    /// checked, as in the P4 programs of the classic profiles.
+    /// checked.
     pub own_macs: Option<Vec<Mac>>,
     /// UDP port of LAP/1.
     pub lap_port: u16,

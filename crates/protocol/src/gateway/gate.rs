@@ -18,22 +18,18 @@ impl Gateway {
     /// Handles an Ethernet frame received on interface `ingress`.
     ///
     /// If the disposition of the verdict is a reply, the frame has become the reply, of the same length, to be sent
-    /// on the same interface. For [`Verdict::PassData`] the frame has become shorter, at [`HandledFrame::frame`]; for
-    /// [`Verdict::ReplyP4draVerified`] it is the start of a longer frame, completed by [`HandledFrame::trailer`]
-    /// (call [`Gateway::handle`] for these). Otherwise the frame is unchanged.
+    /// on the same interface. For [`Verdict::PassData`] the frame has become shorter, at [`HandledFrame::frame`] (call
+    /// [`Gateway::handle`]). Otherwise the frame is unchanged.
     pub fn handle_frame(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> Verdict {
         self.handle(now, ingress, frame).verdict
     }
 
     /// Like [`Gateway::handle_frame`]; also returns the position of the resulting frame.
     pub fn handle(&mut self, now: Now, ingress: u32, frame: &mut [u8]) -> HandledFrame {
-        let data_or_p4dra = self
-            .handle_sealed_frame(now, frame)
-            .or_else(|| self.handle_p4dra_frame(frame));
-        let result = data_or_p4dra.unwrap_or_else(|| HandledFrame {
+        let data = self.handle_sealed_frame(now, frame);
+        let result = data.unwrap_or_else(|| HandledFrame {
             verdict: self.decide(now, ingress, frame),
             frame: 0..frame.len(),
-            trailer: None,
         });
         self.count(result.verdict);
         result
@@ -56,9 +52,6 @@ impl Gateway {
             if udp.dst_port == self.config.lap_port {
                 return self.handle_lap_frame(now, ingress, bytes, &parsed);
             }
-            if Some(udp.dst_port) == self.classic_port() {
-                return self.handle_classic_frame(bytes, &parsed);
-            }
         }
         match self.config.gate {
             Gate::Off => self.pass_gate_off(&parsed),
@@ -69,23 +62,19 @@ impl Gateway {
         }
     }
 
-    fn is_local(&self, parsed: &Frame, ip: &Ip) -> bool {
+    pub(crate) fn is_local(&self, parsed: &Frame, ip: &Ip) -> bool {
         self.config.local_addresses.contains(&ip.dst) && self.is_addressed_to_gateway(parsed)
     }
 
     /// Whether the frame is addressed to this station by its MAC address, or to a group. A reply to a frame for
     /// another station would take over that station's address on the link.
-    pub(super) fn is_addressed_to_gateway(&self, parsed: &Frame) -> bool {
+    pub(crate) fn is_addressed_to_gateway(&self, parsed: &Frame) -> bool {
         let own_macs = self.config.own_macs.as_ref();
         frame::is_group(&parsed.dst_mac) || own_macs.is_none_or(|own| own.contains(&parsed.dst_mac))
     }
 
-    fn classic_port(&self) -> Option<u16> {
-        self.classic.as_ref().map(|(port, _)| *port)
-    }
-
     fn is_for_gateway(&self, parsed: &Frame, ip: &Ip, port: u16) -> bool {
-        self.is_local(parsed, ip) && (port == self.config.lap_port || Some(port) == self.classic_port())
+        self.is_local(parsed, ip) && port == self.config.lap_port
     }
 
     fn handle_lap_frame(&mut self, now: Now, ingress: u32, bytes: &mut [u8], parsed: &Frame) -> Verdict {
@@ -96,17 +85,6 @@ impl Gateway {
             return Verdict::DropTruncated;
         };
         let verdict = self.handle_lap(now, &meta, payload);
-        reverse_if_reply(bytes, parsed, verdict)
-    }
-
-    fn handle_classic_frame(&mut self, bytes: &mut [u8], parsed: &Frame) -> Verdict {
-        let (Some((_, udp)), Some((_, verifier))) = (parsed.datagram(), &mut self.classic) else {
-            return Verdict::DropTruncated;
-        };
-        let Some(payload) = bytes.get_mut(udp.payload()) else {
-            return Verdict::DropTruncated;
-        };
-        let verdict = verifier.handle(payload);
         reverse_if_reply(bytes, parsed, verdict)
     }
 
@@ -206,7 +184,7 @@ fn is_unparsed_tag(ether_type: u16) -> bool {
 }
 
 /// Reverses the frame if the verdict is a reply.
-fn reverse_if_reply(bytes: &mut [u8], parsed: &Frame, verdict: Verdict) -> Verdict {
+pub(crate) fn reverse_if_reply(bytes: &mut [u8], parsed: &Frame, verdict: Verdict) -> Verdict {
     if verdict.disposition() != Disposition::Reply {
         return verdict;
     }

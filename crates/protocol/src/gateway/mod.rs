@@ -46,7 +46,6 @@ mod fresh;
 mod gate;
 mod gate_exemptions;
 mod line;
-mod p4dra;
 mod provision;
 mod request;
 mod response;
@@ -63,14 +62,14 @@ pub use config::{Gate, GatewayConfig, LiveSettings};
 pub use control::{ControlAddress, ControlProtocol, LLC};
 pub use dropped::{DROPPED_TYPES, DroppedTypes, KNOWN_TYPES};
 pub use fresh::{FRESH_MAX_AGE_MS, FreshValue, FreshVerified};
+#[cfg(feature = "lab")]
+pub(crate) use gate::reverse_if_reply;
 pub use line::{LineView, Row, SessionView};
-pub use p4dra::P4dra;
 pub use provision::{DeviceInstall, ProvisionError};
 pub use request::challenge;
 pub use response::{CommittedRow, ResponseCheck, VerifiedResponse};
 pub use sealed::HandledFrame;
 
-use crate::classic::verifier::Verifier;
 use crate::frame::{Meta, ip_from_bytes};
 use crate::ids::{DeviceId, Period, RoundNumber};
 use crate::time::Now;
@@ -91,8 +90,6 @@ pub struct Gateway {
     is_stopping: bool,
     nak_limit: RateLimit,
     miss_limit: RateLimit,
-    classic: Option<(u16, Verifier)>,
-    p4dra: Option<P4dra>,
     provers: BTreeMap<DeviceId, attest::ProverState>,
     periods: attest::ByParity<Option<Period>>,
     rounds: attest::ByParity<Option<OpenRound>>,
@@ -121,8 +118,6 @@ impl Gateway {
             is_stopping: false,
             nak_limit: RateLimit::default(),
             miss_limit: RateLimit::default(),
-            classic: None,
-            p4dra: None,
             provers: BTreeMap::new(),
             periods: attest::ByParity::default(),
             rounds: attest::ByParity::default(),
@@ -130,11 +125,6 @@ impl Gateway {
             counters: [0; VERDICT_SLOTS],
             dropped: DroppedTypes::default(),
         }
-    }
-
-    /// Serves a classic profile on this UDP port (insecure; for measurement only).
-    pub fn serve_classic(&mut self, port: u16, verifier: Verifier) {
-        self.classic = Some((port, verifier));
     }
 
     /// The configuration.
@@ -207,7 +197,7 @@ impl Gateway {
         self.count(verdict)
     }
 
-    fn count(&mut self, verdict: Verdict) -> Verdict {
+    pub(crate) fn count(&mut self, verdict: Verdict) -> Verdict {
         if let Some(counter) = self.counters.get_mut(usize::from(verdict.number())) {
             *counter += 1;
         }

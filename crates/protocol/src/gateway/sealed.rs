@@ -12,7 +12,6 @@ use super::bindings::BindingKey;
 use super::gate_exemptions::{self, FrameDirection};
 use super::line::Line;
 use super::{Gate, Gateway};
-use crate::classic::p4dra;
 use crate::data::{self, Channel, Direction, PAYLOAD_BYTES_MAX, Route};
 use crate::frame::checksum::Sum;
 use crate::frame::{self, Ip, Network, Transport, Udp, header, ip_bytes};
@@ -28,8 +27,6 @@ pub struct HandledFrame {
     pub verdict: Verdict,
     /// The range of the frame in its buffer: all of it, except for [`Verdict::PassData`].
     pub frame: Range<usize>,
-    /// For [`Verdict::ReplyP4draVerified`]: the bytes that follow the frame.
-    pub trailer: Option<p4dra::Proof>,
 }
 
 impl Gateway {
@@ -56,12 +53,10 @@ impl Gateway {
             Ok(frame) => HandledFrame {
                 verdict: Verdict::PassData,
                 frame,
-                trailer: None,
             },
             Err(verdict) => HandledFrame {
                 verdict,
                 frame: whole_frame,
-                trailer: None,
             },
         })
     }

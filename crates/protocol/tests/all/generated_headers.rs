@@ -17,8 +17,12 @@ fn assert_current(path: &str, render: fn(&mut dyn std::fmt::Write) -> std::fmt::
 }
 
 #[test]
-fn the_c_header_is_current() {
+fn the_c_headers_are_current() {
     assert_current("crates/dataplane/src/xdp/bpf/lw_verdicts.h", verdict::render_c);
+    assert_current(
+        "crates/dataplane/src/classic/bpf/lw_published_verdicts.h",
+        verdict::render_published_c,
+    );
 }
 
 #[test]

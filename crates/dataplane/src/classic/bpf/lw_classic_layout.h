@@ -7,6 +7,7 @@
 #define LW_CLASSIC_LAYOUT_H
 
 #include "lw_maps.h"
+#include "lw_published_verdicts.h"
 
 /* Fixed when the programs are loaded, in addition to `cfg`. */
 struct lw_papers {

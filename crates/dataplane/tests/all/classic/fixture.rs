@@ -7,9 +7,9 @@ use linewarden_dataplane::classic::{Classic, ClassicProfile, ClassicVerifier, rn
 use linewarden_dataplane::{Counters, DataPlaneError};
 use linewarden_harness::skip_part;
 use linewarden_protocol::classic as oracle_classic;
+use linewarden_protocol::classic::gateway::{P4dra as OracleP4dra, PublishedGateway};
 use linewarden_protocol::classic::p4dra::{CONTROLLER, ETHER_TYPE, Round};
 use linewarden_protocol::classic::rng::SplitMix64;
-use linewarden_protocol::gateway::{self, Gateway};
 use linewarden_protocol::verdict::{Disposition, Verdict};
 
 use super::p4dra_frames::{check_reply, h, id, key, round, untagged};
@@ -39,7 +39,7 @@ enum Memory {
 }
 
 pub struct ClassicFixture {
-    oracle: Gateway,
+    oracle: PublishedGateway,
     memory: Memory,
     xdp: Option<ClassicXdp>,
     /// The counters of the eBPF program after the previous frame.
@@ -126,7 +126,7 @@ impl ClassicFixture {
         // Random numbers of the eBPF program are per CPU.
         let cpu = pin_to_one_cpu();
         let seed = TestConfig::OFF.config().geometry.hash_seed;
-        let mut oracle = TestConfig::OFF.oracle();
+        let mut oracle = PublishedGateway::from(TestConfig::OFF.oracle());
         let (memory, xdp) = match served {
             Served::Classic(profile, bytes) => {
                 let config = classic(profile, bytes);
@@ -141,7 +141,7 @@ impl ClassicFixture {
                 for prover in &config.provers {
                     verifier.install(prover.id, &prover.key, &prover.configuration_hash);
                 }
-                oracle.serve_p4dra(gateway::P4dra {
+                oracle.serve_p4dra(OracleP4dra {
                     ether_type: config.ether_type,
                     controller: config.controller,
                     verifier,

@@ -18,7 +18,6 @@
 //! Messages are raw Ethernet frames. A value is a byte string; on the wire the bytes of each 32-bit word are reversed.
 
 pub mod prover;
-#[cfg(feature = "alloc")]
 pub mod verifier;
 
 use core::fmt;

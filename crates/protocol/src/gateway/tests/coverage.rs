@@ -7,6 +7,7 @@ use super::support::{
     GatewayFixture, SESSION_LIFETIME_S, TestDevice, altered, data_up, gateway_endpoint, one_device,
     service_endpoint,
 };
+use crate::classic::gateway::PublishedGateway;
 use crate::classic::rng::SplitMix64;
 use crate::classic::verifier::{Crp, Verifier};
 use crate::classic::{self, CLASSIC_PORT, Profile, ResponseBits};
@@ -222,8 +223,9 @@ fn classic_exchange(verdict: Verdict) -> Verdict {
     };
     let rng = SplitMix64::from_state(1);
     let verifier = Verifier::new(Profile::Iot, bits, rng, alloc::vec![alloc::vec![crp.clone()]]).unwrap();
-    let (mut fixture, device) = one_device(0);
-    fixture.gateway.serve_classic(CLASSIC_PORT, verifier);
+    let (fixture, device) = one_device(0);
+    let mut gateway = PublishedGateway::from(Gateway::new(fixture.gateway.config().clone()));
+    gateway.serve_classic(CLASSIC_PORT, verifier);
     let to = Endpoint {
         port: CLASSIC_PORT,
         ..gateway_endpoint()
@@ -232,7 +234,7 @@ fn classic_exchange(verdict: Verdict) -> Verdict {
         let mut payload = alloc::vec![0; bits.message_bytes()];
         message.write(bits, &mut payload).unwrap();
         let mut frame = fixture.frame(&device, to, &payload);
-        let verdict = fixture.handle(device.ingress, &mut frame);
+        let verdict = gateway.handle(fixture.now, device.ingress, &mut frame).verdict;
         (verdict, classic::Message::parse(bits, &frame[42..]).unwrap())
     };
     match verdict {

@@ -4,12 +4,13 @@ use alloc::vec::Vec;
 
 use super::support::{INGRESS, service_endpoint};
 use crate::attest::{AttestationKey, ConfigurationHash};
+use crate::classic::gateway::{P4dra, PublishedGateway};
 use crate::classic::p4dra::prover::Prover;
 use crate::classic::p4dra::verifier::Verifier;
 use crate::classic::p4dra::{
     CONTROLLER, ETHER_TYPE, Message, Proof, ProverId, Round, bytes_of, operation, swap_word_bytes,
 };
-use crate::gateway::{Gate, Gateway, GatewayConfig, P4dra};
+use crate::gateway::{Gate, Gateway, GatewayConfig};
 use crate::ids::GatewayId;
 use crate::time::Now;
 use crate::verdict::{Disposition, Verdict};
@@ -57,12 +58,12 @@ fn reply(number: u8) -> Vec<u8> {
 }
 
 /// A gateway that knows `D` and has opened rounds 1 and 2.
-fn gateway(gate: Gate) -> Gateway {
-    let mut gateway = Gateway::new(GatewayConfig {
+fn gateway(gate: Gate) -> PublishedGateway {
+    let mut gateway = PublishedGateway::from(Gateway::new(GatewayConfig {
         gate,
         own_macs: Some(alloc::vec![GATEWAY_MAC]),
         ..GatewayConfig::new(GatewayId(7), &[service_endpoint().ip])
-    });
+    }));
     let mut verifier = Verifier::new();
     verifier.install(D, &key(), &h());
     assert!(verifier.open_round(round(1)) && verifier.open_round(round(2)));
@@ -79,7 +80,7 @@ const NOW: Now = Now {
     boot_ms: 1,
 };
 
-fn handle_frame(gateway: &mut Gateway, frame: &[u8]) -> (Verdict, Vec<u8>) {
+fn handle_frame(gateway: &mut PublishedGateway, frame: &[u8]) -> (Verdict, Vec<u8>) {
     let mut out = frame.to_vec();
     let handled = gateway.handle(NOW, INGRESS, &mut out);
     assert_eq!(handled.frame, 0..frame.len());
@@ -98,7 +99,7 @@ fn verdict_on(frame: &[u8]) -> Verdict {
     handle_frame(&mut gateway(Gate::Off), frame).0
 }
 
-fn is_proved(gateway: &mut Gateway, number: u8) -> bool {
+fn is_proved(gateway: &mut PublishedGateway, number: u8) -> bool {
     gateway.p4dra().unwrap().verifier.has_proven(&D, &round(number))
 }
 
@@ -314,5 +315,6 @@ fn a_message_has_exactly_the_length_of_its_operation() {
 #[test]
 fn without_the_profile_its_type_is_like_any_other() {
     let mut gateway = Gateway::new(GatewayConfig::new(GatewayId(7), &[service_endpoint().ip]));
-    assert_eq!(handle_frame(&mut gateway, &reply(2)).0, Verdict::PassForeign);
+    let verdict = gateway.handle_frame(NOW, INGRESS, &mut reply(2));
+    assert_eq!(verdict, Verdict::PassForeign);
 }

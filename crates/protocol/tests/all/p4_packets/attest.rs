@@ -3,13 +3,14 @@
 use linewarden_protocol::attest::{
     AttestationKey, ConfigurationHash, PeriodStart, ProofKey, Round as AttestRound,
 };
+use linewarden_protocol::classic::gateway::{P4dra, PublishedGateway};
 use linewarden_protocol::classic::p4dra::prover::Prover;
 use linewarden_protocol::classic::p4dra::verifier::Verifier;
 use linewarden_protocol::classic::p4dra::{
     CONTROLLER, ETHER_TYPE, Message, ProverId, Round, Template, swap_word_bytes,
 };
 use linewarden_protocol::frame::builder::FrameBuilder;
-use linewarden_protocol::gateway::{Gate, Gateway, GatewayConfig, OpenRound, P4dra, ProverKeys};
+use linewarden_protocol::gateway::{Gate, Gateway, GatewayConfig, OpenRound, ProverKeys};
 use linewarden_protocol::ids::{DeviceId, Period, RoundNumber, Suite};
 use linewarden_protocol::time::Monotonic;
 use linewarden_protocol::verdict::Verdict;
@@ -109,7 +110,7 @@ impl Program<'_> {
     }
 
     fn begin_to_attest(self, tester: &mut PacketTester) {
-        tester.gateway = self.gateway(8);
+        tester.gateway = self.gateway(8).into();
         match self {
             Program::P4dra(_) => {
                 let id = GATEWAY.0;
@@ -413,7 +414,7 @@ fn classic(program: &str) -> Stf {
     for (key, id, h) in &all_provers {
         verifier.install(*id, key, h);
     }
-    let mut gateway = Program::P4dra(program).gateway(0);
+    let mut gateway = PublishedGateway::from(Program::P4dra(program).gateway(0));
     gateway.serve_p4dra(P4dra {
         ether_type: ETHER_TYPE,
         controller: CONTROLLER,

@@ -1,5 +1,6 @@
 //! classic_puf.p4: both profiles of the papers in all sizes, compared with the oracle's verifier.
 
+use linewarden_protocol::classic::gateway::PublishedGateway;
 use linewarden_protocol::classic::rng::SplitMix64;
 use linewarden_protocol::classic::verifier::{Crp, Verifier};
 use linewarden_protocol::classic::{
@@ -114,12 +115,12 @@ fn message(frame: &[u8], bits: ResponseBits, is_v6: bool) -> Message {
 
 fn test(name: &str, profile: Profile, bits: ResponseBits) -> Stf {
     let crps = pairs(bits);
-    let mut gateway = Gateway::new(GatewayConfig {
+    let mut gateway = PublishedGateway::from(Gateway::new(GatewayConfig {
         // LAP/1 is not served.
         lap_port: 0xffff,
         own_macs: None,
         ..GatewayConfig::new(GATEWAY, &[gateway_endpoint().ip, OWN_V6.into()])
-    });
+    }));
     let rng = SplitMix64::from_state(SEED);
     gateway.serve_classic(
         CLASSIC_PORT,

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use linewarden_protocol::classic::gateway::PublishedGateway;
 use linewarden_protocol::frame::builder::FrameBuilder;
 use linewarden_protocol::frame::write::Endpoint;
-use linewarden_protocol::gateway::Gateway;
 use linewarden_protocol::ids::GatewayId;
 use linewarden_protocol::time::Now;
 use linewarden_protocol::verdict::{Disposition, Verdict};
@@ -79,7 +79,7 @@ pub fn is_varied() -> bool {
 
 pub struct PacketTester {
     pub stf: Stf,
-    pub gateway: Gateway,
+    pub gateway: PublishedGateway,
     pub now: Now,
     /// MAC addresses and their ports.
     pub bridged: BTreeMap<[u8; 6], u16>,
@@ -93,7 +93,7 @@ pub struct PacketTester {
 
 impl PacketTester {
     /// Creates a tester for a program whose ingress control has this name.
-    pub fn new(control: &str, stf: Stf, gateway: Gateway) -> Self {
+    pub fn new(control: &str, stf: Stf, gateway: impl Into<PublishedGateway>) -> Self {
         let mut tester = Self::empty(stf, gateway);
         tester
             .stf
@@ -109,14 +109,14 @@ impl PacketTester {
     }
 
     /// Creates a tester for a program that the caller sets up, with the service behind [`SERVICE_PORT`].
-    pub fn empty(stf: Stf, gateway: Gateway) -> Self {
+    pub fn empty(stf: Stf, gateway: impl Into<PublishedGateway>) -> Self {
         let now = Now {
             monotonic_ms: 50_000,
             boot_ms: 90_000,
         };
         Self {
             stf,
-            gateway,
+            gateway: gateway.into(),
             now,
             bridged: BTreeMap::from([(service_endpoint().mac, SERVICE_PORT)]),
             flooded: Vec::new(),
