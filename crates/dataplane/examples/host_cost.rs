@@ -52,7 +52,7 @@ fn config(devices: u32) -> Config {
             hash_seed: [0x1234, 0x5678],
         },
         provers: 0,
-        inband_evidence: None,
+        inband_evidence: false,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }

@@ -42,7 +42,7 @@ fn main() {
             hash_seed: [0x1234, 0x5678],
         },
         provers: 0,
-        inband_evidence: None,
+        inband_evidence: false,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     };

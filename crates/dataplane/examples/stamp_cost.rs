@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use linewarden_dataplane::xdp::Xdp;
 use linewarden_dataplane::xdp::bench::stamp::StampBench;
 use linewarden_dataplane::{Config, Gate, Geometry};
-use linewarden_evidence::inband::{ContentFormat, MasterKey, Template};
+use linewarden_evidence::inband::{MasterKey, Template};
 use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
 use linewarden_protocol::frame::builder::FrameBuilder;
@@ -29,7 +29,7 @@ const PAYLOADS: [usize; 3] = [64, 1000, 1300];
 const LOADS: usize = 10;
 const MEASUREMENTS: u32 = 200;
 
-fn config(format: Option<ContentFormat>) -> Config {
+fn config() -> Config {
     Config {
         gateway_id: GatewayId(1),
         session_lifetime_s: 3600,
@@ -51,7 +51,7 @@ fn config(format: Option<ContentFormat>) -> Config {
             hash_seed: [0x1234, 0x5678],
         },
         provers: 0,
-        inband_evidence: format,
+        inband_evidence: true,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }
@@ -78,22 +78,20 @@ fn main() {
         },
     };
     let key = MasterKey::new([7; 16]).key(snapshot.switch, snapshot.boot_count);
-    println!("content    UDP payload   ns a packet");
-    for format in [ContentFormat::Default, ContentFormat::Classic] {
-        let mut minima = PAYLOADS.map(|_| f64::MAX);
-        for _ in 0..LOADS {
-            let benchmark = StampBench::load(&config(Some(format))).unwrap();
-            for (bytes, minimum) in PAYLOADS.iter().zip(&mut minima) {
-                let template = Template::new(&key, format, &snapshot);
-                let ns = benchmark.cost(template, &packet(*bytes), 100_000, 3).unwrap();
-                *minimum = minimum.min(ns);
-            }
-        }
-        for (bytes, ns) in PAYLOADS.iter().zip(minima) {
-            println!("{:10} {bytes:11} {ns:13.0}", format!("{format:?}"));
+    println!("UDP payload   ns a packet");
+    let mut minima = PAYLOADS.map(|_| f64::MAX);
+    for _ in 0..LOADS {
+        let benchmark = StampBench::load(&config()).unwrap();
+        for (bytes, minimum) in PAYLOADS.iter().zip(&mut minima) {
+            let template = Template::new(&key, &snapshot);
+            let ns = benchmark.cost(template, &packet(*bytes), 100_000, 3).unwrap();
+            *minimum = minimum.min(ns);
         }
     }
-    let data_plane = Xdp::load(&config(Some(ContentFormat::Default))).unwrap();
+    for (bytes, ns) in PAYLOADS.iter().zip(minima) {
+        println!("{bytes:11} {ns:13.0}");
+    }
+    let data_plane = Xdp::load(&config()).unwrap();
     let mut durations: Vec<Duration> = (0..MEASUREMENTS)
         .map(|_| {
             let began = Instant::now();

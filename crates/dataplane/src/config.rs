@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use linewarden_evidence::inband::ContentFormat;
 use linewarden_protocol::commit;
 use linewarden_protocol::gateway::ControlProtocol;
 use linewarden_protocol::ids::GatewayId;
@@ -73,9 +72,8 @@ pub struct Config {
     pub geometry: Geometry,
     /// Maximum number of provers (LAP/1 3.2). 0: PROOFs are not served.
     pub provers: u32,
-    /// Evidence that IPv6 packets carry when they pass the gate towards services; `None` disables it. Only for `xdp`
-    /// with a gate.
-    pub inband_evidence: Option<ContentFormat>,
+    /// Whether IPv6 packets carry evidence when they pass the gate towards services. Only for `xdp` with a gate.
+    pub inband_evidence: bool,
 }
 
 /// Settings that may change while a data plane runs. Fields as in [`Config`].
@@ -241,7 +239,7 @@ impl Config {
             "set the gateway's own addresses",
         );
         refuse_if(
-            self.fragments && (self.gate == Gate::Sealed || self.inband_evidence.is_some()),
+            self.fragments && (self.gate == Gate::Sealed || self.inband_evidence),
             "fragments",
             "true".into(),
             "a sealed gate and in-band evidence need the whole packet in one buffer",
@@ -279,7 +277,7 @@ impl Config {
             "less than 14, the maximum credit",
         );
         refuse_if(
-            self.inband_evidence.is_some() && self.gate == Gate::Off,
+            self.inband_evidence && self.gate == Gate::Off,
             "in_packets",
             "some".into(),
             "in-band evidence requires a gate; set one",
@@ -346,11 +344,7 @@ impl Capabilities {
             (config.gate != Gate::Off, self.gate, "gate"),
             (config.gate == Gate::Sealed, self.sealed, "sealed gate"),
             (config.provers != 0, self.attest, "PROOFs"),
-            (
-                config.inband_evidence.is_some(),
-                self.inband_evidence,
-                "in-band evidence",
-            ),
+            (config.inband_evidence, self.inband_evidence, "in-band evidence"),
         ];
         let missing = requested
             .into_iter()

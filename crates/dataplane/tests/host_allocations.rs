@@ -107,7 +107,7 @@ fn packets_are_handled_without_the_allocator() {
             hash_seed: [1, 2],
         },
         provers: 0,
-        inband_evidence: None,
+        inband_evidence: false,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     };

@@ -78,7 +78,7 @@ fn config(local: &[IpAddr], port: u16) -> Config {
             hash_seed: [1, 2],
         },
         provers: 0,
-        inband_evidence: None,
+        inband_evidence: false,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }

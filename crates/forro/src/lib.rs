@@ -29,7 +29,7 @@
 //! # Inputs chosen by an attacker
 //! As a PRF, `block(key, counter, nonce)` is the function that the designers and others have analyzed, no matter which
 //! party chooses counter and nonce: `attest/2` (LAP/1 3.2) has no other inputs and needs no further assumption.
-//! `p4dra-classic` (3.1) replaces the four constant words by values that a prover or a network chooses. The result is
+//! The published protocol (3.1) replaces the four constant words by values that a prover or a network chooses. The result is
 //! another function, whose security with chosen parameters was not analyzed: the constants prevent symmetric matrices,
 //! and an all-zero matrix maps to itself. [`Matrix::from_words`] supports such matrices for compatibility; new protocols
 //! should not need them.

@@ -95,7 +95,7 @@ fn start_xdp(
     forward_to: &[u32],
 ) -> Result<xdp::Xdp, DataPlaneError> {
     let mut config = config.clone();
-    let needs_whole_packets = config.gate == Gate::Sealed || config.inband_evidence.is_some();
+    let needs_whole_packets = config.gate == Gate::Sealed || config.inband_evidence;
     config.fragments = !needs_whole_packets && xdp::has_large_frames(interfaces);
     let mut data_plane = match pin_directory {
         Some(directory) => xdp::Xdp::load_pinned(&config, directory)?,

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linewarden_dataplane::{DataPlaneError, MeasurementSource, STAMP_LIFETIME_NS, Stamp};
-use linewarden_evidence::inband::{ContentFormat, EvidenceKey, MasterKey, Template};
+use linewarden_evidence::inband::{EvidenceKey, MasterKey, Template};
 
 use crate::attester::{Attester, AttesterError};
 use crate::gateway::{DataPlaneHandle, GatewayError};
@@ -48,7 +48,6 @@ impl PacketStamper {
         data_plane: DataPlaneHandle,
         attester: Arc<Mutex<Attester>>,
         master: &MasterKey,
-        format: ContentFormat,
     ) -> io::Result<Self> {
         let key = lock(&attester).packet_key(master);
         // One waiting request covers all changes before its measurement, so further requests are dropped.
@@ -57,7 +56,6 @@ impl PacketStamper {
             data_plane,
             attester,
             key,
-            format,
         };
         let thread = std::thread::Builder::new()
             .name("lw-in-packets".to_owned())
@@ -88,7 +86,6 @@ struct StampUpdater {
     data_plane: DataPlaneHandle,
     attester: Arc<Mutex<Attester>>,
     key: EvidenceKey,
-    format: ContentFormat,
 }
 
 impl StampUpdater {
@@ -141,7 +138,7 @@ impl StampUpdater {
         let snapshot = attester.snapshot(*measurement)?;
         drop(attester);
         Ok(Stamp {
-            template: Template::new(&self.key, self.format, &snapshot),
+            template: Template::new(&self.key, &snapshot),
             until_ns,
         })
     }

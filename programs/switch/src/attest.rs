@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use linewarden_cli::evidence;
 use linewarden_cli::failure::Failure;
-use linewarden_evidence::inband::{ContentFormat, MasterKey};
+use linewarden_evidence::inband::MasterKey;
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_files::next_count;
 use linewarden_switch::control::AttestationConfig;
@@ -20,15 +20,6 @@ enum CarrierName {
     Option,
     /// A separate frame of EtherType 0x5241 for every packet
     Clone,
-}
-
-/// Content of in-packet evidence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ContentName {
-    /// Digests with a sequence number and a tag under the packet key
-    Default,
-    /// Digests only, as in the published switch; not authenticated
-    Classic,
 }
 
 /// Options for evidence of the switch.
@@ -53,9 +44,6 @@ pub struct AttestArgs {
     /// --evidence-in clone: port to which the frames with evidence are sent (integer)
     #[arg(long, alias = "ra-port", value_name = "PORT", default_value_t = 0)]
     evidence_port: u16,
-    /// Content of in-packet evidence
-    #[arg(long, value_name = "WHAT", default_value = "default")]
-    evidence_content: ContentName,
     /// File with the secret of packet tags, 32 hexadecimal digits, which the appraiser also needs; switches with
     /// the same secret need different IDs (path)
     #[arg(long, value_name = "FILE", requires = "switch_id")]
@@ -104,10 +92,6 @@ impl AttestArgs {
                     port: u32::from(self.evidence_port),
                 },
             },
-            format: match self.evidence_content {
-                ContentName::Default => ContentFormat::Default,
-                ContentName::Classic => ContentFormat::Classic,
-            },
             key: packet_secret.key(switch, boot_count),
         });
         let settings = EvidenceSettings {
@@ -125,12 +109,12 @@ impl AttestArgs {
 
     /// Reads the secret of packet tags; returns zeros if the switch creates no tags and no secret is given.
     fn packet_secret(&self) -> Result<MasterKey, Failure> {
-        match (&self.packet_key, self.evidence_in, self.evidence_content) {
-            (Some(path), ..) => evidence::packet_key(path),
-            (None, Some(_), ContentName::Default) => Err(Failure::input(
+        match (&self.packet_key, self.evidence_in) {
+            (Some(path), _) => evidence::packet_key(path),
+            (None, Some(_)) => Err(Failure::input(
                 "in-packet evidence requires --packet-key FILE: create a key with `openssl rand -hex 16`",
             )),
-            (None, ..) => Ok(MasterKey::new([0; 16])),
+            (None, None) => Ok(MasterKey::new([0; 16])),
         }
     }
 }

@@ -51,8 +51,8 @@ pub fn read_evidence_signer(
     }
 }
 
-/// Reads the secret for the tags of in-packet evidence. Returns a key of zeros if no secret is configured, as in the classic
-/// profile.
+/// Reads the secret for the tags of in-packet evidence. Returns a key of zeros if no secret is configured: packets then
+/// carry no evidence.
 ///
 /// # Errors
 /// The secret cannot be read, is malformed, or other users can read it.

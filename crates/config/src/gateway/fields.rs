@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use linewarden_dataplane::p4runtime;
-use linewarden_evidence::inband::ContentFormat;
 use linewarden_gateway::ATTEST_PERIOD_S_MAX;
 use linewarden_protocol::frame::Mac;
 use linewarden_protocol::gateway::ControlProtocol;
@@ -199,9 +198,6 @@ pub struct EvidenceSection {
     pub socket: Option<PathBuf>,
     /// Evidence in packets that pass the gate; by default none. See docs/operations/evidence-in-packets.md for the MTU.
     pub in_packets: Option<PacketCarrier>,
-    /// Content of the evidence in packets.
-    #[schemars(extend("default" = "default"))]
-    pub packet_content: Option<PacketContent>,
     /// Secret key of the tags, shared with the appraiser: 32 hexadecimal digits, mode 0600; create one with
     /// `openssl rand -hex 16`.
     #[schemars(extend("format" = "path"), example = "packet.key")]
@@ -216,17 +212,6 @@ pub enum PacketCarrier {
     Option,
     /// a copy of a frame carries the evidence; only P4 switches can do this, and a gateway refuses the value.
     Clone,
-}
-
-/// Content of the evidence in packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum PacketContent {
-    /// digests and a tag that authenticates them.
-    #[default]
-    Default,
-    /// digests only, not authenticated, in the format of the attesting BMv2.
-    Classic,
 }
 
 /// `[p4]`.
@@ -451,18 +436,6 @@ fn control_protocols<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<C
         })
     };
     names.into_iter().map(protocol).collect()
-}
-
-impl EvidenceSection {
-    /// The content of evidence in packets, if packets carry any.
-    #[must_use]
-    pub fn content_format(&self) -> Option<ContentFormat> {
-        let content = self.packet_content.unwrap_or_default();
-        self.in_packets.map(|_| match content {
-            PacketContent::Default => ContentFormat::Default,
-            PacketContent::Classic => ContentFormat::Classic,
-        })
-    }
 }
 
 impl GatewaySection {

@@ -26,7 +26,7 @@ pub use self::devices::DetectedSources;
 pub use self::evidence::{read_evidence_signer, read_packet_key};
 pub use self::fields::{
     AttestSection, AuditSection, Backend, BridgeSection, ControllerSection, EvidenceSection, Gate,
-    GateOnExit, GatewayConfig, GatewaySection, LogSection, P4Section, PacketCarrier, PacketContent, Side,
+    GateOnExit, GatewayConfig, GatewaySection, LogSection, P4Section, PacketCarrier, Side,
 };
 pub use self::machine::check_veths;
 pub use self::resolve::ResolvedGateway;

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use linewarden_dataplane as dataplane;
-use linewarden_evidence::inband::ContentFormat;
 use linewarden_gateway::data_plane::DataPlaneOptions;
 use linewarden_gateway::{ATTEST_PERIOD_S_MAX, Eviction, Settings, WIPE_AFTER_MS};
 use linewarden_protocol::ids::GatewayId;
@@ -119,10 +118,11 @@ impl GatewayConfig {
                 .as_ref()
                 .map_or(0, |attest| attest.provers(section.dataplane)),
             // `evidence_contradictions` has reported evidence without a gate, and evidence in copies of frames.
-            inband_evidence: self.evidence.as_ref().and_then(|evidence| match section.gate {
-                Gate::Off => None,
-                Gate::Bound | Gate::Sealed => evidence.content_format(),
-            }),
+            inband_evidence: section.gate != Gate::Off
+                && self
+                    .evidence
+                    .as_ref()
+                    .is_some_and(|evidence| evidence.in_packets.is_some()),
         }
     }
 
@@ -266,11 +266,6 @@ fn in_packets_contradictions(
 ) {
     let has_key = evidence.packet_key_file.is_some();
     match evidence.in_packets {
-        None if evidence.packet_content.is_some() => {
-            let problem =
-                "packets carry no evidence: set in_packets = \"option\", or remove `packet_content`";
-            refuse(&["evidence", "packet_content"], problem.to_owned());
-        }
         None if has_key => {
             let problem =
                 "packets carry no evidence: set in_packets = \"option\", or remove `packet_key_file`";
@@ -288,7 +283,7 @@ fn in_packets_contradictions(
         }
         Some(PacketCarrier::Option) => {}
     }
-    if evidence.content_format() == Some(ContentFormat::Default) && !has_key {
+    if evidence.in_packets.is_some() && !has_key {
         let problem = "packet_key_file is missing: set the file of the tags' secret key, of mode 0600; `openssl rand -hex 16` \
                        creates a key";
         refuse(&["evidence"], problem.to_owned());

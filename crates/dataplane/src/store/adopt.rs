@@ -397,7 +397,7 @@ mod tests {
                 ..geometry()
             },
             provers: 0,
-            inband_evidence: None,
+            inband_evidence: false,
             always_pass: Vec::new(),
             dhcp_servers: Vec::new(),
         };

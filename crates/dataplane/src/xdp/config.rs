@@ -6,8 +6,6 @@ use std::os::fd::AsFd as _;
 use libbpf_rs::{MapCore as _, Object, OpenObject};
 use zerocopy::IntoBytes as _;
 
-use linewarden_evidence::inband::ContentFormat;
-
 use crate::config::{Config, Gate};
 use crate::error::DataPlaneError;
 use crate::layout::{ALWAYS_MAX, EXPECTED_RESPONSES, HOME_WAYS, ProgramConfig, Shared};
@@ -53,11 +51,7 @@ impl ProgramConfig {
             },
             strong_order: u8::from(cfg!(target_arch = "x86_64")),
             count_work: u8::from(count_work),
-            stamp: match config.inband_evidence {
-                None => 0,
-                Some(ContentFormat::Default) => 1,
-                Some(ContentFormat::Classic) => 2,
-            },
+            stamp: u8::from(config.inband_evidence),
             frags: u8::from(config.fragments),
             pad: [0; 1],
         };

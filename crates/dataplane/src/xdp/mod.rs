@@ -184,7 +184,7 @@ impl Xdp {
         }
         let is_sealed = config.gate == Gate::Sealed;
         open.progs.linewarden_proof.set_autoload(config.provers > 0);
-        let stamps = config.inband_evidence.is_some();
+        let stamps = config.inband_evidence;
         if config.fragments {
             for mut program in open.open_object_mut().progs_mut() {
                 if program.prog_type() == ProgramType::Xdp {

@@ -14,7 +14,7 @@ use linewarden_dataplane::{
     Admission as _, Config, DataPlane, DataPlaneError, Evidence as _, Measurement, Stamp,
 };
 use linewarden_evidence::encoding::Entry;
-use linewarden_evidence::inband::{ContentFormat, MasterKey, Template};
+use linewarden_evidence::inband::{MasterKey, Template};
 use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
 use linewarden_harness::skip;
@@ -143,11 +143,11 @@ fn addresses_are_excluded_until_another_process_writes_them() {
 /// The measurement does not contain the evidence that is written into packets, but the program that writes it.
 #[test]
 fn evidence_in_packets_is_not_measured_but_its_program_is() {
-    let test_config = |form| TestConfig {
-        inband_evidence: form,
+    let test_config = |inband_evidence| TestConfig {
+        inband_evidence,
         ..TestConfig::BOUND
     };
-    let data_plane = load(&test_config(Some(ContentFormat::Default)).config());
+    let data_plane = load(&test_config(true).config());
     let before = data_plane.measure().unwrap();
     let snapshot = Snapshot {
         switch: SwitchId(1),
@@ -161,7 +161,7 @@ fn evidence_in_packets_is_not_measured_but_its_program_is() {
     };
     let key = MasterKey::new([4; 16]).key(snapshot.switch, snapshot.boot_count);
     data_plane.set_stamp(Some(&Stamp {
-        template: Template::new(&key, ContentFormat::Default, &snapshot),
+        template: Template::new(&key, &snapshot),
         until_ns: u64::MAX,
     }));
     data_plane.test_run(&[0xff; 64]).unwrap();
@@ -172,7 +172,7 @@ fn evidence_in_packets_is_not_measured_but_its_program_is() {
         let mut programs = measurement.programs.iter();
         programs.any(|program| program.name == name)
     };
-    let without_evidence = load(&test_config(None).config()).measure().unwrap();
+    let without_evidence = load(&test_config(false).config()).measure().unwrap();
     for (name, is_with_evidence, is_without_evidence) in [
         ("linewarden_stamp", true, false),
         ("linewarden_gateway_stamping", true, false),
@@ -190,15 +190,6 @@ fn evidence_in_packets_is_not_measured_but_its_program_is() {
     let names = changed(&without_evidence, &before);
     assert!(
         names.contains(&"eBPF map programs entry 00000001".to_owned()),
-        "{names:?}"
-    );
-    // The format of the evidence is a constant of the program.
-    let classic = load(&test_config(Some(ContentFormat::Classic)).config())
-        .measure()
-        .unwrap();
-    let names = changed(&before, &classic);
-    assert!(
-        names.len() == 1 && names[0].starts_with("eBPF map .rodata entry"),
         "{names:?}"
     );
 }

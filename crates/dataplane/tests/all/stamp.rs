@@ -10,8 +10,7 @@ use linewarden_dataplane::{
     Admission as _, Devices as _, Evidence as _, Row, STAMP_LIFETIME_NS, Stamp, StampCounts, Telemetry as _,
 };
 use linewarden_evidence::inband::{
-    Appraiser, CarriedEvidence, Content, ContentFormat, Counter, MasterKey, PacketEvidenceError, Stamper,
-    Template, read_option,
+    Appraiser, CarriedEvidence, Counter, MasterKey, PacketEvidenceError, Stamper, Template, read_option,
 };
 use linewarden_evidence::state::{Digests, Snapshot};
 use linewarden_evidence::{BootCount, Digest, Sequence, SwitchId};
@@ -64,10 +63,10 @@ fn now_ns() -> u64 {
     real_now().monotonic_ms * 1_000_000
 }
 
-fn stamp(format: ContentFormat, sequence: u64) -> Stamp {
+fn stamp(sequence: u64) -> Stamp {
     let snapshot = snapshot(sequence);
     Stamp {
-        template: Template::new(&key(&snapshot), format, &snapshot),
+        template: Template::new(&key(&snapshot), &snapshot),
         until_ns: now_ns() + STAMP_LIFETIME_NS,
     }
 }
@@ -117,9 +116,9 @@ fn open(xdp: &mut Xdp, tags: usize) -> DeviceSession {
     DeviceSession::of(device, Mode::Key, &response)
 }
 
-fn bound_gate(format: ContentFormat) -> TestConfig {
+fn bound_gate() -> TestConfig {
     TestConfig {
-        inband_evidence: Some(format),
+        inband_evidence: true,
         ..TestConfig::BOUND
     }
 }
@@ -133,18 +132,15 @@ fn carried(frame: &[u8]) -> CarriedEvidence {
 }
 
 fn counter(frame: &[u8]) -> Counter {
-    match carried(frame).content {
-        Content::Default(content) => content.counter,
-        Content::Classic { .. } => Counter(0),
-    }
+    carried(frame).content.counter
 }
 
 /// The frame after the evidence crate has added evidence to it.
-fn expected(frame: &[u8], format: ContentFormat, counter: Counter) -> Vec<u8> {
+fn expected(frame: &[u8], counter: Counter) -> Vec<u8> {
     let snapshot = snapshot(1);
     let mut front = Vec::new();
-    let mut stamper = Stamper::new(key(&snapshot), format, &snapshot);
-    let consumed = stamper.stamp(frame, counter, None, &mut front).unwrap();
+    let mut stamper = Stamper::new(key(&snapshot), &snapshot);
+    let consumed = stamper.stamp(frame, counter, &mut front).unwrap();
     [&front, &frame[consumed..]].concat()
 }
 
@@ -187,38 +183,29 @@ fn packet(rng: &mut ChaCha8Rng) -> Vec<u8> {
 fn packets_get_the_same_evidence_as_from_the_evidence_crate() {
     let seed = crate::support::number("LINEWARDEN_SEED", 1);
     println!("LINEWARDEN_SEED={seed}");
-    for format in [ContentFormat::Default, ContentFormat::Classic] {
-        let (xdp, _) = load(bound_gate(format));
-        xdp.set_stamp(Some(&stamp(format, 1)));
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let (mut appraiser, mut last_frame) = (Appraiser::new(master()), None);
-        for number in 1..=2000 {
-            let before = packet(&mut rng);
-            let run = xdp.test_run(&before).unwrap();
-            assert_eq!(run.action, PASS, "{}", hex::encode(&before));
-            let evidence_counter = counter(&run.frame);
-            assert_eq!(
-                hex::encode(&run.frame),
-                hex::encode(expected(&before, format, evidence_counter))
-            );
-            let appraisal = appraiser.appraise(&carried(&run.frame), &snapshot(1).digests);
-            match format {
-                ContentFormat::Classic => assert_eq!(appraisal, Err(PacketEvidenceError::Unauthenticated)),
-                ContentFormat::Default => {
-                    let appraisal = appraisal.unwrap();
-                    assert_eq!(
-                        (appraisal.counter(), *appraisal.snapshot()),
-                        (Counter(number), snapshot(1))
-                    );
-                }
-            }
-            last_frame = Some(run.frame);
-        }
-        assert_eq!(counts(&xdp).stamped, 2000);
-        if let (Some(frame), ContentFormat::Default) = (last_frame, format) {
-            assert_refusals(&mut appraiser, &frame);
-        }
+    let (xdp, _) = load(bound_gate());
+    xdp.set_stamp(Some(&stamp(1)));
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let (mut appraiser, mut last_frame) = (Appraiser::new(master()), Vec::new());
+    for number in 1..=2000 {
+        let before = packet(&mut rng);
+        let run = xdp.test_run(&before).unwrap();
+        assert_eq!(run.action, PASS, "{}", hex::encode(&before));
+        let evidence_counter = counter(&run.frame);
+        assert_eq!(
+            hex::encode(&run.frame),
+            hex::encode(expected(&before, evidence_counter))
+        );
+        let appraisal = appraiser.appraise(&carried(&run.frame), &snapshot(1).digests);
+        let appraisal = appraisal.unwrap();
+        assert_eq!(
+            (appraisal.counter(), *appraisal.snapshot()),
+            (Counter(number), snapshot(1))
+        );
+        last_frame = run.frame;
     }
+    assert_eq!(counts(&xdp).stamped, 2000);
+    assert_refusals(&mut appraiser, &last_frame);
 }
 
 /// Checks that the appraiser refuses a repeated packet, altered packets, and packets that attest another state.
@@ -263,7 +250,7 @@ type Case = (&'static str, Vec<u8>, Verdict);
 
 /// A packet whose hop-by-hop header contains evidence.
 fn with_option(builder: FrameBuilder) -> Vec<u8> {
-    expected(&builder.udp(b"reading"), ContentFormat::Default, Counter(99))
+    expected(&builder.udp(b"reading"), Counter(99))
 }
 
 /// Frames to which no evidence is added.
@@ -381,10 +368,10 @@ fn hidden_evidence() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
-    let (xdp, _) = load(bound_gate(ContentFormat::Default));
+    let (xdp, _) = load(bound_gate());
     let (without_evidence, _) = load(TestConfig::BOUND);
     assert_eq!(without_evidence.stamp_counts().unwrap(), None);
-    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
+    xdp.set_stamp(Some(&stamp(1)));
     for (name, frame, verdict) in other_frames() {
         for data_plane in [&xdp, &without_evidence] {
             let (got, run) = run(data_plane, &frame);
@@ -415,7 +402,7 @@ fn other_frames_get_no_evidence_and_received_evidence_is_dropped() {
 
 #[test]
 fn a_state_that_is_not_confirmed_expires() {
-    let (xdp, _) = load(bound_gate(ContentFormat::Default));
+    let (xdp, _) = load(bound_gate());
     let plain = frame(0).udp(b"reading");
     let passes_unchanged = |xdp: &Xdp| {
         let (verdict, run) = run(xdp, &plain);
@@ -423,17 +410,17 @@ fn a_state_that_is_not_confirmed_expires() {
         run.frame == plain
     };
     assert!(passes_unchanged(&xdp), "no state was confirmed yet");
-    let mut expiring_stamp = stamp(ContentFormat::Default, 1);
+    let mut expiring_stamp = stamp(1);
     xdp.set_stamp(Some(&expiring_stamp));
     assert!(!passes_unchanged(&xdp));
     expiring_stamp.until_ns = now_ns() - 20_000_000;
     xdp.set_stamp(Some(&expiring_stamp));
     assert!(passes_unchanged(&xdp), "the state has expired");
-    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
+    xdp.set_stamp(Some(&stamp(1)));
     assert!(!passes_unchanged(&xdp), "the state was confirmed");
     xdp.set_stamp(None);
     assert!(passes_unchanged(&xdp), "the state was withdrawn");
-    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 2)));
+    xdp.set_stamp(Some(&stamp(2)));
     let run = run(&xdp, &plain).1;
     // The counter in the packets continues, because the key is the same.
     assert_eq!(counter(&run.frame), Counter(3));
@@ -445,11 +432,11 @@ fn a_state_that_is_not_confirmed_expires() {
 #[test]
 fn opened_packets_get_evidence() {
     let test_config = TestConfig {
-        inband_evidence: Some(ContentFormat::Default),
+        inband_evidence: true,
         ..TestConfig::SEALED
     };
     let (xdp, sessions) = load(test_config);
-    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
+    xdp.set_stamp(Some(&stamp(1)));
     for bytes in 0..600_u32 {
         let tags = bytes as usize % 3;
         let payload: Vec<u8> = (0..bytes).map(|index| index as u8).collect();
@@ -461,7 +448,7 @@ fn opened_packets_get_evidence() {
         let number = Counter(u64::from(bytes) + 1);
         assert_eq!(
             hex::encode(&stamped.frame),
-            hex::encode(expected(&opened, ContentFormat::Default, number))
+            hex::encode(expected(&opened, number))
         );
     }
     let unsealed = frame(0).udp(b"reading");
@@ -523,8 +510,8 @@ fn reported_mtu(sent: &[u8], reply: &[u8], tags: usize) -> u32 {
 #[test]
 fn senders_of_too_large_packets_receive_the_reduced_mtu() {
     leave_namespace();
-    let (xdp, _) = load(bound_gate(ContentFormat::Default));
-    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 1)));
+    let (xdp, _) = load(bound_gate());
+    xdp.set_stamp(Some(&stamp(1)));
     let packet_of = |bytes: usize, tags: usize| frame(tags).ip(6, &vec![1; bytes - 40]);
     for tags in 0..3 {
         for mtu in [1384, 1500, 2000] {
@@ -582,18 +569,16 @@ fn senders_of_too_large_packets_receive_the_reduced_mtu() {
 #[test]
 fn several_cpus_use_no_counter_twice_and_read_consistent_states() {
     const PACKETS: usize = 3000;
-    let (xdp, _) = load(bound_gate(ContentFormat::Default));
+    let (xdp, _) = load(bound_gate());
     let cpus = crate::support::cpus();
     let threads = cpus.len().clamp(2, 4);
     let plain = frame(0).udp(b"reading");
-    xdp.set_stamp(Some(&stamp(ContentFormat::Default, 0)));
+    xdp.set_stamp(Some(&stamp(0)));
     let frames = Mutex::new(Vec::new());
     let (is_running, finished_threads) = (AtomicBool::new(true), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let states: Vec<Stamp> = (0..16)
-                .map(|number| stamp(ContentFormat::Default, number))
-                .collect();
+            let states: Vec<Stamp> = (0..16).map(|number| stamp(number)).collect();
             for state in states.iter().cycle() {
                 xdp.set_stamp(Some(state));
                 if !is_running.load(Ordering::Acquire) {
@@ -623,9 +608,7 @@ fn several_cpus_use_no_counter_twice_and_read_consistent_states() {
             unstamped += 1;
             continue;
         }
-        let Content::Default(content) = carried(&frame).content else {
-            panic!("default content");
-        };
+        let content = carried(&frame).content;
         let state = snapshot(content.sequence.0);
         let appraisal = Appraiser::new(master()).appraise(&carried(&frame), &state.digests);
         assert_eq!(*appraisal.unwrap().snapshot(), state);

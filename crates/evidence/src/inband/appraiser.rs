@@ -6,7 +6,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::Counter;
 use super::content::fields;
-use super::content::{CarriedEvidence, Content, DefaultContent};
+use super::content::{CarriedEvidence, Content};
 use super::tag::{MasterKey, Midstate};
 use crate::ids::{BootCount, SwitchId};
 use crate::state::{Digests, Snapshot};
@@ -17,11 +17,6 @@ pub const WINDOW: u64 = 1024;
 /// Why evidence of a packet is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketEvidenceError {
-    /// The content is not authenticated.
-    #[error(
-        "packet evidence rejected: classic content is not authenticated; configure the switch to write default content"
-    )]
-    Unauthenticated,
     /// The digest prefixes differ. Without the full digests the tag cannot be verified: request a statement.
     #[error(
         "packet evidence rejected: unknown digests (program: {program}, tables: {tables}, registers: {registers}); \
@@ -107,10 +102,8 @@ impl Appraiser {
         carried: &CarriedEvidence,
         known_digests: &Digests,
     ) -> Result<PacketEvidence, PacketEvidenceError> {
-        let Content::Default(content) = &carried.content else {
-            return Err(PacketEvidenceError::Unauthenticated);
-        };
-        let &DefaultContent {
+        let content = &carried.content;
+        let &Content {
             switch,
             boot_count,
             sequence,
@@ -155,7 +148,7 @@ impl Appraiser {
 }
 
 /// Compares the digest prefixes in the packet with the digests in the snapshot.
-fn check_digests(content: &DefaultContent, known: &Snapshot) -> Result<(), PacketEvidenceError> {
+fn check_digests(content: &Content, known: &Snapshot) -> Result<(), PacketEvidenceError> {
     let expected = fields(known);
     let fields = content.fields.as_chunks::<16>().0.iter();
     let mut differs = fields.zip(expected.as_chunks::<16>().0).map(|(a, b)| a != b);

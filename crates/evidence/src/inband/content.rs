@@ -11,36 +11,18 @@ pub(super) const SWITCH_BYTES: usize = 48;
 /// Length of the option content.
 pub(super) const CONTENT_BYTES: usize = 96;
 
-/// For each of the three fields, the XOR over all switches on the route of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route(pub [u8; 48]);
-
 /// The evidence of a packet, with the invariants that its tag binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CarriedEvidence {
     /// The content.
     pub content: Content,
-    /// The invariants computed from the packet, or the invariants that the clone carries: zeros in a classic clone.
+    /// The invariants computed from the packet, or the invariants that the clone carries.
     pub invariants: Invariants,
 }
 
-/// Classic or default content.
+/// The content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// Classic content.
-    Classic {
-        /// Registers, tables, program of the last switch, 16 bytes each.
-        fields: [u8; 48],
-        /// The XOR over all switches; `None` for a clone.
-        route: Option<Route>,
-    },
-    /// Default content.
-    Default(DefaultContent),
-}
-
-/// The default content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DefaultContent {
+pub struct Content {
     /// The first 16 bytes of each digest: registers, tables and program.
     pub fields: [u8; 48],
     /// The id of the switch.
@@ -55,82 +37,41 @@ pub struct DefaultContent {
     pub tag: Tag,
 }
 
-impl Route {
-    /// The fields of a switch, combined with the fields of the switches before this switch.
-    pub(super) fn with_switch(upstream: Option<&Self>, fields: &[u8; SWITCH_BYTES]) -> Self {
-        let mut joined = *fields;
-        if let Some(Self(upstream)) = upstream {
-            joined
-                .iter_mut()
-                .zip(upstream)
-                .for_each(|(byte, other)| *byte ^= other);
-        }
-        Self(joined)
-    }
-
-    /// The route of a packet through these switches, in any order; two equal snapshots cancel out.
-    #[must_use]
-    pub fn of_switches<'a>(switches: impl IntoIterator<Item = &'a crate::state::Snapshot>) -> Self {
-        let join = |route, snapshot| Self::with_switch(Some(&route), &fields(snapshot));
-        switches.into_iter().fold(Self([0; SWITCH_BYTES]), join)
-    }
-}
-
 impl Content {
     /// The 96 bytes of content, which follow the first 4 bytes of the option data.
     pub(super) fn to_bytes(self) -> [u8; CONTENT_BYTES] {
         let mut bytes = [0; CONTENT_BYTES];
         let (first, rest) = bytes.split_at_mut(SWITCH_BYTES);
-        match self {
-            Self::Classic { fields, route } => {
-                first.copy_from_slice(&fields);
-                rest.copy_from_slice(&route.map_or([0; SWITCH_BYTES], |route| route.0));
-            }
-            Self::Default(content) => {
-                first.copy_from_slice(&content.fields);
-                let DefaultContent {
-                    switch,
-                    boot_count,
-                    sequence,
-                    counter,
-                    ..
-                } = content;
-                let (numbers, tag) = rest.split_at_mut(32);
-                let values = [switch.0, boot_count.0, sequence.0, counter.0];
-                for (field, value) in numbers.as_chunks_mut::<8>().0.iter_mut().zip(values) {
-                    *field = value.to_be_bytes();
-                }
-                tag.copy_from_slice(&content.tag);
-            }
+        first.copy_from_slice(&self.fields);
+        let (numbers, tag) = rest.split_at_mut(32);
+        let values = [self.switch.0, self.boot_count.0, self.sequence.0, self.counter.0];
+        for (field, value) in numbers.as_chunks_mut::<8>().0.iter_mut().zip(values) {
+            *field = value.to_be_bytes();
         }
+        tag.copy_from_slice(&self.tag);
         bytes
     }
 
-    fn default_from(bytes: &[u8; CONTENT_BYTES]) -> Option<Self> {
+    fn from_bytes(bytes: &[u8; CONTENT_BYTES]) -> Option<Self> {
         let (fields, rest) = bytes.split_first_chunk::<SWITCH_BYTES>()?;
         let (numbers, tag) = rest.split_first_chunk::<32>()?;
         let [switch, boot_count, sequence, counter] = numbers.as_chunks::<8>().0 else {
             return None;
         };
-        Some(Self::Default(DefaultContent {
+        Some(Self {
             fields: *fields,
             switch: SwitchId(u64::from_be_bytes(*switch)),
             boot_count: BootCount(u64::from_be_bytes(*boot_count)),
             sequence: Sequence(u64::from_be_bytes(*sequence)),
             counter: Counter(u64::from_be_bytes(*counter)),
             tag: *tag.first_chunk()?,
-        }))
+        })
     }
 
     fn of_option(data: &[u8; DATA_BYTES]) -> Option<Self> {
         let (head, content) = data.split_first_chunk::<4>()?;
-        let content = content.first_chunk::<CONTENT_BYTES>()?;
         match head {
-            [0, 0, 0, 0] => Some(Self::Classic {
-                fields: *content.first_chunk()?,
-                route: Some(Route(*content.last_chunk()?)),
-            }),
-            [1, 0, 0, 0] => Self::default_from(content),
+            [1, 0, 0, 0] => Self::from_bytes(content.first_chunk()?),
             _ => None,
         }
     }
@@ -166,31 +107,21 @@ pub fn read_option(frame: &[u8]) -> Result<Option<CarriedEvidence>, FrameError> 
 /// Parses a clone; `None` if the frame is not a clone.
 ///
 /// # Errors
-/// The frame is truncated, or has the Ethernet type of a clone but neither classic nor default content.
+/// The frame is truncated, or has the Ethernet type of a clone but no content of this format.
 pub fn read_clone(frame: &[u8]) -> Result<Option<CarriedEvidence>, FrameError> {
     let ethernet = Ethernet::parse(frame)?;
     if ethernet.ethertype != CLONE_ETHERTYPE {
         return Ok(None);
     }
-    let classic = |fields: &[u8; SWITCH_BYTES]| CarriedEvidence {
-        content: Content::Classic {
-            fields: *fields,
-            route: None,
-        },
-        invariants: Invariants([0; Invariants::BYTES]),
-    };
-    let default = |payload: &[u8]| {
+    let parse = |payload: &[u8]| {
         let rest = payload.strip_prefix(&[1, 0, 0, 0, 0, 0, 0, 0])?;
         let (invariants, content) = rest.split_first_chunk()?;
         Some(CarriedEvidence {
-            content: Content::default_from(content.try_into().ok()?)?,
+            content: Content::from_bytes(content.try_into().ok()?)?,
             invariants: Invariants(*invariants),
         })
     };
-    let carried = match <&[u8; SWITCH_BYTES]>::try_from(ethernet.payload) {
-        Ok(fields) => Some(classic(fields)),
-        Err(_) => default(ethernet.payload),
-    };
+    let carried = parse(ethernet.payload);
     carried.map(Some).ok_or(FrameError::Malformed)
 }
 

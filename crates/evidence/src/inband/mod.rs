@@ -5,12 +5,7 @@
 //! two bytes of padding (`1 | 0`). For any frame, a separate frame, its clone: `ff:ff:ff:ff:ff:ff | the frame's source
 //! MAC | its VLAN tags | 0x5241 | content`.
 //!
-//! **Classic content** (of the attesting BMv2): three fields of 16 bytes, registers, tables, program. In the option
-//! the 4 bytes are zero, and three more fields follow, each the XOR over the switches on the route. The values of
-//! earlier switches come from the received packet, never from the output of the P4 program. The clone has only the
-//! first three fields. Classic content is not authenticated.
-//!
-//! **Default content**, 96 bytes: `registers[16] | tables[16] | program[16] | switch id u64 | boot count u64 |
+//! **Content**, 96 bytes: `registers[16] | tables[16] | program[16] | switch id u64 | boot count u64 |
 //! sequence u64 | counter u64 | tag[16]`. In the option the 4 bytes are `1 | 0 | 0 | 0`; in the clone `1 | 0[7] |
 //! invariants[48]` precede it, 152 bytes in all. With the key `F(master, switch id | boot count)`, where F is
 //! SipHash-2-4 with 128 bits of output:
@@ -23,8 +18,8 @@
 //! key; the appraiser records the last counters in a window. [`Invariants`] are the part of the packet that the tag
 //! binds: the tag does not bind the remaining payload.
 //!
-//! Options 0x37 written by a P4 program are overwritten. A packet that passes several switches carries the default
-//! content of the last switch.
+//! Options 0x37 written by a P4 program are overwritten. A packet that passes several switches carries the content of
+//! the last switch.
 
 mod appraiser;
 mod content;
@@ -36,17 +31,17 @@ mod tag;
 mod template;
 
 pub use appraiser::{Appraiser, PacketEvidence, PacketEvidenceError};
-pub use content::{CarriedEvidence, Content, DefaultContent, Route, is_clone, read_clone, read_option};
+pub use content::{CarriedEvidence, Content, is_clone, read_clone, read_option};
 pub use detection::resembles_evidence;
 pub use packet::Invariants;
-pub use stamper::{ContentFormat, Stamper, StamperCounters};
+pub use stamper::{Stamper, StamperCounters};
 pub use tag::{EvidenceKey, MasterKey};
 pub use template::Template;
 
 /// The Ethernet type of clones.
 pub const CLONE_ETHERTYPE: u16 = 0x5241;
 
-/// The tag of default content.
+/// The tag of the content.
 pub type Tag = [u8; 16];
 
 /// The number of a packet under one key, from 1; never repeated.

@@ -1,6 +1,6 @@
 //! Writes evidence into packets.
 
-use super::content::{CONTENT_BYTES, Content, DefaultContent, Route, SWITCH_BYTES, fields};
+use super::content::{CONTENT_BYTES, Content, fields};
 use super::option::{DATA_BYTES, GROWTH, write};
 use super::packet::{Ethernet, HOP_BY_HOP, Invariants, Ipv6};
 use super::tag::{EvidenceKey, Midstate};
@@ -9,15 +9,6 @@ use crate::state::Snapshot;
 
 /// Bytes of the option data before its content.
 const HEAD_BYTES: usize = DATA_BYTES - CONTENT_BYTES;
-
-/// The content format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContentFormat {
-    /// The format of the attesting BMv2: not authenticated.
-    Classic,
-    /// Authenticated by a tag.
-    Default,
-}
 
 /// Packet counters of a stamper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -39,7 +30,6 @@ pub struct StamperCounters {
 #[derive(Clone, Debug)]
 pub struct Stamper {
     key: EvidenceKey,
-    format: ContentFormat,
     snapshot: Snapshot,
     /// Computed at the first packet of the snapshot. If packets write registers, the snapshot changes often, and many
     /// snapshots have no packet.
@@ -51,17 +41,16 @@ pub struct Stamper {
 #[derive(Clone, Debug)]
 struct PreparedState {
     midstate: Midstate,
-    /// The option data except for the per-packet fields: counter and tag, or the route of classic content.
+    /// The option data except for the per-packet fields, counter and tag.
     data: [u8; DATA_BYTES],
 }
 
 impl Stamper {
     /// A stamper for this state. `key` is [`super::MasterKey::key`] of the snapshot's switch and boot count.
     #[must_use]
-    pub fn new(key: EvidenceKey, format: ContentFormat, snapshot: &Snapshot) -> Self {
+    pub fn new(key: EvidenceKey, snapshot: &Snapshot) -> Self {
         Self {
             key,
-            format,
             snapshot: *snapshot,
             prepared: None,
             counters: StamperCounters::default(),
@@ -77,10 +66,10 @@ impl Stamper {
     }
 
     fn prepared(&mut self) -> &PreparedState {
-        let (key, format, snapshot) = (&self.key, self.format, &self.snapshot);
+        let (key, snapshot) = (&self.key, &self.snapshot);
         self.prepared.get_or_insert_with(|| PreparedState {
             midstate: Midstate::new(key, snapshot),
-            data: option_data(format, snapshot),
+            data: option_data(snapshot),
         })
     }
 
@@ -91,19 +80,12 @@ impl Stamper {
     }
 
     /// Writes the new headers to `out` and returns the number of replaced bytes at the front of the frame: the frame
-    /// to send is `out`, then the frame without the replaced bytes. `upstream` is [`super::content::read_option`]'s
-    /// route of the received packet.
+    /// to send is `out`, then the frame without the replaced bytes.
     ///
     /// # Errors
     /// The packet must be sent unchanged; it is counted. `out` is empty.
-    pub fn stamp(
-        &mut self,
-        frame: &[u8],
-        counter: Counter,
-        upstream: Option<&Route>,
-        out: &mut Vec<u8>,
-    ) -> Result<usize, FrameError> {
-        let stamped = self.write_headers((frame, 0), counter, upstream, out);
+    pub fn stamp(&mut self, frame: &[u8], counter: Counter, out: &mut Vec<u8>) -> Result<usize, FrameError> {
+        let stamped = self.write_headers((frame, 0), counter, out);
         match stamped {
             Ok(_) => self.counters.stamped += 1,
             Err(error) => {
@@ -122,12 +104,9 @@ impl Stamper {
         front: &[u8],
         bytes_behind: usize,
         counter: Counter,
-        upstream: Option<&Route>,
         out: &mut Vec<u8>,
     ) -> Option<usize> {
-        let replaced = self
-            .write_headers((front, bytes_behind), counter, upstream, out)
-            .ok()?;
+        let replaced = self.write_headers((front, bytes_behind), counter, out).ok()?;
         self.counters.stamped += 1;
         Some(replaced)
     }
@@ -136,18 +115,13 @@ impl Stamper {
         &mut self,
         (front, bytes_behind): (&[u8], usize),
         counter: Counter,
-        upstream: Option<&Route>,
         out: &mut Vec<u8>,
     ) -> Result<usize, FrameError> {
         out.clear();
         let packet = Ipv6::parse_front(&Ethernet::parse(front)?, bytes_behind)?;
-        let format = self.format;
         let prepared = self.prepared();
         // The tag is computed first, so that its computation overlaps with the copy.
-        let tag = match format {
-            ContentFormat::Classic => Tag::default(),
-            ContentFormat::Default => prepared.midstate.tag(counter, &Invariants::of_ipv6(&packet)),
-        };
+        let tag = prepared.midstate.tag(counter, &Invariants::of_ipv6(&packet));
         let header_offset = packet.offset;
         let options_at = header_offset + packet.header.len();
         let replaced = options_at + packet.options.len();
@@ -161,10 +135,7 @@ impl Stamper {
             *next = HOP_BY_HOP;
         }
         if let Some(data) = out.get_mut(data_at..).and_then(<[u8]>::first_chunk_mut) {
-            match format {
-                ContentFormat::Classic => write_route(upstream, data),
-                ContentFormat::Default => write_counter_and_tag(counter, &tag, data),
-            }
+            write_counter_and_tag(counter, &tag, data);
         }
         debug_assert!(
             out.len() == replaced || out.len() == replaced + GROWTH,
@@ -198,22 +169,14 @@ impl Stamper {
         out.extend_from_slice(&[0xff; 6]);
         out.extend_from_slice(ethernet.addresses_and_tags.get(6..).unwrap_or_default());
         out.extend_from_slice(&CLONE_ETHERTYPE.to_be_bytes());
-        let format = self.format;
         let prepared = self.prepared();
-        match format {
-            ContentFormat::Classic => {
-                out.extend_from_slice(fields_in(&prepared.data).unwrap_or(&[0; SWITCH_BYTES]))
-            }
-            ContentFormat::Default => {
-                let mut data = prepared.data;
-                write_counter_and_tag(counter, &prepared.midstate.tag(counter, &invariants), &mut data);
-                let (head, content) = data.split_at(HEAD_BYTES);
-                out.extend_from_slice(head);
-                out.extend_from_slice(&[0; 4]);
-                out.extend_from_slice(&invariants.0);
-                out.extend_from_slice(content);
-            }
-        }
+        let mut data = prepared.data;
+        write_counter_and_tag(counter, &prepared.midstate.tag(counter, &invariants), &mut data);
+        let (head, content) = data.split_at(HEAD_BYTES);
+        out.extend_from_slice(head);
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&invariants.0);
+        out.extend_from_slice(content);
         self.counters.cloned += 1;
         Ok(())
     }
@@ -228,48 +191,27 @@ impl Stamper {
 }
 
 /// The option data of a state, with zeros in the per-packet fields.
-pub(super) fn option_data(format: ContentFormat, snapshot: &Snapshot) -> [u8; DATA_BYTES] {
-    let fields = fields(snapshot);
-    let (head, content) = match format {
-        ContentFormat::Classic => ([0; HEAD_BYTES], Content::Classic { fields, route: None }),
-        ContentFormat::Default => {
-            let content = Content::Default(DefaultContent {
-                fields,
-                switch: snapshot.switch,
-                boot_count: snapshot.boot_count,
-                sequence: snapshot.sequence,
-                counter: Counter(0),
-                tag: Tag::default(),
-            });
-            ([1, 0, 0, 0], content)
-        }
+pub(super) fn option_data(snapshot: &Snapshot) -> [u8; DATA_BYTES] {
+    let content = Content {
+        fields: fields(snapshot),
+        switch: snapshot.switch,
+        boot_count: snapshot.boot_count,
+        sequence: snapshot.sequence,
+        counter: Counter(0),
+        tag: Tag::default(),
     };
     let mut data = [0; DATA_BYTES];
     let (front, rest) = data.split_at_mut(HEAD_BYTES);
-    front.copy_from_slice(&head);
+    front.copy_from_slice(&[1, 0, 0, 0]);
     rest.copy_from_slice(&content.to_bytes());
     data
 }
 
-/// Writes the per-packet fields of default content.
+/// Writes the per-packet fields.
 fn write_counter_and_tag(counter: Counter, tag: &Tag, data: &mut [u8; DATA_BYTES]) {
     let (before, field) = data.split_at_mut(DATA_BYTES - tag.len());
     field.copy_from_slice(tag);
     if let Some(field) = before.last_chunk_mut() {
         *field = counter.0.to_be_bytes();
     }
-}
-
-/// Writes the route of classic content.
-pub(super) fn write_route(upstream: Option<&Route>, data: &mut [u8; DATA_BYTES]) {
-    let route = fields_in(data).map(|fields| Route::with_switch(upstream, fields));
-    if let (Some(field), Some(route)) = (data.last_chunk_mut(), route) {
-        *field = route.0;
-    }
-}
-
-/// The three fields in the option data.
-fn fields_in(data: &[u8; DATA_BYTES]) -> Option<&[u8; SWITCH_BYTES]> {
-    let (_, content) = data.split_at(HEAD_BYTES);
-    content.first_chunk()
 }

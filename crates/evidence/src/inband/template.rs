@@ -3,20 +3,20 @@
 use zeroize::Zeroizing;
 
 use super::option::{DATA_BYTES, GROWTH, write};
-use super::stamper::{ContentFormat, option_data, write_route};
+use super::stamper::option_data;
 use super::tag::EvidenceKey;
 use crate::state::Snapshot;
 
 /// The data with which a writer stamps packets of one state that have no hop-by-hop header. The writer fills in the
-/// next header, which is the first byte of `option`. In default content, the writer also fills in the counter, 8 bytes
-/// at [`Template::COUNTER_AT`], and the tag after the counter.
+/// next header, which is the first byte of `option`, the counter, 8 bytes at [`Template::COUNTER_AT`], and the tag
+/// after the counter.
 #[derive(Clone)]
 pub struct Template {
     /// The hop-by-hop header with the option; zeros in the fields that the writer fills in.
     pub option: [u8; Template::BYTES],
     /// SipHash-2-4's four state words after the first fifteen words of the tag input. The writer absorbs the other
     /// seven words, which are the counter and [`super::Invariants`], and then SipHash's length word. A holder of the
-    /// state words can forge evidence. For classic content, the state words are zero.
+    /// state words can forge evidence.
     pub midstate: Zeroizing<[u64; 4]>,
 }
 
@@ -28,23 +28,18 @@ impl Template {
 
     /// A template for this state. `key` is [`super::MasterKey::key`] of the snapshot's switch and boot count.
     #[must_use]
-    pub fn new(key: &EvidenceKey, format: ContentFormat, snapshot: &Snapshot) -> Self {
-        let mut data: [u8; DATA_BYTES] = option_data(format, snapshot);
-        let midstate = match format {
-            ContentFormat::Classic => {
-                // The packets arrive without options: no other switch precedes the writer.
-                write_route(None, &mut data);
-                Zeroizing::new([0; 4])
-            }
-            ContentFormat::Default => midstate(key, snapshot),
-        };
+    pub fn new(key: &EvidenceKey, snapshot: &Snapshot) -> Self {
+        let data: [u8; DATA_BYTES] = option_data(snapshot);
         let mut bytes = Vec::with_capacity(GROWTH);
         // A new header always has room.
         let written = write(&[], 0, &data, &mut bytes);
         debug_assert!(written.is_ok());
         let mut option = [0; Self::BYTES];
         option.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
-        Self { option, midstate }
+        Self {
+            option,
+            midstate: midstate(key, snapshot),
+        }
     }
 }
 
@@ -143,7 +138,7 @@ mod tests {
             };
             let key = MasterKey::new(master).key(snapshot.switch, snapshot.boot_count);
             let invariants = Invariants(rest.concat().try_into().unwrap());
-            let template = Template::new(&key, ContentFormat::Default, &snapshot);
+            let template = Template::new(&key, &snapshot);
             let expected = Midstate::new(&key, &snapshot).tag(Counter(counter), &invariants);
             prop_assert_eq!(tag(&template, Counter(counter), &invariants), expected);
         }

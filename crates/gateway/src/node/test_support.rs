@@ -42,7 +42,7 @@ fn config() -> Config {
             hash_seed: [5, 6],
         },
         provers: 0,
-        inband_evidence: None,
+        inband_evidence: false,
     }
 }
 

@@ -40,7 +40,7 @@ pub fn config() -> Config {
             hash_seed: [5, 6],
         },
         provers: 0,
-        inband_evidence: None,
+        inband_evidence: false,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }

@@ -146,7 +146,7 @@ pub fn config(slots: u32, ring: u32) -> Config {
             hash_seed: [0x6c69_6e65, 0x7761_7264],
         },
         provers: 0,
-        inband_evidence: None,
+        inband_evidence: false,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }

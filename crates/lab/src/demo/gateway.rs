@@ -64,7 +64,7 @@ pub(super) fn config(
             hash_seed: [getrandom::u64()?, getrandom::u64()?],
         },
         provers: Groups::of(options).provers,
-        inband_evidence: None,
+        inband_evidence: false,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     })

@@ -46,7 +46,7 @@ impl XdpGateway {
                 hash_seed: [1, 2],
             },
             provers: 0,
-            inband_evidence: None,
+            inband_evidence: false,
             always_pass: Vec::new(),
             dhcp_servers: Vec::new(),
         };

@@ -58,8 +58,8 @@ const PROOF_BYTES: usize = 16;
 /// Start of the associated data.
 const LABEL: &[u8; 14] = b"lap1 ticket v1";
 
-/// The gateway's UDP port for tickets, unless another port is configured: LAP's port plus 2, because the classic
-/// profiles use LAP's port plus 1. `None` if the sum is not a port.
+/// The gateway's UDP port for tickets, unless another port is configured: LAP's port plus 2 (docs/protocols.md 1.7).
+/// `None` if the sum is not a port.
 #[must_use]
 pub fn ticket_port(lap_port: u16) -> Option<u16> {
     lap_port.checked_add(2)

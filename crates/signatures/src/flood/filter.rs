@@ -1,4 +1,4 @@
-//! A classic BPF filter by which the kernel drops a flood before the flood fills the socket's buffer (`SO_ATTACH_FILTER`).
+//! A cBPF filter by which the kernel drops a flood before the flood fills the socket's buffer (`SO_ATTACH_FILTER`).
 //!
 //! The filter recognizes messages by their length and first three bytes. Datagrams that are not messages are sampled:
 //! only one in several passes. Either all messages pass, or the messages of known senders pass and the messages of

@@ -138,7 +138,7 @@ pub fn join_fanout(socket: impl AsFd, group: u16, mode: libc::c_uint) -> io::Res
     set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &value)
 }
 
-/// Sets the classic BPF program that selects the socket of a frame in a fanout group with the mode `PACKET_FANOUT_CBPF`.
+/// Sets the cBPF program that selects the socket of a frame in a fanout group with the mode `PACKET_FANOUT_CBPF`.
 ///
 /// # Errors
 /// The program is not valid, or the socket has not joined such a group.

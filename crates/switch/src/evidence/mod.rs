@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linewarden_evidence::encoding::{Class, Object};
-use linewarden_evidence::inband::{ContentFormat, EvidenceKey};
+use linewarden_evidence::inband::EvidenceKey;
 use linewarden_evidence::keys::Signer;
 use linewarden_evidence::state::{ArrayCheck, ArrayId, MeasuredState, Snapshot, Stability};
 use linewarden_evidence::statement::{DataPlaneKind, Inventory, Nonce, Statement};
@@ -90,9 +90,7 @@ pub enum Carrier {
 pub struct InBand {
     /// Carrier.
     pub carrier: Carrier,
-    /// Format of the content.
-    pub format: ContentFormat,
-    /// Key for the tags of the default content.
+    /// Key for the tags.
     pub key: EvidenceKey,
 }
 

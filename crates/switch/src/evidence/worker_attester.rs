@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use linewarden_evidence::inband::{
-    Content, ContentFormat, Route, Stamper, is_clone, read_option, resembles_evidence,
-};
+use linewarden_evidence::inband::{Stamper, is_clone, read_option, resembles_evidence};
 use linewarden_evidence::state::Snapshot;
 
 use super::{Attester, Carrier};
@@ -45,7 +43,7 @@ impl WorkerAttester {
         let in_band = attester.settings.in_band.as_ref();
         let stamper = in_band
             .zip(snapshot.as_ref())
-            .map(|(in_band, snapshot)| Stamper::new(in_band.key.clone(), in_band.format, snapshot));
+            .map(|(in_band, snapshot)| Stamper::new(in_band.key.clone(), snapshot));
         let worker = Self {
             attester: Arc::clone(attester),
             version: forwarding.version(),
@@ -131,19 +129,11 @@ impl WorkerAttester {
         AttestingSink {
             worker_attester: self,
             received,
-            route: None,
             sink,
         }
     }
 
-    fn send(
-        &mut self,
-        port: u32,
-        parts: [&[u8]; 2],
-        received: &[u8],
-        route: Option<&Route>,
-        sink: &mut dyn Sink,
-    ) {
+    fn send(&mut self, port: u32, parts: [&[u8]; 2], received: &[u8], sink: &mut dyn Sink) {
         let [headers, payload] = parts;
         let settings = &self.attester.settings;
         if settings.cpu_port == Some(port) {
@@ -178,14 +168,14 @@ impl WorkerAttester {
         if in_band.carrier == Carrier::Option
             && let Some((stamper, counter)) = &mut stamper
         {
-            if let Some(consumed) = stamper.stamp_front(frame, remaining.len(), *counter, route, out) {
+            if let Some(consumed) = stamper.stamp_front(frame, remaining.len(), *counter, out) {
                 // Usually no program header remains, and the payload is sent without a copy.
                 out.extend_from_slice(headers.get(consumed..).unwrap_or_default());
                 let payload_consumed = consumed.saturating_sub(headers.len());
                 return sink.send(port, out, payload.get(payload_consumed..).unwrap_or_default());
             }
             frame.extend_from_slice(remaining);
-            if let Ok(consumed) = stamper.stamp(frame, *counter, route, out) {
+            if let Ok(consumed) = stamper.stamp(frame, *counter, out) {
                 return sink.send(port, out, frame.get(consumed..).unwrap_or_default());
             }
         } else {
@@ -203,21 +193,12 @@ impl WorkerAttester {
             sink.send(clone_port, out, &[]);
         }
     }
-
-    fn is_classic(&self) -> bool {
-        let in_band = self.attester.settings.in_band.as_ref();
-        in_band.is_some_and(|in_band| {
-            in_band.format == ContentFormat::Classic && in_band.carrier == Carrier::Option
-        })
-    }
 }
 
 /// Sink between a program and the ports that stamps packets.
 pub(crate) struct AttestingSink<'a> {
     worker_attester: &'a mut WorkerAttester,
     received: &'a [u8],
-    /// Evidence of previous switches on the path, parsed on first use.
-    route: Option<Option<Route>>,
     sink: &'a mut dyn Sink,
 }
 
@@ -227,12 +208,8 @@ impl Sink for AttestingSink<'_> {
         if self.worker_attester.attester.settings.in_band.is_some() {
             self.worker_attester.refresh();
         }
-        if self.worker_attester.is_classic() && self.route.is_none() {
-            self.route = Some(route(self.received));
-        }
-        let route = self.route.as_ref().and_then(Option::as_ref);
         self.worker_attester
-            .send(port, [headers, payload], self.received, route, self.sink);
+            .send(port, [headers, payload], self.received, self.sink);
     }
 
     fn digest(&mut self, number: u32, values: Vec<Vec<u8>>) {
@@ -249,13 +226,6 @@ impl Sink for AttestingSink<'_> {
 
     fn extra_pass(&mut self) {
         self.sink.extra_pass();
-    }
-}
-
-fn route(received: &[u8]) -> Option<Route> {
-    match read_option(received).ok()??.content {
-        Content::Classic { route, .. } => route,
-        Content::Default(_) => None,
     }
 }
 

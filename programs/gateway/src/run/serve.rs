@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use linewarden_cli::failure::Failure;
-use linewarden_config::gateway::{EvidenceSection, GatewayConfig, ResolvedGateway};
+use linewarden_config::gateway::{GatewayConfig, ResolvedGateway};
 use linewarden_config::{ConfigFile, Problem};
 use linewarden_evidence::inband::MasterKey;
 use linewarden_gateway::audit::AuditEvent;
@@ -135,20 +135,12 @@ fn start_packet_stamper(
     attester: Option<&Arc<Mutex<Attester>>>,
     key: &MasterKey,
 ) -> Result<Option<PacketStamper>, Failure> {
-    let content_format = file
-        .value
-        .evidence
-        .as_ref()
-        .and_then(EvidenceSection::content_format);
-    let (Some(content_format), Some(attester)) = (content_format, attester) else {
+    let section = file.value.evidence.as_ref();
+    let is_configured = section.is_some_and(|section| section.in_packets.is_some());
+    let Some(attester) = attester.filter(|_| is_configured) else {
         return Ok(None);
     };
-    let packet_stamper = PacketStamper::start(
-        gateway.data_plane_handle(),
-        Arc::clone(attester),
-        key,
-        content_format,
-    )?;
+    let packet_stamper = PacketStamper::start(gateway.data_plane_handle(), Arc::clone(attester), key)?;
     Ok(Some(packet_stamper))
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use linewarden_evidence::inband::{
-    Appraiser, Content, DefaultContent, MasterKey, PacketEvidence, PacketEvidenceError, read_option,
+    Appraiser, Content, MasterKey, PacketEvidence, PacketEvidenceError, read_option,
 };
 use linewarden_evidence::keys::PublicKey;
 use linewarden_evidence::state::Snapshot;
@@ -160,14 +160,11 @@ impl Site {
     }
 
     /// Sends a datagram to the service, which sends the datagram back. Returns the evidence in each packet to the service.
-    fn evidence_in_datagram(&mut self) -> Vec<Option<DefaultContent>> {
+    fn evidence_in_datagram(&mut self) -> Vec<Option<Content>> {
         let device = socket(&self.lab.devices, DEVICE_HOST.v6, 0);
         self.take_frames();
         assert_echoed(&device, SocketAddr::new(SERVICE.v6.into(), PORT));
-        let content = |frame: &Vec<u8>| match read_option(frame).unwrap()?.content {
-            Content::Default(content) => Some(content),
-            Content::Classic { .. } => panic!("classic content was not requested"),
-        };
+        let content = |frame: &Vec<u8>| Some(read_option(frame).unwrap()?.content);
         self.take_frames().iter().map(content).collect()
     }
 
@@ -343,11 +340,6 @@ fn unsupported_settings_of_packet_evidence_are_rejected() {
         ),
         (
             bound_gate,
-            "packet_content = \"classic\"".to_owned(),
-            "evidence.packet_content: packets carry no evidence",
-        ),
-        (
-            bound_gate,
             format!("in_packets = \"header\"\n{key}"),
             "in_packets",
         ),
@@ -360,11 +352,7 @@ fn unsupported_settings_of_packet_evidence_are_rejected() {
         assert_eq!(output.status.code(), Some(2), "{evidence}: {error}");
         assert!(error.contains(cause), "{error}");
     }
-    for evidence in [
-        format!("{option}\n{key}"),
-        format!("{option}\npacket_content = \"classic\""),
-    ] {
-        std::fs::write(directory_path.join("gateway.toml"), config(bound_gate, &evidence)).unwrap();
-        support::run(command(directory_path, "linewarden-gateway check gateway.toml"));
-    }
+    let evidence = format!("{option}\n{key}");
+    std::fs::write(directory_path.join("gateway.toml"), config(bound_gate, &evidence)).unwrap();
+    support::run(command(directory_path, "linewarden-gateway check gateway.toml"));
 }

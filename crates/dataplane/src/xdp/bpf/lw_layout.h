@@ -249,8 +249,6 @@ struct lw_percpu {
 #define LW_PROOF_IP6 0x80 /* the frame is IPv6; the lower bits are the offset */
 
 enum lw_gate { LW_GATE_OFF = 0, LW_GATE_BOUND = 1, LW_GATE_SEALED = 2 };
-/* Evidence that packets carry when they pass the gate. */
-enum lw_stamp_form { LW_STAMP_NONE = 0, LW_STAMP_DEFAULT = 1, LW_STAMP_CLASSIC = 2 };
 
 #define LW_LOCAL_MAX 4
 #define LW_ALWAYS_MAX 16
@@ -284,7 +282,7 @@ struct lw_config {
 	__u8 gate; /* enum lw_gate */
 	__u8 strong_order; /* the CPU keeps stores in order (x86) */
 	__u8 count_work;
-	__u8 stamp; /* enum lw_stamp_form */
+	__u8 stamp; /* 1: packets carry evidence when they pass the gate */
 	__u8 frags; /* 1: a frame may continue in fragments after the mapped part */
 	__u8 pad[1];
 };

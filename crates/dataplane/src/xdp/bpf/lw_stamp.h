@@ -161,7 +161,6 @@ static __always_inline int lw_read_stamp(struct lw_stamping *s, __u64 now_ns, st
 
 	if (!current || LW_READ(from->until_ns) <= now_ns)
 		return 0;
-	/* All words are copied. Classic content has no secret, so its midstate is zero. */
 #pragma unroll
 	for (int i = 0; i < LW_OPTION_WORDS; i++)
 		to->option[i] = LW_READ(from->option[i]);
@@ -176,8 +175,6 @@ static __always_inline int lw_read_stamp(struct lw_stamping *s, __u64 now_ns, st
 static __always_inline void lw_sign(struct lw_stamping *s, const struct lw_carrier *c, struct lw_stamp *stamp)
 {
 	stamp->option[0] |= c->next;
-	if (cfg.stamp == LW_STAMP_CLASSIC)
-		return;
 	__u64 counter = bpf_cpu_to_be64(__sync_fetch_and_add(&s->counter, 1) + 1);
 	struct lw_sip sip = { stamp->midstate[0], stamp->midstate[1], stamp->midstate[2], stamp->midstate[3] };
 

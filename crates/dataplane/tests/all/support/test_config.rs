@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linewarden_dataplane::{Config, Gate, Geometry};
-use linewarden_evidence::inband::ContentFormat;
 use linewarden_protocol::gateway::{ControlProtocol, Gate as OracleGate, Gateway, GatewayConfig};
 use linewarden_protocol::sources::{OwnAddress, Prefix};
 use linewarden_protocol::wire;
@@ -40,8 +39,8 @@ pub struct TestConfig {
     pub provers: u32,
     /// Whether the tables of bindings are full from the start.
     pub no_bindings: bool,
-    /// The format of the evidence that is added to packets which pass the gate.
-    pub inband_evidence: Option<ContentFormat>,
+    /// Whether evidence is added to packets that pass the gate.
+    pub inband_evidence: bool,
     /// Whether the operator has listed all control protocols and some DHCP servers, which then pass the gate.
     pub lists: bool,
 }
@@ -58,7 +57,7 @@ impl TestConfig {
         miss_per_s: 0,
         provers: 0,
         no_bindings: false,
-        inband_evidence: None,
+        inband_evidence: false,
         lists: false,
     };
     pub const BOUND: Self = Self {

@@ -73,7 +73,7 @@ pub(super) fn config(gateway: usize, attests: bool) -> Config {
             hash_seed: [3, 4],
         },
         provers: if attests { PROVERS } else { 0 },
-        inband_evidence: None,
+        inband_evidence: false,
         always_pass: Vec::new(),
         dhcp_servers: Vec::new(),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use linewarden_evidence::inband::{ContentFormat, MasterKey};
+use linewarden_evidence::inband::MasterKey;
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_switch::evidence::{Carrier, EvidenceSettings, Identity, InBand};
 use linewarden_switch::switch::{Slot, Switch};
@@ -40,7 +40,6 @@ pub fn attest(switch: &mut Switch) -> Result<(), BenchError> {
         identity: Identity::new(id, boot_count),
         in_band: Some(InBand {
             carrier: Carrier::Option,
-            format: ContentFormat::Default,
             key: MasterKey::new([0x42; 16]).key(id, boot_count),
         }),
         cpu_port: None,

@@ -1,8 +1,6 @@
 //! The six validated aspects, numbered as in the paper.
 
-use linewarden_evidence::inband::{
-    Appraiser, Content, ContentFormat, Route, read_clone, read_option, resembles_evidence,
-};
+use linewarden_evidence::inband::{Appraiser, read_clone, read_option, resembles_evidence};
 use linewarden_switch::evidence::Carrier;
 use linewarden_switch::forwarding::{CloneSession, ForwardingOp, Replica};
 use linewarden_switch::tables::{TableChange, TableOp};
@@ -138,12 +136,11 @@ proptest! {
     fn evidence_leaves_packets_intact(
         payload in prop::collection::vec(any::<u8>(), 0..1400),
         next_header in prop_oneof![Just(17u8), Just(58), Just(59), any::<u8>().prop_filter("an option that may be malformed", |next| *next != 0)],
-        content_format in prop_oneof![Just(ContentFormat::Classic), Just(ContentFormat::Default)],
     ) {
         let frame = ipv6(next_header, &payload);
         let plain = SwitchFixture::plain("evidence").send_one(0, &frame);
         prop_assert_eq!(&plain, &frame);
-        let stamped = SwitchFixture::new("evidence", Some((Carrier::Option, content_format))).send_one(0, &frame);
+        let stamped = SwitchFixture::new("evidence", Some(Carrier::Option)).send_one(0, &frame);
         prop_assert_eq!(stamped.len(), frame.len() + OPTION_BYTES);
         prop_assert!(resembles_evidence(&stamped) && !resembles_evidence(&frame));
         let mut without_option = stamped.clone();
@@ -153,7 +150,7 @@ proptest! {
         prop_assert_eq!(stamped[54], next_header);
         without_option[20] = next_header;
         prop_assert_eq!(without_option, plain);
-        let frames_sent = SwitchFixture::new("evidence", Some((Carrier::Clone { port: 9 }, content_format))).send(0, &frame);
+        let frames_sent = SwitchFixture::new("evidence", Some(Carrier::Clone { port: 9 })).send(0, &frame);
         prop_assert_eq!(&frames_sent[0], &(1, frame));
         prop_assert_eq!((frames_sent[1].0, frames_sent.len()), (9, 2));
         prop_assert!(resembles_evidence(&frames_sent[1].1));
@@ -184,7 +181,7 @@ fn control_plane_and_program_read_the_digests() {
 #[test]
 fn packets_carry_evidence_of_the_processing_state() {
     for carrier in [Carrier::Option, Carrier::Clone { port: 9 }] {
-        let mut fixture = SwitchFixture::new("evidence", Some((carrier, ContentFormat::Default)));
+        let mut fixture = SwitchFixture::new("evidence", Some(carrier));
         let mut appraiser = Appraiser::new(master());
         let mut counters = Vec::new();
         for round in 0..20 {
@@ -217,38 +214,10 @@ fn packets_carry_evidence_of_the_processing_state() {
     }
 }
 
-/// 4, in the published format, on a path across two switches.
-#[test]
-fn classic_content_has_the_path() {
-    let classic = Some((Carrier::Option, ContentFormat::Classic));
-    let (mut first, mut second) = (
-        SwitchFixture::new("evidence", classic),
-        SwitchFixture::new("evidence", classic),
-    );
-    second.send_one(0, &request_frame(ProgramRequest::WriteSmall, 0, 1));
-    let first_output = first.send_one(0, &ipv6(17, b"a datagram"));
-    let second_output = second.send_one(0, &first_output);
-    assert_eq!(first_output.len(), second_output.len(), "the option is replaced");
-    let content = |frame: &[u8]| read_option(frame).unwrap().unwrap().content;
-    let (first_snapshot, second_snapshot) = (first.snapshot(), second.snapshot());
-    let expected = |last: &_, path: &[_]| Content::Classic {
-        fields: short_digests(last).concat().try_into().unwrap(),
-        route: Some(Route::of_switches(path)),
-    };
-    assert_eq!(
-        content(&first_output),
-        expected(&first_snapshot, &[first_snapshot])
-    );
-    assert_eq!(
-        content(&second_output),
-        expected(&second_snapshot, &[first_snapshot, second_snapshot])
-    );
-}
-
 /// Packets other than IPv6 cannot carry an option, and are sent unchanged.
 #[test]
 fn packets_without_space_for_evidence_are_unchanged() {
-    let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
+    let mut fixture = SwitchFixture::new("evidence", Some(Carrier::Option));
     let arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
     assert_eq!(fixture.send_one(0, &arp), arp);
     assert_eq!(

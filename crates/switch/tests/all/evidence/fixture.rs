@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use linewarden_evidence::inband::{ContentFormat, MasterKey};
+use linewarden_evidence::inband::MasterKey;
 use linewarden_evidence::state::Snapshot;
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_switch::engine::Sink;
@@ -28,12 +28,11 @@ pub fn master() -> MasterKey {
     MasterKey::new([0x42; 16])
 }
 
-pub fn settings(in_band: Option<(Carrier, ContentFormat)>) -> EvidenceSettings {
+pub fn settings(in_band: Option<Carrier>) -> EvidenceSettings {
     EvidenceSettings {
         identity: Identity::new(SWITCH, BOOT),
-        in_band: in_band.map(|(carrier, format)| InBand {
+        in_band: in_band.map(|carrier| InBand {
             carrier,
-            format,
             key: master().key(SWITCH, BOOT),
         }),
         cpu_port: Some(510),
@@ -79,7 +78,7 @@ pub struct SwitchFixture {
 
 impl SwitchFixture {
     /// Switch with evidence that writes the requested content into packets.
-    pub fn new(name: &str, in_band: Option<(Carrier, ContentFormat)>) -> Self {
+    pub fn new(name: &str, in_band: Option<Carrier>) -> Self {
         let mut fixture = Self::plain(name);
         fixture.switch.start_attestation(settings(in_band), None).unwrap();
         fixture.slot.run(&fixture.switch);

@@ -1,6 +1,6 @@
 //! Aspect 5: programs that forge evidence.
 
-use linewarden_evidence::inband::{Appraiser, Content, ContentFormat, is_clone, read_clone, read_option};
+use linewarden_evidence::inband::{Appraiser, is_clone, read_clone, read_option};
 use linewarden_switch::evidence::Carrier;
 use linewarden_switch::tables::FieldMatch;
 use proptest::prelude::*;
@@ -9,9 +9,9 @@ use super::fixture::{
     ADDRESS, ProgramRequest, SwitchFixture, ipv6, master, read_by_program, request_frame, short_digests,
 };
 
-/// Switch whose program adds an option with false digests to every packet, in the classic or the default content format.
-fn forging_fixture(carrier: Carrier, content_format: ContentFormat, content_header: u128) -> SwitchFixture {
-    let mut fixture = SwitchFixture::new("evidence", Some((carrier, content_format)));
+/// Switch whose program adds an option with false digests to every packet, with this head.
+fn forging_fixture(carrier: Carrier, content_header: u128) -> SwitchFixture {
+    let mut fixture = SwitchFixture::new("evidence", Some(carrier));
     let false_digests = fixture.action("EvidenceIngress.false_digests", &[u128::MAX, content_header]);
     fixture.insert(
         "EvidenceIngress.forge",
@@ -24,7 +24,7 @@ fn forging_fixture(carrier: Carrier, content_format: ContentFormat, content_head
 #[test]
 fn false_options_are_replaced() {
     for content_header in [0, 0x0100_0000] {
-        let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Default, content_header);
+        let mut fixture = forging_fixture(Carrier::Option, content_header);
         let snapshot = fixture.snapshot();
         let mut appraiser = Appraiser::new(master());
         let first_output = fixture.send_one(0, &ipv6(17, b"a datagram"));
@@ -35,19 +35,12 @@ fn false_options_are_replaced() {
             appraiser.appraise(&evidence, &snapshot.digests).unwrap();
         }
         assert_eq!(first_output.len(), second_output.len());
-        let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Classic, content_header);
-        let expected = short_digests(&fixture.snapshot()).concat();
-        let frame = fixture.send_one(0, &ipv6(17, b"a datagram"));
-        let Content::Classic { fields, .. } = read_option(&frame).unwrap().unwrap().content else {
-            panic!("not the classic content");
-        };
-        assert_eq!(fields.as_slice(), expected);
     }
 }
 
 #[test]
 fn false_options_in_cloned_packets_are_dropped() {
-    let mut fixture = forging_fixture(Carrier::Clone { port: 9 }, ContentFormat::Default, 0);
+    let mut fixture = forging_fixture(Carrier::Clone { port: 9 }, 0);
     assert_eq!(fixture.send(0, &ipv6(17, b"a datagram")), []);
     assert_eq!(fixture.attester().settings().identity.forged_packets(), 1);
 }
@@ -55,13 +48,11 @@ fn false_options_in_cloned_packets_are_dropped() {
 /// A packet without space for a true option must not be sent with a false option.
 #[test]
 fn false_option_in_packet_without_space_is_dropped() {
-    let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Classic, 0);
+    let mut fixture = forging_fixture(Carrier::Option, 0);
     let longest = ipv6(17, &vec![0; 65_535 - 104]);
     let sent = fixture.send(0, &longest);
     // The switch replaces the program's option in place, which needs no additional space.
-    let Content::Classic { fields, .. } = read_option(&sent[0].1).unwrap().unwrap().content else {
-        panic!("not the classic content");
-    };
+    let fields = read_option(&sent[0].1).unwrap().unwrap().content.fields;
     assert_eq!(fields.as_slice(), short_digests(&fixture.snapshot()).concat());
     let too_long = ipv6(17, &vec![0; 65_535 - 103]);
     let sent = fixture.send(0, &too_long);
@@ -75,7 +66,7 @@ fn false_option_in_packet_without_space_is_dropped() {
 /// Readers of other projects possibly accept evidence that the reader of this project rejects.
 #[test]
 fn lookalike_of_evidence_is_sent_only_unchanged() {
-    let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
+    let mut fixture = SwitchFixture::new("evidence", Some(Carrier::Option));
     let tagged = [&[2; 12][..], &[0x81, 0, 0, 1].repeat(3), &[0x52, 0x41], &[7; 60]].concat();
     assert_eq!(
         fixture.send_one(0, &tagged),
@@ -83,7 +74,7 @@ fn lookalike_of_evidence_is_sent_only_unchanged() {
         "a received lookalike after three VLAN tags is sent unchanged"
     );
     // The program's option in a packet whose length field is too small.
-    let mut fixture = forging_fixture(Carrier::Option, ContentFormat::Classic, 0);
+    let mut fixture = forging_fixture(Carrier::Option, 0);
     let mut short = ipv6(17, b"a datagram");
     short[18..20].copy_from_slice(&200u16.to_be_bytes());
     assert_eq!(fixture.send(0, &short), []);
@@ -92,19 +83,13 @@ fn lookalike_of_evidence_is_sent_only_unchanged() {
 
 #[test]
 fn evidence_ethertype_is_dropped_unless_received() {
-    let mut fixture = SwitchFixture::new(
-        "evidence",
-        Some((Carrier::Clone { port: 9 }, ContentFormat::Default)),
-    );
+    let mut fixture = SwitchFixture::new("evidence", Some(Carrier::Clone { port: 9 }));
     assert_eq!(
         fixture.send(0, &request_frame(ProgramRequest::SendAsEvidence, 0, 0)),
         []
     );
     assert_eq!(fixture.attester().settings().identity.forged_packets(), 1);
-    let mut upstream = SwitchFixture::new(
-        "evidence",
-        Some((Carrier::Clone { port: 9 }, ContentFormat::Default)),
-    );
+    let mut upstream = SwitchFixture::new("evidence", Some(Carrier::Clone { port: 9 }));
     let sent = upstream.send(0, &ipv6(17, b"a datagram"));
     let clone = &sent[1].1;
     assert!(is_clone(clone));
@@ -137,10 +122,7 @@ fn program_writes_to_digest_fields_have_no_effect() {
 /// A packet-in begins with a header of the program and carries no evidence.
 #[test]
 fn cpu_port_gets_no_evidence() {
-    let mut fixture = SwitchFixture::new(
-        "router",
-        Some((Carrier::Clone { port: 9 }, ContentFormat::Default)),
-    );
+    let mut fixture = SwitchFixture::new("router", Some(Carrier::Clone { port: 9 }));
     let to_controller = fixture.action("RouterIngress.to_port", &[510]);
     fixture.insert(
         "RouterIngress.others",
@@ -150,7 +132,7 @@ fn cpu_port_gets_no_evidence() {
     let arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
     assert_eq!(fixture.send(0, &arp), [(510, arp.clone())]);
     // This header shifts part of a MAC address to the EtherType's position, where it can equal the evidence EtherType.
-    for in_band in [None, Some((Carrier::Clone { port: 9 }, ContentFormat::Default))] {
+    for in_band in [None, Some(Carrier::Clone { port: 9 })] {
         let mut fixture = SwitchFixture::new("evidence", in_band);
         assert_eq!(
             fixture
@@ -164,11 +146,8 @@ fn cpu_port_gets_no_evidence() {
 
 /// Base frames with up to three changed bytes and up to three additional VLAN tags, truncated or extended at the end.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
-    let mut upstream = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
-    let mut cloning = SwitchFixture::new(
-        "evidence",
-        Some((Carrier::Clone { port: 9 }, ContentFormat::Default)),
-    );
+    let mut upstream = SwitchFixture::new("evidence", Some(Carrier::Option));
+    let mut cloning = SwitchFixture::new("evidence", Some(Carrier::Clone { port: 9 }));
     let plain = ipv6(17, b"a datagram");
     let bases = vec![
         upstream.send_one(0, &plain),
@@ -214,11 +193,11 @@ proptest! {
     #[test]
     fn evidence_in_output_is_true_or_was_received(sent in prop::collection::vec(frames(), 1..8)) {
         for carrier in [Carrier::Option, Carrier::Clone { port: 9 }] {
-            let genuine = SwitchFixture::new("evidence", Some((carrier, ContentFormat::Default)));
+            let genuine = SwitchFixture::new("evidence", Some(carrier));
             for mut fixture in [
                 genuine,
-                forging_fixture(carrier, ContentFormat::Default, 0),
-                forging_fixture(carrier, ContentFormat::Default, 0x0100_0000),
+                forging_fixture(carrier, 0),
+                forging_fixture(carrier, 0x0100_0000),
             ] {
                 let mut appraiser = Appraiser::new(master());
                 for frame in &sent {

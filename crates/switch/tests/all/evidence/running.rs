@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use linewarden_evidence::encoding::Class;
-use linewarden_evidence::inband::{Appraiser, ContentFormat, read_option};
+use linewarden_evidence::inband::{Appraiser, read_option};
 use linewarden_evidence::keys::{Ed25519Signer, Signer as _};
 use linewarden_evidence::statement::{Nonce, verify};
 use linewarden_switch::evidence::{Carrier, EvidenceError};
@@ -110,7 +110,7 @@ fn rescan_matches_measured_state() {
 
 #[test]
 fn sequence_numbers_continue_across_programs() {
-    let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
+    let mut fixture = SwitchFixture::new("evidence", Some(Carrier::Option));
     let mut appraiser = Appraiser::new(master());
     let mut appraise = |frame: &[u8], digests| {
         let evidence = read_option(frame).unwrap().unwrap();
@@ -146,7 +146,7 @@ fn sequence_numbers_continue_across_programs() {
 /// A read of the digests includes pending register writes, and later packets still carry evidence of these writes.
 #[test]
 fn reading_digests_loses_no_worker_changes() {
-    let mut fixture = SwitchFixture::new("evidence", Some((Carrier::Option, ContentFormat::Default)));
+    let mut fixture = SwitchFixture::new("evidence", Some(Carrier::Option));
     let mut appraiser = Appraiser::new(master());
     fixture.send_one(0, &ipv6(17, b"a datagram"));
     let small = fixture.register("EvidenceIngress.small");
@@ -177,10 +177,7 @@ fn reading_digests_loses_no_worker_changes() {
 /// equal sequence numbers have equal digests.
 #[test]
 fn workers_never_repeat_an_evidence_counter() {
-    let mut fixture = SwitchFixture::new(
-        "evidence",
-        Some((Carrier::Clone { port: 9 }, ContentFormat::Default)),
-    );
+    let mut fixture = SwitchFixture::new("evidence", Some(Carrier::Clone { port: 9 }));
     let slot = fixture.slot.clone();
     let frames: Vec<Vec<u8>> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4u32)
@@ -218,9 +215,7 @@ fn workers_never_repeat_an_evidence_counter() {
     let mut states = std::collections::BTreeMap::new();
     for frame in &frames {
         let evidence = linewarden_evidence::inband::read_clone(frame).unwrap().unwrap();
-        let linewarden_evidence::inband::Content::Default(tagged) = evidence.content else {
-            panic!("not the default content");
-        };
+        let tagged = evidence.content;
         assert!(
             counters.insert(tagged.counter),
             "{:?} is repeated",

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Output;
 
-use linewarden_evidence::inband::{Appraiser, Content, MasterKey, read_clone, read_option};
+use linewarden_evidence::inband::{Appraiser, MasterKey, read_clone, read_option};
 use linewarden_evidence::state::Digests;
 use linewarden_evidence::{BootCount, SwitchId};
 use linewarden_switch::evidence::{EvidenceSettings, Identity};
@@ -84,9 +84,7 @@ fn evidence_in_packets_is_verified_with_the_packet_key() {
         assert_eq!(evidence_frames.len(), sent.len());
         for frame in &evidence_frames {
             let evidence = read_evidence(frame).unwrap().unwrap();
-            let Content::Default(content) = evidence.content else {
-                panic!("not the default content");
-            };
+            let content = evidence.content;
             assert_eq!(
                 (content.switch, content.boot_count),
                 (SwitchId(77), BootCount(boot))
