@@ -1,4 +1,7 @@
-//! Extractors that wrap the extractors of axum and convert each rejection to the JSON format of API errors.
+//! Extractors that wrap the extractors of axum and convert each rejection to the JSON format of API errors. An error about a
+//! field or a parameter names the field or the parameter.
+
+use std::error::Error;
 
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -28,7 +31,9 @@ where
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         match axum::Json::<T>::from_request(request, state).await {
             Ok(axum::Json(value)) => Ok(Self(value)),
-            Err(rejection) => Err(ApiError::unreadable(rejection.status(), rejection.body_text())),
+            Err(rejection) => Err(invalid_field::<serde_json::Error>(&rejection)
+                .filter(|_| rejection.status() == StatusCode::UNPROCESSABLE_ENTITY)
+                .unwrap_or_else(|| ApiError::unreadable(rejection.status(), rejection.body_text()))),
         }
     }
 }
@@ -64,8 +69,30 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         match axum::extract::Query::<T>::from_request_parts(parts, state).await {
             Ok(axum::extract::Query(value)) => Ok(Self(value)),
-            Err(rejection) => Err(ApiError::unreadable(rejection.status(), rejection.body_text())),
+            Err(rejection) => Err(invalid_field::<serde::de::value::Error>(&rejection)
+                .unwrap_or_else(|| ApiError::unreadable(rejection.status(), rejection.body_text()))),
         }
+    }
+}
+
+/// The error response about a field, if the cause of the rejection is an error `E` of a deserializer.
+fn invalid_field<E: Error + 'static>(rejection: &(dyn Error + 'static)) -> Option<ApiError> {
+    let mut causes = std::iter::successors(Some(rejection), |error| (*error).source());
+    let error = causes.find_map(|error| error.downcast_ref::<serde_path_to_error::Error<E>>())?;
+    let message = error.inner().to_string();
+    Some(ApiError::invalid(&field_name(error.path(), &message), message))
+}
+
+/// The name of the field with an error, such as `credentials.key`. The path of the deserializer ends at a value, or at the
+/// object in which a field is missing; then only the message names the field.
+pub(crate) fn field_name(path: &serde_path_to_error::Path, message: &str) -> String {
+    let missing = message.strip_prefix("missing field `");
+    let missing = missing.and_then(|name| name.split('`').next());
+    match missing {
+        Some(name) if path.iter().len() == 0 => name.to_owned(),
+        Some(name) => format!("{path}.{name}"),
+        None if path.iter().len() == 0 => "body".to_owned(),
+        None => path.to_string(),
     }
 }
 

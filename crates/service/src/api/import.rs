@@ -18,7 +18,7 @@ use super::devices::{new_device_record, new_event, run_action};
 use crate::auth::Operator;
 use crate::clock::now_s;
 use crate::error::{ApiError, Result};
-use crate::extract::{Json, Query};
+use crate::extract::{Json, Query, field_name};
 use crate::state::App;
 
 /// Maximum length of a line, bytes: enough for a device with 290,000 rows.
@@ -315,14 +315,19 @@ impl LineReader {
         let line_error =
             |problem: String| ApiError::invalid("line", format!("line {}: {problem}", self.line_number));
         // The text of a serde error is omitted, because it may contain a value, and the value may be a key.
-        let new: NewDevice = serde_json::from_slice(line).map_err(|error| {
-            line_error(match error.classify() {
-                serde_json::error::Category::Data => {
-                    format!("invalid device object (column {})", error.column())
+        let invalid_json = |column| line_error(format!("invalid JSON (column {column})"));
+        let mut deserializer = serde_json::Deserializer::from_slice(line);
+        let new: NewDevice = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+            let cause = error.inner();
+            match cause.is_data() {
+                true => {
+                    let field = field_name(error.path(), &cause.to_string());
+                    line_error(format!("invalid field {field} (column {})", cause.column()))
                 }
-                _ => format!("invalid JSON (column {})", error.column()),
-            })
+                false => invalid_json(cause.column()),
+            }
         })?;
+        deserializer.end().map_err(|error| invalid_json(error.column()))?;
         new_device_record(&new, self.enrolled_at_s).map_err(|error| line_error(error.message().to_owned()))
     }
 

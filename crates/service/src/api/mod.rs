@@ -26,7 +26,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use utoipa::OpenApi;
 
-use self::openapi::Conventions;
+use self::openapi::{Conventions, Parameters, described_parameters, refuse_unknown_parameters};
 pub(crate) use self::results::round_from_record;
 pub(crate) use self::status::{DeviceCountsCache, counts, status_event};
 use crate::auth::authenticate;
@@ -114,6 +114,11 @@ async fn openapi_document() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str())
 }
 
+fn query_parameters() -> &'static Parameters {
+    static PARAMETERS: LazyLock<Parameters> = LazyLock::new(|| described_parameters(Api::openapi()));
+    &PARAMETERS
+}
+
 /// The routes of API and dashboard.
 pub(crate) fn router(app: &App) -> Router {
     let with_time_limit = |router: Router<App>| router.layer(middleware::from_fn(with_timeout));
@@ -162,6 +167,10 @@ pub(crate) fn router(app: &App) -> Router {
         .merge(unauthenticated)
         .fallback(async || ApiError::unknown_path())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(middleware::from_fn_with_state(
+            query_parameters(),
+            refuse_unknown_parameters,
+        ))
         .layer(middleware::from_fn(refuse_null))
         .layer(middleware::from_fn_with_state(app.clone(), count_request));
     let api = match &app.tracer {

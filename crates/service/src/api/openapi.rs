@@ -1,5 +1,12 @@
-//! Additions to all paths of the OpenAPI description: authentication, headers of writes, error responses.
+//! Additions to all paths of the OpenAPI description: authentication, headers of writes, error responses. Refuses query
+//! parameters that the description does not contain.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::extract::{MatchedPath, Query, Request, State};
+use axum::http::Method;
+use axum::middleware::Next;
+use axum::response::Response as HttpResponse;
 use utoipa::Modify;
 use utoipa::openapi::header::Header;
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
@@ -11,6 +18,7 @@ use utoipa::openapi::security::{
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Required};
 
 use crate::auth::COOKIE;
+use crate::error::{ApiError, Result};
 
 const TOKEN: &str = "token";
 const SESSION: &str = "session";
@@ -161,5 +169,67 @@ fn add_error_responses(operation: &mut Operation) {
     for (status, response) in error_responses {
         let responses = &mut operation.responses.responses;
         responses.entry(status.to_owned()).or_insert(RefOr::T(response));
+    }
+}
+
+/// The query parameters of each request. The keys are method and path, such as `GET /api/v1/devices`.
+pub(super) type Parameters = BTreeMap<String, BTreeSet<String>>;
+
+/// The query parameters in a description.
+pub(super) fn described_parameters(api: OpenApi) -> Parameters {
+    let mut described = Parameters::new();
+    for (path, item) in api.paths.paths {
+        for (method, operation) in [
+            ("GET", item.get),
+            ("PUT", item.put),
+            ("POST", item.post),
+            ("DELETE", item.delete),
+        ] {
+            let Some(operation) = operation else { continue };
+            let parameters = operation.parameters.unwrap_or_default().into_iter();
+            let names = parameters.filter_map(|parameter| match parameter {
+                RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Query => Some(parameter.name),
+                _ => None,
+            });
+            described.insert(format!("{method} {path}"), names.collect());
+        }
+    }
+    described
+}
+
+/// Refuses a request with a query parameter that the description does not contain: a misspelled filter would otherwise return
+/// all items, and a misspelled option would be ignored.
+pub(super) async fn refuse_unknown_parameters(
+    State(described): State<&'static Parameters>,
+    path: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Result<HttpResponse> {
+    let method = match *request.method() {
+        Method::HEAD => Method::GET,
+        _ => request.method().clone(),
+    };
+    let known = path.and_then(|path| described.get(&format!("{method} {}", path.as_str())));
+    // The description contains all paths and methods; other requests get the response of the fallback.
+    let (Some(known), Some(_)) = (known, request.uri().query()) else {
+        return Ok(next.run(request).await);
+    };
+    let parameters = Query::<Vec<(String, String)>>::try_from_uri(request.uri());
+    let parameters =
+        parameters.map_err(|rejection| ApiError::unreadable(rejection.status(), rejection.body_text()))?;
+    match parameters.0.iter().find(|(name, _)| !known.contains(name)) {
+        Some((name, _)) => Err(ApiError::invalid(name, unknown_parameter_message(known))),
+        None => Ok(next.run(request).await),
+    }
+}
+
+fn unknown_parameter_message(known: &BTreeSet<String>) -> String {
+    let names: Vec<&str> = known.iter().map(String::as_str).collect();
+    match names.is_empty() {
+        true => "unknown parameter; the request has no parameters".to_owned(),
+        false => format!(
+            "unknown parameter; the request has the parameters {}",
+            names.join(", ")
+        ),
     }
 }

@@ -73,8 +73,13 @@ fn import_errors_name_the_line_and_keep_stored_devices() {
         (format!("{valid}\nnonsense\n"), "line 2: invalid JSON"),
         (
             format!("\n\n{}\n", json!({"id": "2"})),
-            "line 3: invalid device object",
+            "line 3: invalid field credentials (column 10)",
         ),
+        (
+            format!("{}\n", json!({"id": "2", "credential": {"key": "77"}})),
+            "line 1: invalid field credential (column",
+        ),
+        (format!("{valid}{valid}\n"), "line 1: invalid JSON"),
         (
             format!("{}\n", json!({"id": "2", "credentials": {"key": "77"}})),
             "line 1: expected 32 hexadecimal digits",

@@ -29,7 +29,7 @@ fn every_refusal_is_json() {
         .refused(422, "invalid");
     let plain = write_request(&ada, Method::POST, devices).body("{}");
     ada.send(plain).refused(415, "unsupported_media_type");
-    ada.get("/api/v1/devices?limit=many").refused(400, "bad_request");
+    ada.get("/api/v1/devices?limit=many").refused(422, "invalid");
     ada.get("/api/v1/devices/%FF").refused(400, "bad_request");
     ada.get("/api/v1/nothing").refused(404, "unknown_path");
     ada.get("/nothing").refused(404, "not_found");
@@ -151,6 +151,84 @@ fn the_openapi_description_covers_authentication_and_errors() {
         let name = reference.split('"').next().unwrap();
         assert!(api["components"]["schemas"][name].is_object(), "{name}");
     }
+}
+
+/// The methods and paths of the API with their descriptions. In the paths, `1` is the value of each parameter.
+fn described_requests(caller: &ApiClient<'_>) -> (Value, Vec<(Method, String, Value)>) {
+    let api = caller.get("/openapi.json").ok();
+    let mut requests = Vec::new();
+    for (path, verbs) in api["paths"].as_object().unwrap() {
+        let segments = path.split('/').map(|segment| match segment.starts_with('{') {
+            true => "1",
+            false => segment,
+        });
+        let path = segments.collect::<Vec<_>>().join("/");
+        for (verb, operation) in verbs.as_object().unwrap() {
+            let method = Method::from_bytes(verb.to_uppercase().as_bytes()).unwrap();
+            requests.push((method, path.clone(), operation.clone()));
+        }
+    }
+    (api, requests)
+}
+
+#[test]
+fn every_request_with_an_unknown_parameter_is_refused_with_the_name_of_the_parameter() {
+    let controller = TestController::new();
+    let ada = controller.caller("ada", Role::Admin);
+    let (_, requests) = described_requests(&ada);
+    assert!(requests.len() > 30, "{}", requests.len());
+    for (method, path, operation) in requests {
+        let known = operation["parameters"].as_array().cloned().unwrap_or_default();
+        let known: Vec<String> = known
+            .iter()
+            .filter(|parameter| parameter["in"] == "query")
+            .map(|parameter| format!("{}=1&", parameter["name"].as_str().unwrap()))
+            .collect();
+        let query = format!("{path}?{}odd%20name=1", known.concat());
+        let response = ada.send(write_request(&ada, method.clone(), &query));
+        assert_eq!(response.body["error"]["field"], "odd name", "{method} {query}");
+        response.refused(422, "invalid");
+    }
+    // Reads without a description in the OpenAPI document do not exist.
+    ada.get("/api/v1/nothing?odd=1").refused(404, "unknown_path");
+    let head = ada.send(ada.request(Method::HEAD, "/api/v1/devices?odd=1"));
+    assert_eq!(head.status, 422);
+    // The value of a known parameter is also named.
+    let many = ada.get("/api/v1/devices?limit=many");
+    assert_eq!(many.body["error"]["field"], "limit", "{many:?}");
+    let no_reason = ada.send(write_request(&ada, Method::DELETE, "/api/v1/users/ada"));
+    assert_eq!(no_reason.body["error"]["field"], "reason", "{no_reason:?}");
+}
+
+#[test]
+fn every_body_with_an_unknown_or_invalid_field_is_refused_with_the_name_of_the_field() {
+    let controller = TestController::new();
+    let ada = controller.caller("ada", Role::Admin);
+    let (api, requests) = described_requests(&ada);
+    let mut fields = 0;
+    for (method, path, operation) in requests {
+        let schema = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+        let Some(schema) = schema.as_str().and_then(|reference| reference.strip_prefix('#')) else {
+            continue;
+        };
+        let refused_field = |body: Value| {
+            let response = ada.send(write_request(&ada, method.clone(), &path).json(&body));
+            let field = response.body["error"]["field"].as_str().map(str::to_owned);
+            response.refused(422, "invalid");
+            field.unwrap_or_default()
+        };
+        assert_eq!(refused_field(json!({"odd": 1})), "odd", "{method} {path}");
+        let properties = api.pointer(schema).unwrap()["properties"].as_object().unwrap();
+        for property in properties.keys() {
+            // No field is an object with this member.
+            let field = refused_field(json!({property: {"odd": 1}}));
+            assert!(field.starts_with(property), "{method} {path} {property}: {field}");
+            fields += 1;
+        }
+        let missing = refused_field(json!({}));
+        assert!(properties.contains_key(&missing), "{method} {path}: {missing}");
+    }
+    assert!(fields > 20, "{fields}");
 }
 
 /// A repeated import with the same idempotency key stores each device once, even if an earlier attempt was interrupted. The
