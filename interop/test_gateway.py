@@ -46,10 +46,10 @@ master_key_file = "master.key"
 
 
 def linewarden(directory: Path, *arguments: str) -> dict:
-    """Runs the program for administration; with --json, returns the last line of its output."""
+    """Runs the program for administration; with --output json, returns the last line of its output."""
     result = subprocess.run([PROGRAMS / "linewarden", *arguments], cwd=directory, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1]) if "--json" in arguments else {}
+    return json.loads(result.stdout.splitlines()[-1]) if "--output=json" in arguments else {}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def site(tmp_path_factory):
 
 def start(directory: Path, role: str) -> subprocess.Popen:
     """Starts the gateway or the controller."""
-    command = [PROGRAMS / f"linewarden-{role}", "run", "--config", f"{role}.toml", "--json"]
+    command = [PROGRAMS / f"linewarden-{role}", "run", "--config", f"{role}.toml", "--output=json"]
     return subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, text=True)
 
 

@@ -392,7 +392,7 @@ impl fmt::Display for ChangeSummary<'_> {
         }
         match lines.count() {
             0 => Ok(()),
-            omitted => write!(f, "; and {omitted} more lines (all with --json)"),
+            omitted => write!(f, "; and {omitted} more lines (all with --output json)"),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
-use crate::output::{print_error, printable};
+use crate::output::{Output, print_error, printable};
 
 /// Expands to the section "Exit codes" of `--help`.
 #[macro_export]
@@ -97,8 +97,8 @@ impl Failure {
     }
 
     /// Prints the messages on standard error; returns the exit code.
-    pub fn print(&self, json: bool) -> ExitCode {
-        if json {
+    pub fn print(&self, output: Output) -> ExitCode {
+        if output.is_json() {
             let mut object = serde_json::json!({ "error": self.message, "exit_code": self.code });
             if let (Some(object), false) = (object.as_object_mut(), self.further_messages.is_empty()) {
                 object.insert("errors".to_owned(), self.messages().into());

@@ -24,7 +24,7 @@
 //!     output.line("2 devices enrolled")
 //! }
 //!
-//! assert!(run(Output::new(false)).is_ok());
+//! assert!(run(Output::default()).is_ok());
 //! assert_eq!(Failure::input("no such group: lamps").code(), 2);
 //! ```
 #![forbid(unsafe_code)]

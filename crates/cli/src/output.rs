@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -48,21 +49,31 @@ pub fn print_error(text: impl Display) {
 /// Whether a write has failed because the reader closed standard output.
 static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Standard output, as text or JSON.
-#[derive(Clone, Copy, Debug)]
+/// The format of results on standard output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// Tables and text, for people.
+    #[default]
+    Table,
+    /// JSON objects, one per line, for programs.
+    Json,
+}
+
+/// Standard output in one format; by default as tables and text.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Output {
-    json: bool,
+    format: OutputFormat,
 }
 
 impl Output {
-    /// Creates an output: JSON if `json` is true, text otherwise.
-    pub fn new(json: bool) -> Self {
-        Self { json }
+    /// Creates an output.
+    pub fn new(format: OutputFormat) -> Self {
+        Self { format }
     }
 
     /// Whether the output is JSON.
     pub fn is_json(self) -> bool {
-        self.json
+        self.format == OutputFormat::Json
     }
 
     /// Whether standard output still has a reader.
@@ -77,7 +88,7 @@ impl Output {
 
     /// Prints a line in text format; prints nothing in JSON format.
     pub fn line(self, text: impl Display) -> Result<(), Failure> {
-        if self.json {
+        if self.is_json() {
             return Ok(());
         }
         let text = printable(&text.to_string());
@@ -99,7 +110,7 @@ impl Output {
 
     /// Prints an object on one line in JSON format; prints nothing in text format.
     pub fn object(self, value: &impl Serialize) -> Result<(), Failure> {
-        if !self.json {
+        if !self.is_json() {
             return Ok(());
         }
         self.write(|| {
@@ -119,7 +130,7 @@ impl Output {
         right_aligned: &[usize],
         rows: Vec<Vec<String>>,
     ) -> Result<(), Failure> {
-        if self.json || rows.is_empty() {
+        if self.is_json() || rows.is_empty() {
             return Ok(());
         }
         let mut table = Table::new();
@@ -151,7 +162,7 @@ impl Output {
 
     /// A progress bar on standard error; hidden in JSON format and without a terminal.
     pub fn progress(self, total: u64, label: &'static str) -> ProgressBar {
-        let target = if self.json || !io::stderr().is_terminal() {
+        let target = if self.is_json() || !io::stderr().is_terminal() {
             ProgressDrawTarget::hidden()
         } else {
             ProgressDrawTarget::stderr()
@@ -167,7 +178,7 @@ impl Output {
 
     /// A spinner with a message on standard error; hidden in JSON format and without a terminal.
     pub fn spinner(self) -> ProgressBar {
-        if self.json || !io::stderr().is_terminal() {
+        if self.is_json() || !io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
         let bar = ProgressBar::new_spinner();

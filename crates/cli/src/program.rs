@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use crate::color::ColorWhen;
 use crate::failure::Failure;
 use crate::manual::{self, ConfigPage, ManualArgs};
-use crate::output::Output;
+use crate::output::{Output, OutputFormat};
 
 /// Options of every program.
 #[derive(Args, Debug)]
@@ -20,6 +20,16 @@ pub struct GlobalArgs {
     /// When to color the output
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: ColorWhen,
+    /// Format of results: tables and text for people, or JSON objects for programs, one per line
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "table")]
+    output: OutputFormat,
+}
+
+impl GlobalArgs {
+    /// The output in the selected format.
+    pub fn output(&self) -> Output {
+        Output::new(self.output)
+    }
 }
 
 /// Commands of every program.
@@ -44,7 +54,7 @@ impl CommonCommand {
     /// # Errors
     /// The output cannot be written.
     pub fn run<C: CommandFactory>(&self, file: Option<&ConfigPage>) -> Result<(), Failure> {
-        let output = Output::new(false);
+        let output = Output::default();
         match self {
             Self::Completions(args) => {
                 let (mut command, mut script) = (command::<C>(), Vec::new());
@@ -85,11 +95,11 @@ fn command<C: CommandFactory>() -> Command {
     command
 }
 
-/// Parses a command line and runs the program; returns its exit code. `global` returns the global options, and whether the
-/// command prints JSON: then the error is also printed as JSON.
+/// Parses a command line and runs the program; returns its exit code. `global` returns the global options. An error is printed
+/// in the selected format.
 pub fn main<C: CommandFactory + FromArgMatches>(
     arguments: impl IntoIterator<Item = OsString>,
-    global: impl FnOnce(&C) -> (&GlobalArgs, bool),
+    global: impl FnOnce(&C) -> &GlobalArgs,
     run: impl FnOnce(C) -> Result<(), Failure>,
 ) -> ExitCode {
     let mut command = command::<C>();
@@ -97,10 +107,11 @@ pub fn main<C: CommandFactory + FromArgMatches>(
         .try_get_matches_from_mut(arguments)
         .unwrap_or_else(|error| error.exit());
     let cli = C::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
-    let (options, json) = global(&cli);
+    let options = global(&cli);
     options.color.apply();
+    let output = options.output();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.print(json),
+        Err(failure) => failure.print(output),
     }
 }

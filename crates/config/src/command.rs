@@ -24,9 +24,6 @@ pub struct CheckArgs {
     /// Also check the prerequisites on this machine (flag)
     #[arg(long)]
     pub machine: bool,
-    /// Print JSON, one object per problem (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Subcommands of `config`.
@@ -49,7 +46,7 @@ impl ConfigCommand {
             Self::Example => example(&schema),
             Self::Schema => format!("{schema:#}\n"),
         };
-        Output::new(false).raw(text.as_bytes())
+        Output::default().raw(text.as_bytes())
     }
 }
 
@@ -124,7 +121,7 @@ enum CheckOutput<'a> {
 ///
 /// # Errors
 /// The file cannot be read, belongs to another program, or has mistakes.
-pub fn check<T: Configuration>(args: &CheckArgs) -> Result<(), Failure> {
+pub fn check<T: Configuration>(args: &CheckArgs, output: Output) -> Result<(), Failure> {
     let text = T::PROGRAM.read(&args.file)?;
     let problems = match ConfigFile::<T>::parse(&args.file, text.clone()).validate() {
         Ok(config) if args.machine => {
@@ -135,7 +132,7 @@ pub fn check<T: Configuration>(args: &CheckArgs) -> Result<(), Failure> {
         Ok(_) => Vec::new(),
         Err(problems) => problems,
     };
-    report(&args.file, &text, &problems, Output::new(args.json))
+    report(&args.file, &text, &problems, output)
 }
 
 /// Prints the problems that `check` has found in a file with this text: on a terminal with the lines of the file, otherwise one

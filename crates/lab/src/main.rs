@@ -57,23 +57,8 @@ Examples:
     Common(CommonCommand),
 }
 
-impl Command {
-    fn prints_json(&self) -> bool {
-        match self {
-            #[cfg(feature = "bench")]
-            Self::Stf(args) => args.json,
-            // `demo --json` and `bench --json` name files.
-            _ => false,
-        }
-    }
-}
-
 fn main() -> ExitCode {
-    program::main(
-        std::env::args_os(),
-        |cli: &Cli| (&cli.global, cli.command.prints_json()),
-        run,
-    )
+    program::main(std::env::args_os(), |cli: &Cli| &cli.global, run)
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
@@ -83,12 +68,13 @@ fn run(cli: Cli) -> Result<(), Failure> {
         None,
         &format!("warn,{WRONG_TAGS}=error"),
     )?;
+    let output = cli.global.output();
     match &cli.command {
-        Command::Demo(args) => demo::run(args),
+        Command::Demo(args) => demo::run(args, output),
         #[cfg(feature = "bench")]
-        Command::Bench(command) => bench::run(command),
+        Command::Bench(command) => bench::run(command, output),
         #[cfg(feature = "bench")]
-        Command::Stf(args) => stf::run(args),
+        Command::Stf(args) => stf::run(args, output),
         Command::Common(command) => command.run::<Cli>(None),
     }
 }

@@ -20,7 +20,6 @@ use std::sync::LazyLock;
 use clap::{Parser, Subcommand};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::manual::ConfigPage;
-use linewarden_cli::output::Output;
 use linewarden_cli::program::{self, CommonCommand, GlobalArgs};
 use linewarden_cli::{exit_codes, log};
 use linewarden_config::Program;
@@ -66,7 +65,7 @@ refuse the first error.
 
 Examples:
   linewarden-agent check 00000000000000d1.toml
-  linewarden-agent check --machine --json 00000000000000d1.toml")]
+  linewarden-agent check --machine --output json 00000000000000d1.toml")]
     Check(CheckArgs),
     /// Show the configuration's format
     #[command(
@@ -89,41 +88,21 @@ Examples:
     Common(CommonCommand),
 }
 
-impl Command {
-    fn prints_json(&self) -> bool {
-        match self {
-            Self::Run(args) => args.json,
-            Self::Check(args) => args.json,
-            Self::Measure(args) => args.json,
-            #[cfg(feature = "tpm")]
-            Self::Identity(args) => args.json,
-            #[cfg(feature = "tpm")]
-            Self::Answer(args) => args.json,
-            Self::Config(_) | Self::Common(_) => false,
-        }
-    }
-}
-
 fn main() -> ExitCode {
-    program::main(
-        std::env::args_os(),
-        |cli: &Cli| (&cli.global, cli.command.prints_json()),
-        run_command,
-    )
+    program::main(std::env::args_os(), |cli: &Cli| &cli.global, run_command)
 }
 
 fn run_command(cli: Cli) -> Result<(), Failure> {
-    let flag = cli.global.log.as_deref();
-    let output = Output::new(cli.command.prints_json());
+    let (flag, output) = (cli.global.log.as_deref(), cli.global.output());
     if let Command::Run(args) = &cli.command {
         // The configuration file may set the level.
-        return run::run(args, flag);
+        return run::run(args, flag, output);
     }
     // Commands report errors of the TPM library themselves.
     log::start(flag, None, "warn,tss_esapi=off")?;
     match &cli.command {
         Command::Run(_) => Ok(()),
-        Command::Check(args) => check::<AgentConfig>(args),
+        Command::Check(args) => check::<AgentConfig>(args, output),
         Command::Config(command) => command.run::<AgentConfig>(),
         Command::Measure(args) => measure::run(args, output),
         #[cfg(feature = "tpm")]

@@ -24,7 +24,7 @@ with this configuration. No key is needed.
 Examples:
   linewarden-agent measure --config agent.toml
   linewarden-agent measure --config agent.toml --out sensor-v2.reference
-  linewarden-agent measure --config agent.toml --json | jq .files")]
+  linewarden-agent measure --config agent.toml --output json | jq .files")]
 pub struct MeasureArgs {
     /// Configuration file of the agent (path)
     #[arg(long, value_name = "FILE")]
@@ -35,9 +35,6 @@ pub struct MeasureArgs {
     /// Overwrite an existing file (flag)
     #[arg(long, requires = "out")]
     force: bool,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// JSON output.

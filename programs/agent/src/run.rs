@@ -18,7 +18,7 @@ use linewarden_config::agent::{AgentConfig, RunOptions, parse_gateway};
 /// Arguments of `run`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints one line per event: authenticated, renewed, refused, address changed, peer connected or disconnected. With --json each \
+Prints one line per event: authenticated, renewed, refused, address changed, peer connected or disconnected. With --output json each \
 line is an object whose `event` names the event. Exits with code 0 on SIGINT and SIGTERM. With --once and --renew the command exits \
 with code 1 if a session was opened but no credential was renewed.
 
@@ -51,13 +51,10 @@ pub struct RunArgs {
     /// File for counters of lost datagrams in Prometheus text format, rewritten on change (path)
     #[arg(long, value_name = "FILE")]
     metrics_file: Option<PathBuf>,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Runs the agent until a signal stops it.
-pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
+pub fn run(args: &RunArgs, log_flag: Option<&str>, output: Output) -> Result<(), Failure> {
     let config = Validated::<AgentConfig>::read_changed(&args.config, |config| {
         if args.interface.is_some() {
             config.gateway.interface.clone_from(&args.interface);
@@ -80,7 +77,6 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
         .options(settings)
         .map_err(|errors| file.field_failures(&errors))?;
     let stop = Signals::for_stop()?;
-    let output = Output::new(args.json);
     let mut print_result = Ok(());
     let metrics = args.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
     let submit_metrics = |losses: &BTreeMap<&'static str, u64>| {

@@ -53,9 +53,6 @@ pub struct IdentityArgs {
     /// Overwrite an existing file (flag)
     #[arg(long)]
     force: bool,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Arguments of `linewarden-agent answer`.
@@ -80,9 +77,6 @@ pub struct AnswerArgs {
     /// Overwrite an existing file (flag)
     #[arg(long)]
     force: bool,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// JSON output.

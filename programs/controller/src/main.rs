@@ -67,34 +67,20 @@ Examples:
     Common(CommonCommand),
 }
 
-impl Command {
-    fn prints_json(&self) -> bool {
-        match self {
-            Self::Run(args) => args.json,
-            Self::Check(args) => args.json,
-            Self::Config(_) | Self::Common(_) => false,
-        }
-    }
-}
-
 fn main() -> ExitCode {
-    program::main(
-        std::env::args_os(),
-        |cli: &Cli| (&cli.global, cli.command.prints_json()),
-        run_command,
-    )
+    program::main(std::env::args_os(), |cli: &Cli| &cli.global, run_command)
 }
 
 fn run_command(cli: Cli) -> Result<(), Failure> {
-    let flag = cli.global.log.as_deref();
+    let (flag, output) = (cli.global.log.as_deref(), cli.global.output());
     if let Command::Run(args) = &cli.command {
         // The configuration file may set the level.
-        return run::run(args, flag);
+        return run::run(args, flag, output);
     }
     log::start(flag, None, "warn")?;
     match &cli.command {
         Command::Run(_) => Ok(()),
-        Command::Check(args) => check::<ControllerConfig>(args),
+        Command::Check(args) => check::<ControllerConfig>(args, output),
         Command::Config(command) => command.run::<ControllerConfig>(),
         Command::Common(command) => command.run::<Cli>(Some(&ConfigPage {
             program: Program::Controller.name(),

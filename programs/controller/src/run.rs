@@ -40,9 +40,6 @@ pub struct RunArgs {
     /// Configuration file of the controller (path)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// JSON output.
@@ -63,11 +60,10 @@ enum ControllerOutput<'a> {
 }
 
 /// Runs the controller until a signal stops it.
-pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
+pub fn run(args: &RunArgs, log_flag: Option<&str>, output: Output) -> Result<(), Failure> {
     let validated = Validated::<ControllerConfig>::read(&args.config)?;
     let config = &validated.file.value;
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
-    let output = Output::new(args.json);
     // Signals are blocked before the first thread starts, so that only this thread receives them.
     let signals = Signals::for_service()?;
     raise_open_file_limit();

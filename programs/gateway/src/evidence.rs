@@ -16,19 +16,8 @@ pub enum EvidenceCommand {
     Key(evidence::KeyArgs),
 }
 
-impl EvidenceCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::Export(args) => args.json,
-            Self::Key(args) => args.json,
-        }
-    }
-}
-
 /// Runs the command.
-pub fn run(command: &EvidenceCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: &EvidenceCommand, output: Output) -> Result<(), Failure> {
     match command {
         EvidenceCommand::Export(args) => export::run(args, output),
         EvidenceCommand::Key(args) => evidence::create_or_show_key(args, output),

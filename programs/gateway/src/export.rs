@@ -37,9 +37,6 @@ pub struct ExportArgs {
     /// Overwrite existing files (flag)
     #[arg(long)]
     force: bool,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Requests and writes a statement.

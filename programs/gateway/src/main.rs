@@ -92,40 +92,24 @@ Examples:
     Common(CommonCommand),
 }
 
-impl Command {
-    fn prints_json(&self) -> bool {
-        match self {
-            Self::Run(args) => args.json,
-            Self::RemoveGate(args) => args.json,
-            Self::Check(args) => args.json,
-            Self::Evidence(command) => command.prints_json(),
-            Self::Config(_) | Self::Common(_) => false,
-        }
-    }
-}
-
 fn main() -> ExitCode {
-    program::main(
-        std::env::args_os(),
-        |cli: &Cli| (&cli.global, cli.command.prints_json()),
-        run_command,
-    )
+    program::main(std::env::args_os(), |cli: &Cli| &cli.global, run_command)
 }
 
 fn run_command(cli: Cli) -> Result<(), Failure> {
-    let flag = cli.global.log.as_deref();
+    let (flag, output) = (cli.global.log.as_deref(), cli.global.output());
     if let Command::Run(args) = &cli.command {
         // The configuration file may set the level.
-        return run::run(args, flag);
+        return run::run(args, flag, output);
     }
     // Errors of the TPM library are reported by the command itself.
     log::start(flag, None, "warn,tss_esapi=off")?;
     match &cli.command {
         Command::Run(_) => Ok(()),
-        Command::RemoveGate(args) => run::remove_gates(args),
-        Command::Check(args) => check::<GatewayConfig>(args),
+        Command::RemoveGate(args) => run::remove_gates(args, output),
+        Command::Check(args) => check::<GatewayConfig>(args, output),
         Command::Config(command) => command.run::<GatewayConfig>(),
-        Command::Evidence(command) => evidence::run(command),
+        Command::Evidence(command) => evidence::run(command, output),
         Command::Common(command) => command.run::<Cli>(Some(&ConfigPage {
             program: Program::Gateway.name(),
             example: &EXAMPLE,

@@ -155,26 +155,3 @@ pub enum EvidenceCommand {
     /// Create or show a key that signs reference values
     Key(KeyArgs),
 }
-
-impl Command {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::User(command) => command.prints_json(),
-            Self::Gateway(command) => command.prints_json(),
-            Self::Policy(command) => command.prints_json(),
-            Self::Signer(command) => command.prints_json(),
-            Self::Events(args) => args.json,
-            Self::Audit(args) => args.json,
-            Self::Certificate(command) => command.prints_json(),
-            Self::Device(command) => command.prints_json(),
-            Self::Attest(command) => command.prints_json(),
-            Self::Evidence(EvidenceCommand::Key(args)) => args.json,
-            Self::Appraise(args) => args.json,
-            Self::Signed(command) => command.prints_json(),
-            Self::Registry(command) => command.prints_json(),
-            Self::Puf(command) => command.prints_json(),
-            Self::Common(_) => false,
-        }
-    }
-}

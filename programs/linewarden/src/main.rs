@@ -26,9 +26,5 @@ use std::process::ExitCode;
 use linewarden_cli::program;
 
 fn main() -> ExitCode {
-    program::main(
-        std::env::args_os(),
-        |cli: &cli::Cli| (&cli.global, cli.command.prints_json()),
-        cmd::run,
-    )
+    program::main(std::env::args_os(), |cli: &cli::Cli| &cli.global, cmd::run)
 }

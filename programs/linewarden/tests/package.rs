@@ -316,7 +316,7 @@ fn the_packages_are_installed_run_are_upgraded_and_are_purged_completely() {
     machine.run("cp -r /var/lib/linewarden-controller/devices /mnt/devices; chown -R root: /mnt/devices");
     let agent = device.start(
         &directory_path.join("devices"),
-        "linewarden-agent run --config 00000000000000d1.toml --json",
+        "linewarden-agent run --config 00000000000000d1.toml --output json",
     );
     for _ in 0..3 {
         agent.event("authenticated");
@@ -569,7 +569,7 @@ fn start_as_root(namespace: &Namespace, directory_path: &Path, section: &str) ->
     std::fs::write(directory_path.join("gateway.toml"), text).unwrap();
     let gateway = namespace.start(
         directory_path,
-        "linewarden-gateway run --config gateway.toml --json --status-interval 1",
+        "linewarden-gateway run --config gateway.toml --output json --status-interval 1",
     );
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
     gateway

@@ -45,9 +45,6 @@ pub struct ShowArgs {
     grpc_addr: SocketAddr,
     #[command(flatten)]
     tls: ClientTlsArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `evidence export`.
@@ -73,17 +70,6 @@ pub struct ExportArgs {
     force: bool,
 }
 
-impl EvidenceCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::Show(args) => args.json,
-            Self::Export(args) => args.switch.json,
-            Self::Key(args) => args.json,
-        }
-    }
-}
-
 /// JSON output: the present digests.
 #[derive(Serialize)]
 struct DigestOutput {
@@ -96,8 +82,7 @@ struct DigestOutput {
 }
 
 /// Runs the command.
-pub fn run(command: &EvidenceCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: &EvidenceCommand, output: Output) -> Result<(), Failure> {
     match command {
         EvidenceCommand::Show(args) => show(args, output),
         EvidenceCommand::Export(args) => export(args, output),

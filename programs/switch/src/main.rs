@@ -76,14 +76,7 @@ Examples:
 fn main() -> ExitCode {
     program::main(
         simple_switch::without_separator(std::env::args_os()),
-        |cli: &Cli| {
-            let json = match &cli.command {
-                Command::Run(args) => args.json,
-                Command::Evidence(command) => command.prints_json(),
-                Command::Common(_) => false,
-            };
-            (&cli.global, json)
-        },
+        |cli: &Cli| &cli.global,
         run_command,
     )
 }
@@ -91,9 +84,10 @@ fn main() -> ExitCode {
 fn run_command(cli: Cli) -> Result<(), Failure> {
     // Commands report errors of the TPM library themselves.
     log::start(cli.global.log.as_deref(), None, "warn,tss_esapi=off")?;
+    let output = cli.global.output();
     match &cli.command {
-        Command::Run(args) => run::run(args),
-        Command::Evidence(command) => evidence::run(command),
+        Command::Run(args) => run::run(args, output),
+        Command::Evidence(command) => evidence::run(command, output),
         Command::Common(command) => command.run::<Cli>(None),
     }
 }

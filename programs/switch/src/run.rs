@@ -66,9 +66,6 @@ pub struct RunArgs {
     control: ControlArgs,
     #[command(flatten)]
     attest: AttestArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Counters of a port.
@@ -102,9 +99,8 @@ struct Report {
 }
 
 /// Runs the switch until a signal stops it.
-pub fn run(args: &RunArgs) -> Result<(), Failure> {
+pub fn run(args: &RunArgs, output: Output) -> Result<(), Failure> {
     args.simple_switch.check()?;
-    let output = Output::new(args.json);
     let signals = Signals::for_stop()?;
     let settings = Settings {
         drop_port: args.drop_port,

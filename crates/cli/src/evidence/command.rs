@@ -36,9 +36,6 @@ pub struct KeyArgs {
     /// TPM that holds the key (TCTI, such as device:/dev/tpmrm0)
     #[arg(long, value_name = "TCTI")]
     tpm: Option<String>,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Creates or shows the key.

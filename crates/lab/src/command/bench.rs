@@ -216,19 +216,18 @@ pub struct BenchAuthArgs {
 }
 
 /// Runs a benchmark.
-pub fn run(command: &BenchCommand) -> Result<(), Failure> {
+pub fn run(command: &BenchCommand, output: Output) -> Result<(), Failure> {
     match command {
-        BenchCommand::Auth(args) => auth(args),
-        BenchCommand::Scale(args) => scale(args),
-        BenchCommand::Attest(args) => attest(args),
-        BenchCommand::Switch(args) => switch(args),
-        BenchCommand::Signatures(args) => signatures(args),
-        BenchCommand::Service(args) => service(args),
+        BenchCommand::Auth(args) => auth(args, output),
+        BenchCommand::Scale(args) => scale(args, output),
+        BenchCommand::Attest(args) => attest(args, output),
+        BenchCommand::Switch(args) => switch(args, output),
+        BenchCommand::Signatures(args) => signatures(args, output),
+        BenchCommand::Service(args) => service(args, output),
     }
 }
 
-fn switch(args: &BenchSwitchArgs) -> Result<(), Failure> {
-    let output = Output::new(false);
+fn switch(args: &BenchSwitchArgs, output: Output) -> Result<(), Failure> {
     let _figures = prepare(args.json.as_deref(), args.figures.as_deref())?;
     let size = match args.quick {
         true => switch::Size::QUICK,
@@ -243,12 +242,11 @@ fn switch(args: &BenchSwitchArgs) -> Result<(), Failure> {
         .collect();
     let report = with_progress(output, |progress| switch::run(&size, &args.p4, &parts, progress))?;
     print(output, &report)?;
-    write_json(args.json.as_deref(), &report)?;
+    write_json(output, args.json.as_deref(), &report)?;
     draw(output, args.figures.as_deref(), &report, switch::figures::draw)
 }
 
-fn signatures(args: &BenchSignaturesArgs) -> Result<(), Failure> {
-    let output = Output::new(false);
+fn signatures(args: &BenchSignaturesArgs, output: Output) -> Result<(), Failure> {
     let _figures = prepare(args.json.as_deref(), args.figures.as_deref())?;
     let size = match args.quick {
         true => signatures::Size::QUICK,
@@ -263,7 +261,7 @@ fn signatures(args: &BenchSignaturesArgs) -> Result<(), Failure> {
         .collect();
     let report = with_progress(output, |progress| signatures::run(&size, &parts, progress))?;
     print(output, &report)?;
-    write_json(args.json.as_deref(), &report)?;
+    write_json(output, args.json.as_deref(), &report)?;
     draw(
         output,
         args.figures.as_deref(),
@@ -272,8 +270,7 @@ fn signatures(args: &BenchSignaturesArgs) -> Result<(), Failure> {
     )
 }
 
-fn attest(args: &BenchAttestArgs) -> Result<(), Failure> {
-    let output = Output::new(false);
+fn attest(args: &BenchAttestArgs, output: Output) -> Result<(), Failure> {
     let _figures = prepare(args.json.as_deref(), args.figures.as_deref())?;
     let size = match args.quick {
         true => attest::Size::QUICK,
@@ -288,7 +285,7 @@ fn attest(args: &BenchAttestArgs) -> Result<(), Failure> {
         .collect();
     let report = with_progress(output, |progress| attest::run(&size, &parts, progress))?;
     print(output, &report)?;
-    write_json(args.json.as_deref(), &report)?;
+    write_json(output, args.json.as_deref(), &report)?;
     draw(output, args.figures.as_deref(), &report, attest::figures::draw)
 }
 
@@ -313,8 +310,7 @@ fn with_progress(
     report.map_err(failure)
 }
 
-fn service(args: &BenchServiceArgs) -> Result<(), Failure> {
-    let output = Output::new(false);
+fn service(args: &BenchServiceArgs, output: Output) -> Result<(), Failure> {
     prepare(args.json.as_deref(), None)?;
     let size = match args.quick {
         true => service::Size::QUICK,
@@ -334,11 +330,10 @@ fn service(args: &BenchServiceArgs) -> Result<(), Failure> {
         service::run(executables, &size, &parts, progress)
     })?;
     print(output, &report)?;
-    write_json(args.json.as_deref(), &report)
+    write_json(output, args.json.as_deref(), &report)
 }
 
-fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
-    let output = Output::new(false);
+fn scale(args: &BenchScaleArgs, output: Output) -> Result<(), Failure> {
     let _figures = prepare(args.json.as_deref(), args.figures.as_deref())?;
     let size = match args.quick {
         true => Size::QUICK,
@@ -354,7 +349,7 @@ fn scale(args: &BenchScaleArgs) -> Result<(), Failure> {
         .collect();
     let report = with_progress(output, |progress| bench::scale::run(&size, &parts, progress))?;
     print(output, &report)?;
-    write_json(args.json.as_deref(), &report)?;
+    write_json(output, args.json.as_deref(), &report)?;
     draw(
         output,
         args.figures.as_deref(),
@@ -382,7 +377,8 @@ fn draw(output: Output, directory: Option<&Path>, report: &Report, draw: Draw) -
     Ok(())
 }
 
-fn write_json(path: Option<&Path>, report: &Report) -> Result<(), Failure> {
+fn write_json(output: Output, path: Option<&Path>, report: &Report) -> Result<(), Failure> {
+    output.object(report)?;
     let Some(path) = path else {
         return Ok(());
     };
@@ -390,8 +386,7 @@ fn write_json(path: Option<&Path>, report: &Report) -> Result<(), Failure> {
     results::write(path, &(text + "\n"))
 }
 
-fn auth(args: &BenchAuthArgs) -> Result<(), Failure> {
-    let output = Output::new(false);
+fn auth(args: &BenchAuthArgs, output: Output) -> Result<(), Failure> {
     let _figures = prepare(args.json.as_deref(), args.figures.as_deref())?;
     let scale = if args.quick {
         Scale::QUICK
@@ -406,7 +401,7 @@ fn auth(args: &BenchAuthArgs) -> Result<(), Failure> {
     spinner.finish_and_clear();
     let report = report?;
     print(output, &report)?;
-    write_json(args.json.as_deref(), &report)?;
+    write_json(output, args.json.as_deref(), &report)?;
     draw(output, args.figures.as_deref(), &report, figures::draw)
 }
 

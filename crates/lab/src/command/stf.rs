@@ -31,9 +31,6 @@ pub struct StfArgs {
     /// Compiled program for all tests (path, default: found by the test's name)
     #[arg(long, value_name = "FILE.json")]
     program: Option<PathBuf>,
-    /// Print JSON, one object per test (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Result of one test.
@@ -46,8 +43,7 @@ struct Outcome<'a> {
 }
 
 /// Runs packet tests.
-pub fn run(args: &StfArgs) -> Result<(), Failure> {
-    let output = Output::new(args.json);
+pub fn run(args: &StfArgs, output: Output) -> Result<(), Failure> {
     let start = Instant::now();
     let tests = find_tests(&args.tests)?;
     let mut failed_count = 0u64;

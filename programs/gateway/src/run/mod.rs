@@ -57,9 +57,6 @@ pub struct RunArgs {
     /// Minimum interval between two status lines; a status line is printed only after a change (integer, seconds)
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     status_interval: u64,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Arguments of `remove-gate`.
@@ -74,14 +71,10 @@ pub struct RemoveGateArgs {
     /// Configuration file of the gateway (path)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Runs the gateway until a signal stops it.
-pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
-    let output = Output::new(args.json);
+pub fn run(args: &RunArgs, log_flag: Option<&str>, output: Output) -> Result<(), Failure> {
     let validated = Validated::<GatewayConfig>::read(&args.config)?;
     let config = &validated.file.value;
     log::start(log_flag, config.log.level.as_deref(), LOG_LEVEL)?;
@@ -105,8 +98,7 @@ pub fn run(args: &RunArgs, log_flag: Option<&str>) -> Result<(), Failure> {
 
 /// Removes gates. Only interfaces, pin directory and ID of the configuration are needed: a mistake in another field must
 /// not prevent the removal.
-pub fn remove_gates(args: &RemoveGateArgs) -> Result<(), Failure> {
-    let output = Output::new(args.json);
+pub fn remove_gates(args: &RemoveGateArgs, output: Output) -> Result<(), Failure> {
     let (file, mistakes) = ConfigFile::<GatewayConfig>::read_for_gate_removal(&args.config)?;
     for mistake in mistakes {
         tracing::warn!(reason = %mistake, "configuration error ignored: removing a gate does not need the field");

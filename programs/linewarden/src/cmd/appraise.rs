@@ -43,7 +43,7 @@ Examples:
   linewarden appraise s.cose --key gateway.pub --inventory s.inventory --make-reference g.reference
   linewarden appraise s.cose --key gateway.pub --nonce $NONCE --reference g.reference
   linewarden appraise s.cose --key gateway.pub --nonce $NONCE --reference g.reference \\
-    --inventory s.inventory --ear result.json --json")]
+    --inventory s.inventory --ear result.json --output json")]
 pub struct AppraiseArgs {
     /// Statement (path)
     statement: PathBuf,
@@ -91,9 +91,6 @@ pub struct AppraiseArgs {
     // The result has a new date, but without a nonce the statement may be old, so --nonce is required.
     #[arg(long, value_name = "FILE", requires_all = ["reference", "nonce"])]
     ear: Option<PathBuf>,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// JSON output.

@@ -29,14 +29,10 @@ pub struct AuditArgs {
     limit: u64,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Prints audit records.
-pub fn run(args: &AuditArgs) -> Result<(), Failure> {
-    let output = Output::new(args.json);
+pub fn run(args: &AuditArgs, output: Output) -> Result<(), Failure> {
     let query = AuditQuery {
         actor: args.user.clone(),
         action: args.action.clone(),

@@ -62,9 +62,6 @@ pub struct CaArgs {
     /// Output directory for the CA; must not exist (path)
     #[arg(long, value_name = "DIRECTORY")]
     out: PathBuf,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments that all certificates have in common.
@@ -79,9 +76,6 @@ pub struct CommonArgs {
     /// Lifetime of the certificate (integer, days)
     #[arg(long, value_name = "DAYS", default_value_t = CERTIFICATE_DAYS, value_parser = clap::value_parser!(u32).range(1..=3650))]
     days: u32,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden certificate controller`.
@@ -114,21 +108,8 @@ pub struct UserArgs {
     name: String,
 }
 
-impl CertificateCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::Ca(args) => args.json,
-            Self::Controller(args) => args.common.json,
-            Self::Gateway(args) => args.common.json,
-            Self::User(args) => args.common.json,
-        }
-    }
-}
-
 /// Creates a CA or a certificate.
-pub fn run(command: &CertificateCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: &CertificateCommand, output: Output) -> Result<(), Failure> {
     match command {
         CertificateCommand::Ca(args) => ca(args, output),
         CertificateCommand::Controller(args) => {

@@ -32,7 +32,7 @@ breaks, the stream continues after the last event that was shown.
 Examples:
   linewarden events --limit 20 --config controller.toml
   linewarden events --kind revoked --kind quarantined --config controller.toml
-  linewarden events --follow --json --server https://ctl.example:20560 --token-file alice.token")]
+  linewarden events --follow --output json --server https://ctl.example:20560 --token-file alice.token")]
 pub struct EventsArgs {
     /// Only events of this kind, such as revoked; repeatable (text)
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
@@ -54,9 +54,6 @@ pub struct EventsArgs {
     after: Option<u64>,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// A table row of an event.
@@ -77,8 +74,7 @@ pub fn row(event: &EventRecord) -> Vec<String> {
 }
 
 /// Prints events.
-pub fn run(args: &EventsArgs) -> Result<(), Failure> {
-    let output = Output::new(args.json);
+pub fn run(args: &EventsArgs, output: Output) -> Result<(), Failure> {
     match args.follow {
         true => follow(args, output),
         false => list(args, output),

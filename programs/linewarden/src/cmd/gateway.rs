@@ -21,7 +21,7 @@ next evidence is late.
 
 Examples:
   linewarden gateway list --config controller.toml
-  linewarden gateway list --json --server https://ctl.example:20560 --token-file alice.token")]
+  linewarden gateway list --output json --server https://ctl.example:20560 --token-file alice.token")]
     List(ListArgs),
     /// Show a gateway
     #[command(after_help = "\
@@ -47,9 +47,6 @@ Examples:
 pub struct ListArgs {
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden gateway show`.
@@ -59,9 +56,6 @@ pub struct ShowArgs {
     gateway: u32,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden gateway create`.
@@ -76,9 +70,6 @@ pub struct CreateArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden gateway revoke`.
@@ -90,26 +81,10 @@ pub struct RevokeArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
-}
-
-impl GatewayCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::List(args) => args.json,
-            Self::Show(args) => args.json,
-            Self::Create(args) => args.json,
-            Self::Revoke(args) => args.json,
-        }
-    }
 }
 
 /// Runs the command.
-pub fn run(command: &GatewayCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: &GatewayCommand, output: Output) -> Result<(), Failure> {
     match command {
         GatewayCommand::List(args) => list(args, output),
         GatewayCommand::Show(args) => {

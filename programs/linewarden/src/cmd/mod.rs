@@ -17,7 +17,6 @@ pub mod user;
 use linewarden_cli::evidence;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::log;
-use linewarden_cli::output::Output;
 
 use crate::cli::{Cli, Command, EvidenceCommand};
 
@@ -25,23 +24,22 @@ use crate::cli::{Cli, Command, EvidenceCommand};
 pub fn run(cli: Cli) -> Result<(), Failure> {
     // Commands report errors of the TPM library themselves.
     log::start(cli.global.log.as_deref(), None, "warn,tss_esapi=off")?;
+    let output = cli.global.output();
     match cli.command {
-        Command::Device(command) => device::run(command),
-        Command::Attest(command) => attest::run(&command),
-        Command::Evidence(EvidenceCommand::Key(args)) => {
-            evidence::create_or_show_key(&args, Output::new(args.json))
-        }
-        Command::Appraise(args) => appraise::run(&args, Output::new(args.json)),
-        Command::Registry(command) => registry::run(&command),
-        Command::Puf(command) => puf::run(&command),
-        Command::Signed(command) => signed::run(&command),
-        Command::User(command) => user::run(&command),
-        Command::Gateway(command) => gateway::run(&command),
-        Command::Policy(command) => policy::run(&command),
-        Command::Signer(command) => signer::run(&command),
-        Command::Events(args) => events::run(&args),
-        Command::Audit(args) => audit::run(&args),
-        Command::Certificate(command) => certificate::run(&command),
+        Command::Device(command) => device::run(command, output),
+        Command::Attest(command) => attest::run(&command, output),
+        Command::Evidence(EvidenceCommand::Key(args)) => evidence::create_or_show_key(&args, output),
+        Command::Appraise(args) => appraise::run(&args, output),
+        Command::Registry(command) => registry::run(&command, output),
+        Command::Puf(command) => puf::run(&command, output),
+        Command::Signed(command) => signed::run(&command, output),
+        Command::User(command) => user::run(&command, output),
+        Command::Gateway(command) => gateway::run(&command, output),
+        Command::Policy(command) => policy::run(&command, output),
+        Command::Signer(command) => signer::run(&command, output),
+        Command::Events(args) => events::run(&args, output),
+        Command::Audit(args) => audit::run(&args, output),
+        Command::Certificate(command) => certificate::run(&command, output),
         Command::Common(command) => command.run::<Cli>(None),
     }
 }

@@ -48,9 +48,6 @@ Examples:
 pub struct ListArgs {
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden policy set`.
@@ -83,9 +80,6 @@ pub struct SetArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// How a device leaves quarantine.
@@ -106,9 +100,6 @@ pub struct RoundArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden policy rounds`.
@@ -125,9 +116,6 @@ pub struct RoundsArgs {
     limit: u32,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden policy results`.
@@ -141,27 +129,10 @@ pub struct ResultsArgs {
     limit: Option<u64>,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    json: bool,
-}
-
-impl PolicyCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::List(args) => args.json,
-            Self::Set(args) => args.json,
-            Self::Round(args) => args.json,
-            Self::Rounds(args) => args.json,
-            Self::Results(args) => args.json,
-        }
-    }
 }
 
 /// Runs the command.
-pub fn run(command: &PolicyCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: &PolicyCommand, output: Output) -> Result<(), Failure> {
     match command {
         PolicyCommand::List(args) => list(args, output),
         PolicyCommand::Set(args) => set(args, output),

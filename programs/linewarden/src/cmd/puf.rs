@@ -21,7 +21,7 @@ too little entropy is left, or two devices have memory in common. Enrollment use
 
 Examples:
   linewarden puf report readouts --svg report.svg
-  linewarden puf report readouts --json | jq .uniqueness")]
+  linewarden puf report readouts --output json | jq .uniqueness")]
     Report(ReportArgs),
 }
 
@@ -39,23 +39,11 @@ pub struct ReportArgs {
     /// With readouts of a single device: size of the windows of its memory that are compared like devices (integer, bits)
     #[arg(long, value_name = "BITS", default_value_t = ReportOptions::default().window_bits)]
     window_bits: usize,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
-}
-
-impl PufCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        let Self::Report(args) = self;
-        args.json
-    }
 }
 
 /// Runs the command.
-pub fn run(command: &PufCommand) -> Result<(), Failure> {
+pub fn run(command: &PufCommand, output: Output) -> Result<(), Failure> {
     let PufCommand::Report(args) = command;
-    let output = Output::new(args.json);
     args.svg.as_deref().map_or(Ok(()), results::check)?;
     let options = ReportOptions {
         window_bits: args.window_bits,

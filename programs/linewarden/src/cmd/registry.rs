@@ -70,9 +70,6 @@ pub struct BackupArgs {
     copy: String,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden registry restore`.
@@ -87,9 +84,6 @@ pub struct RestoreArgs {
     /// File of the master key, mode 0600 (path, default: the key in LINEWARDEN_MASTER_KEY)
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden registry migrate`.
@@ -104,9 +98,6 @@ pub struct MigrateArgs {
     /// File of the master key, mode 0600 (path, default: the key in LINEWARDEN_MASTER_KEY)
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden registry create`.
@@ -118,9 +109,6 @@ pub struct CreateArgs {
     /// File of the master key; created with mode 0600 if it does not exist (path, default: the key in LINEWARDEN_MASTER_KEY)
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden registry check`.
@@ -128,27 +116,10 @@ pub struct CreateArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
-}
-
-impl RegistryCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::Create(args) => args.json,
-            Self::Check(args) => args.json,
-            Self::Backup(args) => args.json,
-            Self::Restore(args) => args.json,
-            Self::Migrate(args) => args.json,
-        }
-    }
 }
 
 /// Runs the command.
-pub fn run(command: &RegistryCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: &RegistryCommand, output: Output) -> Result<(), Failure> {
     match command {
         RegistryCommand::Create(args) => create(args, output),
         RegistryCommand::Check(args) => check(args, output),

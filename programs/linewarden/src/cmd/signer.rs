@@ -21,7 +21,7 @@ pub enum SignerCommand {
     #[command(after_help = "\
 Examples:
   linewarden signer list --config controller.toml
-  linewarden signer list --json --server https://ctl.example:20560 --token-file alice.token")]
+  linewarden signer list --output json --server https://ctl.example:20560 --token-file alice.token")]
     List(ListArgs),
     /// Add a trusted signer
     #[command(after_help = "\
@@ -40,9 +40,6 @@ Examples:
 pub struct ListArgs {
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden signer create`.
@@ -57,9 +54,6 @@ pub struct CreateArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden signer revoke`.
@@ -71,25 +65,10 @@ pub struct RevokeArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
-}
-
-impl SignerCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::List(args) => args.json,
-            Self::Create(args) => args.json,
-            Self::Revoke(args) => args.json,
-        }
-    }
 }
 
 /// Runs the command.
-pub fn run(command: &SignerCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: &SignerCommand, output: Output) -> Result<(), Failure> {
     match command {
         SignerCommand::List(args) => list(args, output),
         SignerCommand::Create(args) => create(args, output),

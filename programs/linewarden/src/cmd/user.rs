@@ -70,9 +70,6 @@ pub struct CreateArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden user delete`.
@@ -84,9 +81,6 @@ pub struct DeleteArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden user list`.
@@ -94,25 +88,10 @@ pub struct DeleteArgs {
 pub struct ListArgs {
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
-}
-
-impl UserCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::Create(args) => args.json,
-            Self::Delete(args) => args.json,
-            Self::List(args) => args.json,
-        }
-    }
 }
 
 /// Runs the command.
-pub fn run(command: &UserCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: &UserCommand, output: Output) -> Result<(), Failure> {
     match command {
         UserCommand::Create(args) => create(args, output),
         UserCommand::Delete(args) => delete(args, output),

@@ -162,7 +162,7 @@ fn differences_are_named_by_table_and_entry() {
     write_statement(path, "xdp", DataPlaneKind::Xdp, &mut measured);
     let (code, output, _) = run(
         path,
-        &format!("{} --json", appraise_arguments("xdp", "xdp.reference")),
+        &format!("{} --output json", appraise_arguments("xdp", "xdp.reference")),
     );
     let report: serde_json::Value = serde_json::from_str(&output).unwrap();
     assert_eq!((code, &report["affirmed"]), (1, &false.into()));

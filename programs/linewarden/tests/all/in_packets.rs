@@ -104,11 +104,11 @@ impl Site {
         let gateway = start(
             &lab.gateway,
             directory_path,
-            "linewarden-gateway run --config gateway.toml --json --status-interval 1",
+            "linewarden-gateway run --config gateway.toml --output json --status-interval 1",
         );
         gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
         let arguments = format!(
-            "linewarden-agent run --config devices/00000000000000d1.toml --gateway [{}]:{LAP_PORT} --interface {} --json",
+            "linewarden-agent run --config devices/00000000000000d1.toml --gateway [{}]:{LAP_PORT} --interface {} --output json",
             GATEWAY.v6, lab.devices_end.name
         );
         let agent = start(&lab.devices, directory_path, &arguments);

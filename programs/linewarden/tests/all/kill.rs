@@ -131,13 +131,16 @@ fn start(directory: &Path, command_line: &str) -> KilledOnDrop {
 }
 
 fn serve(directory: &Path) -> KilledOnDrop {
-    start(directory, "linewarden-gateway run --config gateway.toml --json")
+    start(
+        directory,
+        "linewarden-gateway run --config gateway.toml --output json",
+    )
 }
 
 fn start_controller(directory: &Path) -> KilledOnDrop {
     start(
         directory,
-        "linewarden-controller run --config controller.toml --json",
+        "linewarden-controller run --config controller.toml --output json",
     )
 }
 

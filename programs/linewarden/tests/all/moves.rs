@@ -173,7 +173,7 @@ impl Site {
         let controller = gateway.start_controller(directory_path);
         let gateway_process = gateway.start(
             directory_path,
-            "linewarden-gateway run --config gateway.toml --json --status-interval 1",
+            "linewarden-gateway run --config gateway.toml --output json --status-interval 1",
         );
         gateway_process.wait_for("loaded fleet", |line| line["loaded"] == true);
         Self {
@@ -201,7 +201,7 @@ impl Site {
 
     fn start_agent(&self, host: usize, file: &str) -> Process {
         let arguments = format!(
-            "linewarden-agent run --config devices/{file} --gateway {} --interface h0 --json",
+            "linewarden-agent run --config devices/{file} --gateway {} --interface h0 --output json",
             address(self.v6, 1)
         );
         self.hosts[host]

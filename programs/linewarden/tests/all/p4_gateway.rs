@@ -103,9 +103,10 @@ impl Site {
     }
 
     fn start_switch(&self, options: &str) -> Process {
-        let switch = self
-            .switch
-            .start(self.directory_path(), &format!("{SWITCH} --json {options}"));
+        let switch = self.switch.start(
+            self.directory_path(),
+            &format!("{SWITCH} --output json {options}"),
+        );
         switch.wait_for("the server", |line| line["p4runtime"].is_string());
         switch
     }
@@ -117,7 +118,7 @@ impl Site {
     fn serve(&self) -> Process {
         self.switch.start(
             self.directory_path(),
-            "linewarden-gateway run --config gateway.toml --json --status-interval 1",
+            "linewarden-gateway run --config gateway.toml --output json --status-interval 1",
         )
     }
 
@@ -128,7 +129,7 @@ impl Site {
 
     fn device_authenticates(&self, device: &str, seconds: u32) -> bool {
         let arguments = format!(
-            "linewarden-agent run --config devices/00000000000000{device}.toml --gateway {SERVICE} --interface far0 --once --timeout {seconds} --json"
+            "linewarden-agent run --config devices/00000000000000{device}.toml --gateway {SERVICE} --interface far0 --once --timeout {seconds} --output json"
         );
         let (code, lines) = self
             .device

@@ -94,7 +94,7 @@ impl Site {
         let serve = |n| {
             let gateway = router.start(
                 directory_path,
-                &format!("linewarden-gateway run --config gateway{n}.toml --json --status-interval 1"),
+                &format!("linewarden-gateway run --config gateway{n}.toml --output json --status-interval 1"),
             );
             gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
             gateway
@@ -213,8 +213,9 @@ fn command_in(namespace: &Namespace, directory_path: &Path, arguments: &[&str]) 
 
 fn agent(options: SiteOptions, n: u32, namespace: &Namespace, directory_path: &Path) -> Process {
     let gateway = options.address(n, 1);
-    let arguments =
-        format!("linewarden-agent run --config devices/00000000000000d{n}.toml --gateway {gateway} --json");
+    let arguments = format!(
+        "linewarden-agent run --config devices/00000000000000d{n}.toml --gateway {gateway} --output json"
+    );
     let agent = namespace.start(directory_path, &arguments);
     agent.event("authenticated");
     agent

@@ -57,7 +57,8 @@ impl Site {
     }
 
     fn gateway(&self) -> Process {
-        let gateway = self.start("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+        let gateway =
+            self.start("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
         gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
         gateway
     }
@@ -93,14 +94,14 @@ impl Site {
         // No two live sessions may share an address.
         let address = if id == "d1" { "127.0.0.1" } else { "[::1]" };
         self.start(&format!(
-            "linewarden-agent run --config devices/00000000000000{id}.toml --gateway {address}:{} --json {options}",
+            "linewarden-agent run --config devices/00000000000000{id}.toml --gateway {address}:{} --output json {options}",
             self.port
         ))
     }
 
     fn device(&self, id: &str) -> Value {
         let text = self.run(&format!(
-            "linewarden device show {id} --config controller.toml --json"
+            "linewarden device show {id} --config controller.toml --output json"
         ));
         serde_json::from_str(&text).unwrap()
     }

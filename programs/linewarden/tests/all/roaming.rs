@@ -128,8 +128,9 @@ impl Site {
         let controller = first.start_controller(directory_path);
         let processes = [(1, &first), (2, &second)].map(|(segment, gateway)| {
             gateway.echo(service(v6));
-            let arguments =
-                format!("linewarden-gateway run --config gateway{segment}.toml --json --status-interval 1");
+            let arguments = format!(
+                "linewarden-gateway run --config gateway{segment}.toml --output json --status-interval 1"
+            );
             let process = gateway.start(directory_path, &arguments);
             process.wait_for("loaded fleet", |line| line["loaded"] == true);
             process
@@ -150,7 +151,7 @@ impl Site {
     fn authenticate_at(&self, segment: usize) -> Process {
         let gateway = address(self.v6, segment, 1);
         let arguments = format!(
-            "linewarden-agent run --config devices{segment}/00000000000000d1.toml --gateway {gateway} --interface d{segment} --json"
+            "linewarden-agent run --config devices{segment}/00000000000000d1.toml --gateway {gateway} --interface d{segment} --output json"
         );
         let agent = self.device.start(self.directory.path(), &arguments);
         agent.event("authenticated");

@@ -175,14 +175,14 @@ impl Site {
 
 fn agent(lab: &Lab, directory: &Path, gateway: SocketAddr) -> Process {
     let arguments = format!(
-        "linewarden-agent run --config devices/00000000000000d1.toml --gateway {gateway} --interface {} --json",
+        "linewarden-agent run --config devices/00000000000000d1.toml --gateway {gateway} --interface {} --output json",
         lab.devices_end.name
     );
     start(&lab.devices, directory, &arguments)
 }
 
 fn serve(lab: &Lab, directory: &Path) -> Process {
-    let arguments = "linewarden-gateway run --config gateway.toml --json --status-interval 1";
+    let arguments = "linewarden-gateway run --config gateway.toml --output json --status-interval 1";
     let gateway = start(&lab.gateway, directory, arguments);
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
     gateway
@@ -557,7 +557,7 @@ fn rows_are_renewed_through_the_sealed_gate() {
         assert_echoed(&site.program(), b"before");
         let gateway = SocketAddr::new(ip(&GATEWAY, v6), LAP_PORT);
         let arguments = format!(
-            "linewarden-agent run --config devices/00000000000000d1.toml --gateway {gateway} --interface {} --renew --json",
+            "linewarden-agent run --config devices/00000000000000d1.toml --gateway {gateway} --interface {} --renew --output json",
             site.lab.devices_end.name
         );
         let directory_path = site.directory.path();

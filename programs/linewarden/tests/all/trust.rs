@@ -120,7 +120,7 @@ impl Site {
     fn serve(&self) -> Process {
         self.gateway.start(
             self.directory_path(),
-            "linewarden-gateway run --config gateway.toml --json --status-interval 1",
+            "linewarden-gateway run --config gateway.toml --output json --status-interval 1",
         )
     }
 
@@ -163,7 +163,7 @@ impl Site {
     /// Whether the device d1 gets a session within this number of seconds.
     fn authenticates(&self, seconds: u32) -> bool {
         let arguments = format!(
-            "linewarden-agent run --config devices/00000000000000d1.toml --gateway 10.9.1.1 --interface h0 --once --timeout {seconds} --json"
+            "linewarden-agent run --config devices/00000000000000d1.toml --gateway 10.9.1.1 --interface h0 --once --timeout {seconds} --output json"
         );
         let (code, lines) = self
             .device
@@ -408,7 +408,7 @@ impl Controllers<'_> {
     }
 
     fn start(&self, name: &str) -> Process {
-        let arguments = format!("linewarden-controller run --config ctl-{name}.toml --json");
+        let arguments = format!("linewarden-controller run --config ctl-{name}.toml --output json");
         let controller = self.site.gateway.start(self.site.directory_path(), &arguments);
         controller.event("started");
         controller
@@ -421,7 +421,7 @@ impl Controllers<'_> {
             .find(|(controller, _)| *controller == name)
             .unwrap();
         self.site.run(&format!(
-            "linewarden {arguments} --json --server https://127.0.0.1:{port} --server-ca pki/ca.pem --token-file vic.key"
+            "linewarden {arguments} --output json --server https://127.0.0.1:{port} --server-ca pki/ca.pem --token-file vic.key"
         ))
     }
 

@@ -157,7 +157,7 @@ impl Site {
         let process = self.start(
             node,
             &name,
-            &format!("linewarden-controller run --config {name}.toml --json"),
+            &format!("linewarden-controller run --config {name}.toml --output json"),
         );
         process.event("started");
         self.controllers[index] = Some(process);
@@ -171,7 +171,8 @@ impl Site {
     /// Starts a gateway at a place: the gateway's own place or [`SPARE_PLACE`].
     pub fn start_gateway(&mut self, gateway: usize, place: usize) -> GatewayProcess {
         let name = format!("gateway-{}-{place}", gateway_id(gateway));
-        let arguments = format!("linewarden-gateway run --config {name}.toml --json --status-interval 1");
+        let arguments =
+            format!("linewarden-gateway run --config {name}.toml --output json --status-interval 1");
         let process = self.start(&self.network.gateways[place], &name, &arguments);
         self.gateways[place] = Some(RunningGateway {
             process,

@@ -220,7 +220,7 @@ pub fn write_controller_config(directory: &Path) {
 pub fn start_controller(directory: &Path) -> Process {
     let controller = Process::start(command(
         directory,
-        "linewarden-controller run --config controller.toml --json",
+        "linewarden-controller run --config controller.toml --output json",
     ));
     controller.event("started");
     controller

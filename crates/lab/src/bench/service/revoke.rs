@@ -81,7 +81,7 @@ impl Gateway {
             .map_err(io("write a configuration file"))?;
         let process = programs.start(
             &format!("gateway-{id}"),
-            &format!("linewarden-gateway run --config {file} --json --status-interval 1"),
+            &format!("linewarden-gateway run --config {file} --output json --status-interval 1"),
         )?;
         process.wait_for("gateway", |line| {
             line["event"] == "status" && line["loaded"] == true

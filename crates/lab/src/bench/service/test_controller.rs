@@ -93,7 +93,7 @@ impl TestController {
         let tokens = tokens.collect::<Result<_, BenchError>>()?;
         let controller = programs.start(
             "controller",
-            "linewarden-controller run --config controller.toml --json",
+            "linewarden-controller run --config controller.toml --output json",
         )?;
         let started = controller.wait_for("controller", |line| line["event"] == "started")?;
         let address = started

@@ -113,9 +113,8 @@ impl DemoArgs {
 }
 
 /// Runs the demonstration and prints its results.
-pub fn run(args: &DemoArgs) -> Result<(), Failure> {
+pub fn run(args: &DemoArgs, output: Output) -> Result<(), Failure> {
     let options = args.options();
-    let output = Output::new(false);
     // Checks before the run that the results can be written.
     let _out = results::Directory::prepare(&args.out)?;
     args.json.as_deref().map_or(Ok(()), results::check)?;
@@ -164,6 +163,7 @@ fn failure(error: DemoError) -> Failure {
 }
 
 fn write_results(args: &DemoArgs, output: Output, report: &Report) -> Result<(), Failure> {
+    output.object(report)?;
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(report).map_err(Failure::failed)?;
         results::write(path, &(text + "\n"))?;

@@ -29,9 +29,6 @@ pub struct DeleteArgs {
     devices: Vec<DeviceId>,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Arguments of `linewarden attest move`.
@@ -57,9 +54,6 @@ pub struct MoveArgs {
     port: Option<u16>,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Arguments of `linewarden attest release`.
@@ -79,9 +73,6 @@ pub struct ReleaseArgs {
     devices: Vec<DeviceId>,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Deletes the attestation records of devices, one by one; all devices are looked up first.

@@ -28,15 +28,12 @@ the PCRs.
 
 Examples:
   linewarden attest explain d1 --config controller.toml
-  linewarden attest explain d1 --json --config controller.toml | jq .difference")]
+  linewarden attest explain d1 --output json --config controller.toml | jq .difference")]
 pub struct ExplainArgs {
     /// Device ID (1 to 16 hexadecimal digits)
     device: DeviceId,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// The registry's records of a device.
@@ -404,7 +401,7 @@ fn print_conclusion(details: &DeviceDetails, output: Output) -> Result<(), Failu
             output.line(format_args!("The claimed configuration is the expected one.{outdated_note}"))
         }
         Some(_) if details.is_superseded() => output.line(
-            "The device has since proven the expected configuration; its earlier claim is superseded and not shown (--json shows it).",
+            "The device has since proven the expected configuration; its earlier claim is superseded and not shown (--output json shows it).",
         ),
         Some(difference) => {
             output.line(match is_outdated {

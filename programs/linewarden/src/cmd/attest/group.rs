@@ -38,7 +38,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   linewarden attest group list --config controller.toml
-  linewarden attest group list --config controller.toml --json | jq -r .reference")]
+  linewarden attest group list --config controller.toml --output json | jq -r .reference")]
     List(ListArgs),
     /// Show a group
     #[command(after_help = "\
@@ -104,9 +104,6 @@ pub struct SetArgs {
     release_mode: Option<ReleaseModeName>,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// How a device leaves quarantine, as an option value.
@@ -132,9 +129,6 @@ impl From<ReleaseModeName> for ReleaseMode {
 pub struct ListArgs {
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of commands that name one group.
@@ -144,9 +138,6 @@ pub struct NamedArgs {
     name: GroupName,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden attest group roll-out`.
@@ -162,21 +153,6 @@ pub struct RollOutArgs {
     for_s: u64,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
-}
-
-impl GroupCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::Set(args) => args.json,
-            Self::List(args) => args.json,
-            Self::RollOut(args) => args.json,
-            Self::Show(args) | Self::Delete(args) | Self::Accept(args) | Self::Withdraw(args) => args.json,
-        }
-    }
 }
 
 /// Runs the command.

@@ -30,9 +30,6 @@ pub struct KeyArgs {
     /// Show the public key of this key file (path)
     #[arg(long, value_name = "FILE")]
     show: Option<PathBuf>,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Creates or shows the key.

@@ -47,26 +47,8 @@ Examples:
     Key(key::KeyArgs),
 }
 
-impl AttestCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::Group(command) => command.prints_json(),
-            Self::Enroll(args) => args.json,
-            Self::Delete(args) => args.json,
-            Self::Move(args) => args.json,
-            Self::Round(args) => args.json,
-            Self::Status(args) => args.json,
-            Self::Explain(args) => args.json,
-            Self::Release(args) => args.json,
-            Self::Key(args) => args.json,
-        }
-    }
-}
-
 /// Runs the command.
-pub fn run(command: &AttestCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: &AttestCommand, output: Output) -> Result<(), Failure> {
     match command {
         AttestCommand::Group(command) => group::run(command, output),
         AttestCommand::Enroll(args) => enroll::run(args, output),

@@ -30,7 +30,7 @@ addition to scheduled rounds. Exit code 1 if a gateway that is expected to attes
 Examples:
   linewarden attest round --config controller.toml
   linewarden attest round pumps valves --wait 60 --config controller.toml
-  linewarden attest round pumps --json --config controller.toml \\
+  linewarden attest round pumps --output json --config controller.toml \\
     | jq -r 'select(.event == \"device\") | .device_id'")]
 pub struct RoundArgs {
     /// Group names (default: all groups)
@@ -40,9 +40,6 @@ pub struct RoundArgs {
     wait: u64,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// JSON output.

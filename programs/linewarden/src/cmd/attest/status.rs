@@ -35,7 +35,7 @@ Examples:
   linewarden attest status --config controller.toml
   linewarden attest status --group pumps --fail --config controller.toml
   linewarden attest status --state missed --state quarantined --config controller.toml
-  linewarden attest status d1 d2 --json --config controller.toml
+  linewarden attest status d1 d2 --output json --config controller.toml
   linewarden attest status --ear --signing-key results.pem --config controller.toml")]
 pub struct StatusArgs {
     /// Device IDs (1 to 16 hexadecimal digits each, default: all devices)
@@ -57,9 +57,6 @@ pub struct StatusArgs {
     signing_key: Option<PathBuf>,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// JSON output of a device.

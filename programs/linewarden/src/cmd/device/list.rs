@@ -22,7 +22,7 @@ const HISTORY_EVENTS_MAX: u64 = 1_000;
 Examples:
   linewarden device list --config controller.toml
   linewarden device list --config controller.toml --revoked
-  linewarden device list --config controller.toml --name pump --json | jq -r .device_id
+  linewarden device list --config controller.toml --name pump --output json | jq -r .device_id
   linewarden device list --server https://ctl.example:20560 --token-file alice.token")]
 pub struct ListArgs {
     #[command(flatten)]
@@ -48,9 +48,6 @@ pub struct ListArgs {
     /// Maximum number of devices to print (integer, default: unlimited)
     #[arg(long, value_name = "COUNT")]
     limit: Option<u64>,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// A mode, as an option value.
@@ -92,9 +89,6 @@ pub struct ShowArgs {
     history: bool,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON; with --history one further object per event (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Prints devices.

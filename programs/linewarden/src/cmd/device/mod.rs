@@ -51,26 +51,8 @@ Examples:
     Import(transfer::ImportArgs),
 }
 
-impl DeviceCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::Enroll(command) => command.common().json,
-            Self::List(args) => args.json,
-            Self::Show(args) => args.json,
-            Self::Revoke(args) => args.json,
-            Self::Quarantine(args) => args.json,
-            Self::Release(args) => args.json,
-            Self::Pair(command) => command.prints_json(),
-            Self::Export(args) => args.json,
-            Self::Import(args) => args.json,
-        }
-    }
-}
-
 /// Runs the command.
-pub fn run(command: DeviceCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: DeviceCommand, output: Output) -> Result<(), Failure> {
     match command {
         DeviceCommand::Enroll(command) => enroll::run(command, output),
         DeviceCommand::List(args) => list::list(&args, output),

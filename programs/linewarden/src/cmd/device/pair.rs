@@ -27,7 +27,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   linewarden device pair list d1 --config controller.toml
-  linewarden device pair list d1 --config controller.toml --json")]
+  linewarden device pair list d1 --config controller.toml --output json")]
     List(ListArgs),
 }
 
@@ -40,9 +40,6 @@ pub struct PairArgs {
     peer: DeviceId,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `linewarden device pair list`.
@@ -52,19 +49,6 @@ pub struct ListArgs {
     device: DeviceId,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    json: bool,
-}
-
-impl PairCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::Create(args) | Self::Delete(args) => args.json,
-            Self::List(args) => args.json,
-        }
-    }
 }
 
 /// Runs the command.

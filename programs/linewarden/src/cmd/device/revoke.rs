@@ -25,9 +25,6 @@ pub struct RevokeArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Revokes devices, one by one; the command looks up all devices before the first revocation.

@@ -34,9 +34,6 @@ pub struct ExportArgs {
     skip_damaged: bool,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Arguments of `linewarden device import`.
@@ -64,9 +61,6 @@ pub struct ImportArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Exports devices.

@@ -51,9 +51,6 @@ pub struct KeygenArgs {
     /// File of the key that encrypts the secrets (path, default: DIR/seal.key)
     #[arg(long, value_name = "FILE")]
     seal_key: Option<PathBuf>,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 fn scheme_parser() -> impl TypedValueParser<Value = Scheme> {

@@ -29,9 +29,6 @@ pub struct MasksArgs {
     /// Number of masks to create, rounded up to a multiple of 64 (integer)
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     count: u64,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Creates masks.

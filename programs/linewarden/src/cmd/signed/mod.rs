@@ -36,22 +36,8 @@ pub enum SignedCommand {
     Show(show::ShowArgs),
 }
 
-impl SignedCommand {
-    /// Whether the command prints JSON.
-    pub fn prints_json(&self) -> bool {
-        match self {
-            Self::Keygen(args) => args.json,
-            Self::Masks(args) => args.json,
-            Self::Receive(args) => args.json,
-            Self::Send(args) => args.json,
-            Self::Show(args) => args.json,
-        }
-    }
-}
-
 /// Runs the command.
-pub fn run(command: &SignedCommand) -> Result<(), Failure> {
-    let output = Output::new(command.prints_json());
+pub fn run(command: &SignedCommand, output: Output) -> Result<(), Failure> {
     match command {
         SignedCommand::Keygen(args) => keygen::run(args, output),
         SignedCommand::Masks(args) => masks::run(args, output),

@@ -97,9 +97,6 @@ pub struct ReceiveArgs {
     /// File for counters in Prometheus text format, rewritten every 15 s (path)
     #[arg(long, value_name = "FILE")]
     metrics_file: Option<PathBuf>,
-    /// Print counters and events as JSON (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Receives messages, and prints the counters at the end.

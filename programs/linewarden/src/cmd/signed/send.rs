@@ -95,9 +95,6 @@ pub struct SendArgs {
     /// Number of masks that idle processors and GPUs keep ready (integer)
     #[arg(long, value_name = "COUNT", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     idle_masks: u32,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 pub fn parse_priority(text: &str) -> Result<Priority, String> {

@@ -13,14 +13,11 @@ use linewarden_signatures::store::{MachineId, SignerDirectory, read_public};
 #[command(after_help = "\
 Examples:
   linewarden signed show truck7
-  linewarden signed show signers/truck7.json --json")]
+  linewarden signed show signers/truck7.json --output json")]
 pub struct ShowArgs {
     /// Directory of a signer, or file of a public key (path)
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Shows a signer or a public key.

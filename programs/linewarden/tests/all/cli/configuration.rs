@@ -88,7 +88,7 @@ fn check_reports_all_mistakes_at_once() {
             assert!(report.contains(&format!("error: {line}")), "{line}\n{report}");
         }
     }
-    let output = site.run("linewarden-gateway check --json g.toml");
+    let output = site.run("linewarden-gateway check --output json g.toml");
     assert_eq!(output.code, 2);
     let problems: Vec<serde_json::Value> = output.out.lines().map(json).collect();
     assert_eq!(problems.len(), expected.len());

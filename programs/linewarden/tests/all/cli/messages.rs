@@ -41,7 +41,11 @@ fn a_second_revocation_reports_the_first_revocation() {
             && second_revocation.ends_with(" UTC, with the reason: stolen; not changed\n"),
         "{second_revocation}"
     );
-    let second_revocation = json(&site.on_registry("device revoke d1 --reason found --json").ok());
+    let second_revocation = json(
+        &site
+            .on_registry("device revoke d1 --reason found --output json")
+            .ok(),
+    );
     assert_eq!(
         (
             second_revocation["status"].as_str(),

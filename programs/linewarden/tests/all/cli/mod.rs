@@ -109,7 +109,7 @@ fn json(line: &str) -> serde_json::Value {
 fn a_fleet_is_enrolled_listed_shown_moved_and_revoked() {
     let site = Site::new();
     let enrolled = site
-        .on_registry("device enroll simulated --count 6 --rows 2 --name pump --out devices --json")
+        .on_registry("device enroll simulated --count 6 --rows 2 --name pump --out devices --output json")
         .ok();
     let ids: Vec<String> = enrolled
         .lines()
@@ -127,22 +127,26 @@ fn a_fleet_is_enrolled_listed_shown_moved_and_revoked() {
         "{list}"
     );
     assert_eq!(
-        site.on_registry("device list --json --name pump")
+        site.on_registry("device list --output json --name pump")
             .ok()
             .lines()
             .count(),
         6
     );
     assert_eq!(
-        site.on_registry("device list --json --limit 4")
+        site.on_registry("device list --output json --limit 4")
             .ok()
             .lines()
             .count(),
         4
     );
-    assert_eq!(site.on_registry("device list --json --mode key").ok(), "");
+    assert_eq!(site.on_registry("device list --output json --mode key").ok(), "");
 
-    let device = json(&site.on_registry(&format!("device show {} --json", ids[0])).ok());
+    let device = json(
+        &site
+            .on_registry(&format!("device show {} --output json", ids[0]))
+            .ok(),
+    );
     assert_eq!(
         (device["status"].as_str(), device["rows_total"].as_u64()),
         (Some("active"), Some(2))
@@ -158,7 +162,7 @@ fn a_fleet_is_enrolled_listed_shown_moved_and_revoked() {
         "{text}"
     );
     assert_eq!(
-        site.on_registry("device list --json --revoked")
+        site.on_registry("device list --output json --revoked")
             .ok()
             .lines()
             .count(),
@@ -172,12 +176,14 @@ fn a_fleet_is_enrolled_listed_shown_moved_and_revoked() {
     let other = "--registry other.registry --key-file other.key";
     let import_output = site
         .run(&format!(
-            "linewarden device import fleet.jsonl --export-key export.key {other} --json"
+            "linewarden device import fleet.jsonl --export-key export.key {other} --output json"
         ))
         .ok();
     assert_eq!(json(&import_output)["imported"], 6);
-    let moved = site.run(&format!("linewarden device list --json {other}")).ok();
-    assert_eq!(moved, site.on_registry("device list --json").ok());
+    let moved = site
+        .run(&format!("linewarden device list --output json {other}"))
+        .ok();
+    assert_eq!(moved, site.on_registry("device list --output json").ok());
     site.on_registry("registry check").ok();
 }
 
@@ -188,7 +194,7 @@ fn a_revocation_of_several_devices_with_an_unknown_device_revokes_no_device() {
         .ok();
     let error = site.on_registry("device revoke d1 d2").refused(2);
     assert!(error.contains("00000000000000d2 is not enrolled"), "{error}");
-    assert_eq!(site.on_registry("device list --json --revoked").ok(), "");
+    assert_eq!(site.on_registry("device list --output json --revoked").ok(), "");
 }
 
 #[test]
@@ -208,7 +214,7 @@ fn new_credentials_continue_after_the_old_rows() {
         .ok();
     assert_eq!(fs::read_to_string(site.path(config)).unwrap(), edited);
     assert_ne!(fs::read(site.path(helper)).unwrap(), old_helper);
-    let device = json(&site.on_registry("device show d1 --json").ok());
+    let device = json(&site.on_registry("device show d1 --output json").ok());
     assert_eq!(
         (device["epoch"].as_u64(), device["rows_total"].as_u64()),
         (Some(1), Some(3))
@@ -237,7 +243,7 @@ fn key_files_that_others_can_read_are_refused() {
         error.contains("master.key") && error.contains("chmod 600"),
         "{error}"
     );
-    let error = json(&site.on_registry("device list --json").refused(4));
+    let error = json(&site.on_registry("device list --output json").refused(4));
     assert_eq!(error["exit_code"], 4);
 
     fs::set_permissions(site.path("master.key"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -312,7 +318,7 @@ fn a_damaged_export_is_reported_with_file_line_and_field_and_nothing_is_imported
         );
     }
     let listed = site
-        .run("linewarden device list --json --registry other.registry --key-file other.key")
+        .run("linewarden device list --output json --registry other.registry --key-file other.key")
         .ok();
     assert_eq!(listed, "");
 }
@@ -351,7 +357,7 @@ fn a_closed_output_pipe_stops_no_command_and_hides_no_failure() {
     let site = Site::new();
     site.on_registry("device enroll simulated --count 3 --rows 2 --out devices")
         .ok();
-    let listed = site.on_registry("device list --json").ok();
+    let listed = site.on_registry("device list --output json").ok();
     let ids: Vec<String> = listed
         .lines()
         .map(|line| json(line)["device_id"].as_str().unwrap().to_owned())
@@ -365,7 +371,7 @@ fn a_closed_output_pipe_stops_no_command_and_hides_no_failure() {
         command.stdout(writer).status().unwrap().code().unwrap()
     };
     assert_eq!(run_unread(&format!("device revoke {}", ids.join(" "))), 0);
-    let revoked = site.on_registry("device list --revoked --json").ok();
+    let revoked = site.on_registry("device list --revoked --output json").ok();
     assert_eq!(revoked.lines().count(), 3);
     assert_eq!(run_unread("device list"), 0);
     assert_eq!(run_unread("device show 00000000000000ff"), 2, "no such device");

@@ -330,7 +330,7 @@ fn a_process_handles_signals_with_any_kind_of_file_as_its_configuration() {
     let _controller = start_controller(site.directory.path());
     let gateway = Process::start(command(
         site.directory.path(),
-        "linewarden-gateway run --config gateway.toml --json --status-interval 1",
+        "linewarden-gateway run --config gateway.toml --output json --status-interval 1",
     ));
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
     let original = site.path("kept.toml");

@@ -74,7 +74,7 @@ fn a_chip_with_firmware_in_half_of_its_memory_is_enrolled_from_the_other_half_on
         assert!(text.contains("enrolled"), "{text}");
         let config = fs::read_to_string(site.path(&format!("devices/00000000000000{chip}1.toml"))).unwrap();
         assert!(config.contains("start = 8192\n"), "{config}");
-        site.run(&format!("linewarden puf report dumps/{chip} --json"))
+        site.run(&format!("linewarden puf report dumps/{chip} --output json"))
             .refused(4);
     }
     let error = site.run("linewarden puf report dumps").refused(4);
@@ -212,7 +212,7 @@ fn a_puf_with_too_little_entropy_is_refused() {
         ))
         .refused(4);
     assert!(error.contains("bits of min-entropy, 143 are required"), "{error}");
-    assert_eq!(site.on_registry("device list --json").ok(), "");
+    assert_eq!(site.on_registry("device list --output json").ok(), "");
     assert_eq!(fs::read_dir(site.path("devices")).unwrap().count(), 0);
 }
 
@@ -272,7 +272,7 @@ fn an_unsuitable_puf_is_rejected() {
         format!("linewarden device enroll command --mode key --out devices {registry} -- ./stuck");
     let error = site.run(&arguments).refused(4);
     assert!(error.contains("bits are 0"), "{error}");
-    assert_eq!(site.on_registry("device list --json").ok(), "");
+    assert_eq!(site.on_registry("device list --output json").ok(), "");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn readouts_of_a_weak_puf_are_enrolled_in_key_mode() {
     write_dumps(&site.path("dumps"), 5);
     site.on_registry("device enroll readouts dumps --device d7 --out devices")
         .ok();
-    let device = json(&site.on_registry("device show d7 --json").ok());
+    let device = json(&site.on_registry("device show d7 --output json").ok());
     assert_eq!(device["mode"], "key");
     let report = site
         .run("linewarden puf report dumps --svg report.svg --enrollment-readouts 3")
@@ -299,7 +299,7 @@ fn readouts_of_a_weak_puf_are_enrolled_in_key_mode() {
     assert!(
         json(
             &site
-                .run("linewarden puf report dumps --enrollment-readouts 3 --json")
+                .run("linewarden puf report dumps --enrollment-readouts 3 --output json")
                 .ok()
         )["devices"]
             .is_array()

@@ -50,7 +50,7 @@ fn a_registry_moves_to_postgresql_and_back() {
     site.run("linewarden registry restore copy.registry --to restored.registry --key-file master.key")
         .ok();
     let listed = site
-        .run("linewarden device list --json --registry restored.registry --key-file master.key")
+        .run("linewarden device list --output json --registry restored.registry --key-file master.key")
         .ok();
     assert_eq!(listed.lines().count(), 7, "{listed}");
 

@@ -55,6 +55,6 @@ fn the_progress_of_an_enrollment_is_shown_at_terminals_only() {
         "{}",
         output.err
     );
-    let listed = site.on_registry("device list --json").ok();
+    let listed = site.on_registry("device list --output json").ok();
     assert_eq!(listed.lines().count(), 600);
 }

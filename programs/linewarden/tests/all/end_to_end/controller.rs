@@ -74,7 +74,7 @@ fn a_gateway_and_its_devices_work_with_a_remote_controller() {
     let token =
         run(environment.command("linewarden user create alice --role operator --config controller.toml"));
     assert!(token.starts_with("lw_"), "{token}");
-    let controller = environment.start("linewarden-controller run --config controller.toml --json");
+    let controller = environment.start("linewarden-controller run --config controller.toml --output json");
     let start_event = controller.event("started");
     let address = |field: &str| start_event[field].as_str().unwrap().parse().unwrap();
     let (api, metrics, port) = (address("address"), address("metrics"), free_udp_port());
@@ -90,12 +90,12 @@ fn a_gateway_and_its_devices_work_with_a_remote_controller() {
     let error = String::from_utf8(refusal.stderr).unwrap();
     assert!(error.contains("is of gateway 6, but `id` is 5"), "{error}");
     let gateway =
-        environment.start("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+        environment.start("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
     gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
     });
     let arguments = format!(
-        "linewarden-agent run --config devices/00000000000000d1.toml --gateway 127.0.0.1:{port} --json"
+        "linewarden-agent run --config devices/00000000000000d1.toml --gateway 127.0.0.1:{port} --output json"
     );
     let agent = environment.start(&arguments);
     for _ in 0..3 {

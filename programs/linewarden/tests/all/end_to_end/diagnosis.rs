@@ -24,7 +24,7 @@ fn prepare(environment: &Environment<'_>, port: u16, rows: u32) {
 /// Starts an agent that writes its log to `agent.log`.
 fn agent(environment: &Environment<'_>, arguments: &str) -> Process {
     let mut command = environment.command(&format!(
-        "linewarden-agent run --config devices/00000000000000d1.toml --json {arguments}"
+        "linewarden-agent run --config devices/00000000000000d1.toml --output json {arguments}"
     ));
     command.stderr(File::create(environment.directory.join("agent.log")).unwrap());
     Process::start(command)
@@ -51,8 +51,8 @@ fn an_agent_reports_an_offered_used_row_and_does_not_respond() {
     let storage_record = environment.directory.join("fleet.registry.storage");
     let serve = || {
         let controller = environment.start_controller();
-        let gateway =
-            environment.start("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+        let gateway = environment
+            .start("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
         gateway.event("started");
         (gateway, controller)
     };
@@ -133,7 +133,7 @@ fn a_device_with_too_few_rows_after_a_restore_is_refused_with_the_remedy() {
     prepare(&environment, port, 20);
     let controller = environment.start_controller();
     let gateway =
-        environment.start("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+        environment.start("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
     gateway.event("started");
     let arguments = format!("--gateway 127.0.0.1:{port}");
     let device = agent(&environment, &arguments);
@@ -149,7 +149,7 @@ fn a_device_with_too_few_rows_after_a_restore_is_refused_with_the_remedy() {
     .unwrap();
     let _controller = environment.start_controller();
     let mut command =
-        environment.command("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+        environment.command("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
     let log_path = environment.directory.join("gateway.log");
     command.stderr(File::create(&log_path).unwrap());
     let gateway = Process::start(command);

@@ -77,7 +77,7 @@ fn scenario(environment: &Environment<'_>, dataplane: &str) {
     );
     let controller = environment.start_controller();
     let gateway =
-        environment.start("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+        environment.start("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
     let loaded = gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
     });
@@ -86,7 +86,7 @@ fn scenario(environment: &Environment<'_>, dataplane: &str) {
     // Each device has its own address: no two live sessions may share an address.
     let agent = |id: &str, address: &str| {
         let arguments = format!(
-            "linewarden-agent run --config devices/00000000000000{id}.toml --gateway {address}:{port} --json"
+            "linewarden-agent run --config devices/00000000000000{id}.toml --gateway {address}:{port} --output json"
         );
         environment.start(&arguments)
     };

@@ -158,7 +158,7 @@ impl<'a> OperatedFleet<'a> {
     fn start_controller(&mut self) {
         let controller = self
             .environment
-            .start("linewarden-controller run --config controller.toml --json");
+            .start("linewarden-controller run --config controller.toml --output json");
         let address = controller.event("started")["address"]
             .as_str()
             .unwrap()
@@ -177,7 +177,7 @@ impl<'a> OperatedFleet<'a> {
     fn start_gateway(&mut self) {
         let gateway = self
             .environment
-            .start("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+            .start("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
         gateway.wait_for("loaded fleet", |line| {
             line["event"] == "status" && line["loaded"] == true
         });
@@ -187,7 +187,7 @@ impl<'a> OperatedFleet<'a> {
     /// Starts the agent of a device with files in the directory `files`, and waits until the device has authenticated.
     pub fn agent(&self, files: &str, id: &str, gateway: &str) -> Process {
         let agent = self.environment.start(&format!(
-            "linewarden-agent run --config {files}/{id:0>16}.toml --gateway {gateway}:{} --json",
+            "linewarden-agent run --config {files}/{id:0>16}.toml --gateway {gateway}:{} --output json",
             self.port
         ));
         agent.event("authenticated");
@@ -210,10 +210,10 @@ impl<'a> OperatedFleet<'a> {
         self.environment.run(&arguments);
     }
 
-    /// The output of `device show --json` about a device in the controller's registry.
+    /// The output of `device show --output json` about a device in the controller's registry.
     pub fn device(&self, id: &str) -> Value {
         let text = run(self.environment.command(&format!(
-            "linewarden device show {id} --json --config controller.toml"
+            "linewarden device show {id} --output json --config controller.toml"
         )));
         serde_json::from_str(&text).unwrap()
     }

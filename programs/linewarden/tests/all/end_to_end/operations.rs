@@ -48,13 +48,13 @@ fn reload_scenario(environment: &Environment<'_>, dataplane: &str) {
     );
     let _controller = environment.start_controller();
     let gateway =
-        environment.start("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+        environment.start("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
     gateway.wait_for("loaded fleet", |line| {
         line["event"] == "status" && line["loaded"] == true
     });
     let agent = |id: &str, address: &str| {
         let arguments = format!(
-            "linewarden-agent run --config devices/00000000000000{id}.toml --gateway {address}:{port} --json"
+            "linewarden-agent run --config devices/00000000000000{id}.toml --gateway {address}:{port} --output json"
         );
         environment.start(&arguments)
     };
@@ -246,7 +246,7 @@ fn a_full_audit_file_does_not_prevent_authentication() {
     );
     let _controller = environment.start_controller();
     let gateway =
-        environment.start("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+        environment.start("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
     gateway.wait_for("loss", |line| {
         line["audit_failing"] == true && line["audit_lost"].as_u64() > Some(0)
     });
@@ -300,7 +300,7 @@ fn a_full_disk_of_the_gateway_audit_log_is_reported_once_and_used_again() {
     std::fs::write(&path, text.replace("audit.jsonl", "disk/audit.jsonl")).unwrap();
     let _controller = environment.start_controller();
     let mut command =
-        environment.command("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+        environment.command("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
     command.stderr(std::fs::File::create(environment.directory.join("log")).unwrap());
     let gateway = Process::start(command);
     gateway.wait_for("loaded fleet", |line| line["loaded"] == true);
@@ -383,7 +383,7 @@ fn the_service_manager_is_notified_of_start_reload_and_end() {
     };
     let _controller = environment.start_controller();
     let mut command =
-        environment.command("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+        environment.command("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
     command.env("NOTIFY_SOCKET", &path);
     let gateway = Process::start(command);
     assert_eq!(notification(), "READY=1");
@@ -430,7 +430,7 @@ fn a_used_ticket_port_ends_the_start_before_the_interface_is_changed() {
         let holder = Process::start(holder);
         holder.wait_for("port", |_| true);
         let output = environment
-            .command("linewarden-gateway run --config gateway.toml --json")
+            .command("linewarden-gateway run --config gateway.toml --output json")
             .output()
             .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
@@ -441,7 +441,7 @@ fn a_used_ticket_port_ends_the_start_before_the_interface_is_changed() {
             "{error}"
         );
         drop(holder);
-        let gateway = environment.start("linewarden-gateway run --config gateway.toml --json");
+        let gateway = environment.start("linewarden-gateway run --config gateway.toml --output json");
         gateway.event("started");
     });
 }

@@ -156,7 +156,7 @@ fn devices_keep_their_data_with_another_master_key() {
     );
     fleet.add_ada();
     run(fleet.remote_command("device list", token));
-    assert_eq!(run(fleet.remote_command("gateway list --json", token)), "");
+    assert_eq!(run(fleet.remote_command("gateway list --output json", token)), "");
     fleet
         .environment
         .run("linewarden gateway create 8 --name roof --reason new --config controller.toml");

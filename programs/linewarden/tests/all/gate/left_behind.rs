@@ -151,7 +151,7 @@ fn an_interface_removed_from_the_configuration_is_reported() {
     std::fs::write(&path, text.replace("[\"lo\"]", "[\"lo\", \"stray0\"]")).unwrap();
     site.serve().end(Signal::SIGKILL);
     std::fs::write(&path, text).unwrap();
-    let mut command = site.command("linewarden-gateway run --config gateway.toml --json");
+    let mut command = site.command("linewarden-gateway run --config gateway.toml --output json");
     let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = site.namespace.run(|| command.spawn().unwrap()).unwrap();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();

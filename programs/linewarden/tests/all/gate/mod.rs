@@ -57,7 +57,7 @@ impl Site {
 
     fn serve_to(&self, log: Stdio) -> Gateway {
         let mut command =
-            self.command("linewarden-gateway run --config gateway.toml --json --status-interval 1");
+            self.command("linewarden-gateway run --config gateway.toml --output json --status-interval 1");
         let command = command.stdout(Stdio::piped()).stderr(log);
         let mut child = self.namespace.run(|| command.spawn().unwrap()).unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

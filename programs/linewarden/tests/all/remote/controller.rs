@@ -103,7 +103,7 @@ impl TestController {
     pub fn start(&mut self) {
         let process = Process::start(command(
             self.directory_path(),
-            "linewarden-controller run --config controller.toml --json",
+            "linewarden-controller run --config controller.toml --output json",
         ));
         let address = process.event("started")["address"].clone();
         if self.port == 0 {

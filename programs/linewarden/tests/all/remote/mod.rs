@@ -46,21 +46,21 @@ fn remote_and_local_queries_give_the_same_results() {
         "audit --limit 1",
         "user list",
     ] {
-        for output_option in ["", " --json"] {
+        for output_option in ["", " --output json"] {
             let local_output = controller.run_local(&format!("{command}{output_option}")).ok();
             let remote_output = controller
                 .as_user("ada", &format!("{command}{output_option}"))
                 .ok();
             assert_eq!(local_output, remote_output, "{command}{output_option}");
             assert!(
-                !local_output.is_empty() || output_option == " --json",
+                !local_output.is_empty() || output_option == " --output json",
                 "{command}"
             );
         }
     }
     // A list of several pages is complete.
     let count = controller
-        .as_user("ada", "device list --json")
+        .as_user("ada", "device list --output json")
         .ok()
         .lines()
         .count();
@@ -76,7 +76,7 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
     olga("device enroll simulated --count 3 --rows 2 --name fan --out fans --reason new-hall").ok();
     assert_eq!(
         controller
-            .run_local("device list --name fan --json")
+            .run_local("device list --name fan --output json")
             .ok()
             .lines()
             .count(),
@@ -87,9 +87,9 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
         olga("device enroll simulated --device e1 --rows 2 --out again --reason new-hall").refused(1);
     assert!(repeat_error.contains("already enrolled"), "{repeat_error}");
     olga("device enroll simulated --device e1 --rows 2 --replace --out fans --reason worn-out").ok();
-    assert_eq!(json(&ada("device show e1 --json").ok())["epoch"], 1);
+    assert_eq!(json(&ada("device show e1 --output json").ok())["epoch"], 1);
 
-    let quarantined = olga("device quarantine e1 --reason odd --json").ok();
+    let quarantined = olga("device quarantine e1 --reason odd --output json").ok();
     assert_eq!(json(&quarantined)["status"], "quarantined");
     assert!(
         controller
@@ -98,10 +98,10 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
             .contains("in quarantine since")
     );
     olga("device release e1 --reason explained").ok();
-    let revoked = olga("device revoke e1 d3 --reason stolen --json").ok();
+    let revoked = olga("device revoke e1 d3 --reason stolen --output json").ok();
     let revision = json(revoked.lines().next().unwrap())["revision"].as_u64();
     assert!(revision > Some(0), "{revoked}");
-    let second_revocation = olga("device revoke e1 --reason lost --json").ok();
+    let second_revocation = olga("device revoke e1 --reason lost --output json").ok();
     let second_revocation = json(&second_revocation);
     assert_eq!(
         (
@@ -117,26 +117,31 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
     );
 
     ada("gateway create 9 --name attic --reason new").ok();
-    let revoked = ada("gateway revoke 9 --reason sold --json").ok();
+    let revoked = ada("gateway revoke 9 --reason sold --output json").ok();
     assert_eq!(json(&revoked)["state"], "revoked");
     let refusal = ada("gateway create 9 --name cellar --reason back").refused(1);
     assert!(refusal.contains("is revoked"), "{refusal}");
     let policy =
-        ada("policy set fans --every 40 --missed-limit 2 --window-rounds 4 --release-mode manual --reason new --json").ok();
+        ada("policy set fans --every 40 --missed-limit 2 --window-rounds 4 --release-mode manual --reason new --output json").ok();
     assert_eq!(
         (&json(&policy)["every_s"], &json(&policy)["release_mode"]),
         (&40.into(), &"manual".into())
     );
-    let round = olga("policy round fans --reason now --json").ok();
+    let round = olga("policy round fans --reason now --output json").ok();
     assert_eq!(json(&round)["rounds_requested"], 1);
     controller
         .run("linewarden signed keygen --scheme ed25519 --out truck8")
         .ok();
     let key = controller.public_key_file("truck8");
-    let signer = json(&ada(&format!("signer create {key} --name truck-8 --reason new --json")).ok());
+    let signer = json(
+        &ada(&format!(
+            "signer create {key} --name truck-8 --reason new --output json"
+        ))
+        .ok(),
+    );
     let id = signer["id"].as_str().unwrap();
     olga(&format!("signer revoke {id} --reason stolen")).ok();
-    let signers = ada("signer list --json").ok();
+    let signers = ada("signer list --output json").ok();
     let revoked = signers
         .lines()
         .map(json)
@@ -151,7 +156,7 @@ fn remote_changes_are_made_once_and_audited_with_user_and_reason() {
     let error = ada("user delete vera --reason over").refused(2);
     assert!(error.contains("no API user named \"vera\""), "{error}");
 
-    let records = ada("audit --json --limit 1000").ok();
+    let records = ada("audit --output json --limit 1000").ok();
     let records: Vec<Value> = records.lines().map(json).collect();
     let count_of = |actor: &str, action: &str, reason: &str| {
         let matches = |record: &&Value| {
@@ -220,11 +225,14 @@ fn a_fleet_moves_to_a_registry_that_only_a_controller_reaches() {
     let error = controller.as_user("olga", import).refused(2);
     assert!(error.contains("--reason"), "{error}");
     let imported = controller
-        .as_user("olga", &format!("{import} --reason moved --json"))
+        .as_user("olga", &format!("{import} --reason moved --output json"))
         .ok();
     assert_eq!(json(&imported)["imported"], 6);
-    let source_list = run(&format!("linewarden device list --json {old_registry}")).ok();
-    assert_eq!(source_list, controller.as_user("olga", "device list --json").ok());
+    let source_list = run(&format!("linewarden device list --output json {old_registry}")).ok();
+    assert_eq!(
+        source_list,
+        controller.as_user("olga", "device list --output json").ok()
+    );
     // A second import is rejected and changes nothing.
     let repeat_error = controller
         .as_user("olga", &format!("{import} --reason moved"))
@@ -233,7 +241,10 @@ fn a_fleet_moves_to_a_registry_that_only_a_controller_reaches() {
         repeat_error.contains("is already enrolled") || repeat_error.contains("is revoked"),
         "{repeat_error}"
     );
-    assert_eq!(source_list, controller.as_user("olga", "device list --json").ok());
+    assert_eq!(
+        source_list,
+        controller.as_user("olga", "device list --output json").ok()
+    );
     controller
         .as_user("vic", &format!("{import} --reason moved"))
         .refused(3);
@@ -283,7 +294,7 @@ fn commands_on_a_registry_accept_the_controllers_configuration() {
             .ok();
     }
     let backup = controller
-        .run("linewarden registry backup copy.registry --config controller.toml --json")
+        .run("linewarden registry backup copy.registry --config controller.toml --output json")
         .ok();
     assert!(json(&backup)["rows"].as_u64() > Some(0), "{backup}");
 }

@@ -43,7 +43,7 @@ fn unknown_users_and_insufficient_roles_are_reported() {
 #[test]
 fn environment_variables_can_replace_options() {
     let controller = TestController::new();
-    let mut command = controller.command("linewarden device list --json");
+    let mut command = controller.command("linewarden device list --output json");
     command
         .env(
             "LINEWARDEN_SERVER",
@@ -53,7 +53,7 @@ fn environment_variables_can_replace_options() {
         .env("LINEWARDEN_TOKEN_FILE", "vic.token");
     assert!(command.output().unwrap().status.success());
     // Options override the environment.
-    let mut command = controller.command("linewarden user list --json --config controller.toml");
+    let mut command = controller.command("linewarden user list --output json --config controller.toml");
     command.env("LINEWARDEN_SERVER", "https://127.0.0.1:1");
     let output = command.output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 3);
@@ -99,7 +99,7 @@ fn valid_certificates_authenticate_their_users() {
     let run_with = |cert: &str| {
         let credentials = format!("--client-cert {cert}.pem --client-key {cert}.key");
         controller.run(&format!(
-            "linewarden device list --json {} {credentials}",
+            "linewarden device list --output json {} {credentials}",
             controller.server_options()
         ))
     };

@@ -64,7 +64,7 @@ fn an_import_and_an_event_stream_resume_after_a_controller_was_killed() {
     create_export(&controller);
     let run_command = |arguments: &str| {
         let connection = format!(
-            "{} --token-file olga.token --retry-for 60 --json",
+            "{} --token-file olga.token --retry-for 60 --output json",
             controller.server_options()
         );
         Process::start(controller.command(&format!("linewarden {arguments} {connection}")))
@@ -91,7 +91,7 @@ fn an_import_and_an_event_stream_resume_after_a_controller_was_killed() {
     controller.run_local("registry check").ok();
 
     // The follower has received each event exactly once.
-    let entries = controller.run_local("events --json --limit 10000").ok();
+    let entries = controller.run_local("events --output json --limit 10000").ok();
     let mut event_numbers: Vec<u64> = entries
         .lines()
         .map(|line| json(line)["id"].as_u64().unwrap())

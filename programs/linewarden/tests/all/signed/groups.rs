@@ -59,7 +59,7 @@ fn start_member(
     interface: &str,
 ) -> Process {
     let arguments = format!(
-        "linewarden signed receive --listen {group} --interface {interface} --signers plain/signer.json --json"
+        "linewarden signed receive --listen {group} --interface {interface} --signers plain/signer.json --output json"
     );
     let receiver = receiver_namespace.start(directory_path, &arguments);
     receiver.event("listening");
@@ -137,7 +137,7 @@ fn a_sender_continues_after_its_interface_returns() {
     for group in ["239.0.0.7:7447", "[ff02::7447]:7447"] {
         let receiver = start_member(&receiver_namespace, directory_path, group, "w0");
         let arguments = format!(
-            "linewarden signed send plain --to {group} --interface v0 --input line --count 1000000 --rate 50 --json"
+            "linewarden signed send plain --to {group} --interface v0 --input line --count 1000000 --rate 50 --output json"
         );
         let sender = sender_namespace.start(directory_path, &arguments);
         receiver.event("verified");

@@ -31,7 +31,7 @@ use crate::support::{Process, TEST_TIMEOUT, command, run};
 fn keygen(directory_path: &Path, arguments: &str) -> Value {
     serde_json::from_str(&run(command(
         directory_path,
-        &format!("linewarden signed keygen --json {arguments}"),
+        &format!("linewarden signed keygen --output json {arguments}"),
     )))
     .unwrap()
 }
@@ -134,7 +134,7 @@ fn start_receiver(directory_path: &Path, signers: &[&str], arguments: &str) -> (
         std::fs::copy(key, directory_path.join("signers").join(format!("{signer}.json"))).unwrap();
     }
     let arguments =
-        format!("linewarden signed receive --listen 127.0.0.1:0 --signers signers --json {arguments}");
+        format!("linewarden signed receive --listen 127.0.0.1:0 --signers signers --output json {arguments}");
     let process = Process::start(command(directory_path, &arguments));
     let address = process.event("listening")["address"].as_str().unwrap().to_owned();
     (process, address)

@@ -95,7 +95,7 @@ fn a_receiver_continues_and_ends_without_a_reader_of_its_unix_socket() {
     let signer = Signer::new();
     let path = signer.directory_path().join("socket");
     let socket = UnixDatagram::bind(&path).unwrap();
-    let command = signer.receiver("--json --backlog 16 --out unix:socket");
+    let command = signer.receiver("--output json --backlog 16 --out unix:socket");
     let receiver = Process::start(command);
     let address = receiver.event("listening")["address"]
         .as_str()
@@ -140,7 +140,7 @@ fn lines_arrive_in_a_file_and_as_datagrams() {
     let count = 20;
     std::fs::write(signer.directory_path().join("file"), "earlier line\n").unwrap();
     for out in ["file", &udp] {
-        let receiver = Process::start(signer.receiver(&format!("--json --count {count} --out {out}")));
+        let receiver = Process::start(signer.receiver(&format!("--output json --count {count} --out {out}")));
         let address = receiver.event("listening")["address"]
             .as_str()
             .unwrap()
@@ -185,7 +185,7 @@ fn a_reader_that_reconnects_receives_the_queued_lines() {
     let signer = Signer::new();
     let socket = UnixDatagram::bind(signer.directory_path().join("socket")).unwrap();
     socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-    let receiver = Process::start(signer.receiver("--json --out unix:socket"));
+    let receiver = Process::start(signer.receiver("--output json --out unix:socket"));
     let address = receiver.event("listening")["address"]
         .as_str()
         .unwrap()
@@ -322,7 +322,7 @@ fn wait_until_received(address: &str) {
 #[test]
 fn a_receiver_ends_without_a_reader_of_its_standard_output() {
     let signer = Signer::new();
-    let mut command = signer.receiver("--json --backlog 16");
+    let mut command = signer.receiver("--output json --backlog 16");
     let mut receiver = KilledOnDrop(
         command
             .stdout(Stdio::piped())
@@ -376,7 +376,7 @@ fn a_fifo_without_a_reader_is_an_error_and_errors_are_counted() {
     assert!(errors.contains("FIFO has no reader"), "{errors}");
 
     let socket = UnixDatagram::bind(signer.directory_path().join("socket")).unwrap();
-    let receiver = Process::start(signer.receiver("--json --count 1 --out unix:socket"));
+    let receiver = Process::start(signer.receiver("--output json --count 1 --out unix:socket"));
     let address = receiver.event("listening")["address"]
         .as_str()
         .unwrap()
@@ -397,7 +397,7 @@ fn a_reader_that_starts_again_is_found() {
     let signer = Signer::new();
     let path = signer.directory_path().join("socket");
     let socket = UnixDatagram::bind(&path).unwrap();
-    let receiver = Process::start(signer.receiver("--json --out unix:socket"));
+    let receiver = Process::start(signer.receiver("--output json --out unix:socket"));
     let address = receiver.event("listening")["address"]
         .as_str()
         .unwrap()

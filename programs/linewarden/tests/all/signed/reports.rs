@@ -16,7 +16,7 @@ use crate::support::{KilledOnDrop, Process, TEST_TIMEOUT, command, run};
 fn show(directory_path: &Path, path: &str) -> Value {
     serde_json::from_str(&run(command(
         directory_path,
-        &format!("linewarden signed show {path} --json"),
+        &format!("linewarden signed show {path} --output json"),
     )))
     .unwrap()
 }
@@ -61,8 +61,7 @@ fn an_interrupted_keygen_leaves_no_signer() {
     require_machine_id();
     let directory = tempfile::tempdir().unwrap();
     let directory_path = directory.path();
-    let arguments =
-        "linewarden signed keygen --scheme ra-rsa2048 --layout bytes:1 --masks 1000000 --out truck --json";
+    let arguments = "linewarden signed keygen --scheme ra-rsa2048 --layout bytes:1 --masks 1000000 --out truck --output json";
     let keygen = Process::start(command(directory_path, arguments));
     let started_at = Instant::now();
     while !directory_path.join("truck/masks").exists() {
@@ -82,8 +81,9 @@ fn a_sender_prints_its_counters_and_reports_exhausted_masks() {
     let directory_path = directory.path();
     byte_signer(directory_path, "truck", 64);
     let (inbox, address) = inbox();
-    let arguments =
-        format!("linewarden signed send truck --to {address} --priority 2 --idle-masks 0 --lanes 1 --json");
+    let arguments = format!(
+        "linewarden signed send truck --to {address} --priority 2 --idle-masks 0 --lanes 1 --output json"
+    );
     let mut command = command(directory_path, &arguments);
     let file = std::fs::File::create(directory_path.join("errors")).unwrap();
     let (read, write) = std::io::pipe().unwrap();
@@ -188,7 +188,7 @@ fn a_paced_sender_handles_signals_between_messages() {
     let (stdin, mut input) = std::io::pipe().unwrap();
     let mut command = command(
         directory_path,
-        &format!("linewarden signed send plain --to {address} --rate 1 --json"),
+        &format!("linewarden signed send plain --to {address} --rate 1 --output json"),
     );
     command.stdin(stdin);
     input.write_all(&b"a\n".repeat(1000)).unwrap();
@@ -265,7 +265,7 @@ fn interrupted_mask_generation_keeps_the_generated_masks() {
     let masks_left = || show(directory_path, "truck")["masks_left"].as_u64().unwrap();
     let process = Process::start(command(
         directory_path,
-        "linewarden signed masks truck --count 1000000 --json",
+        "linewarden signed masks truck --count 1000000 --output json",
     ));
     let started_at = Instant::now();
     while masks_left() == 0 {

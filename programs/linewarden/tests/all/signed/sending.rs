@@ -35,7 +35,7 @@ fn sent_messages_verify_and_carry_the_payloads_of_the_lines() {
     std::fs::write(directory_path.join("lines"), "hello\nworld\n").unwrap();
     let sent = run(command(
         directory_path,
-        &format!("linewarden signed send plain --to {address} --input lines --lanes 1 --json"),
+        &format!("linewarden signed send plain --to {address} --input lines --lanes 1 --output json"),
     ));
     assert_eq!(serde_json::from_str::<Value>(&sent).unwrap()["sent"], 2);
     assert_eq!(verify(&mut receiver, &receive_message(&inbox)).unwrap(), b"hello");
@@ -45,7 +45,7 @@ fn sent_messages_verify_and_carry_the_payloads_of_the_lines() {
 
     std::fs::write(directory_path.join("lines"), "[\"close\", 7]\n").unwrap();
     let arguments = format!(
-        "linewarden signed send breaker --to {address} --input lines --count 70 --priority 0 --idle-masks 0 --json"
+        "linewarden signed send breaker --to {address} --input lines --count 70 --priority 0 --idle-masks 0 --output json"
     );
     let sent: Value = serde_json::from_str(&run(command(directory_path, &arguments))).unwrap();
     // One mask was requested, and a whole block of 64 masks was generated. Six messages were signed without masks.

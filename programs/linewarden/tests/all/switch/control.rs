@@ -78,7 +78,7 @@ fn p4runtime_shell_controls_a_switch_that_forwards_packets() {
     let directory = tempfile::tempdir().unwrap();
     let namespace = network(directory.path());
     let arguments = format!(
-        "linewarden-switch run --json --no-p4 --grpc-server-addr 127.0.0.1:0 --device-id 5 --cpu-port 510 {PORTS}"
+        "linewarden-switch run --output json --no-p4 --grpc-server-addr 127.0.0.1:0 --device-id 5 --cpu-port 510 {PORTS}"
     );
     let switch = namespace.start(directory.path(), &arguments);
     let server_line = switch.wait_for("server", |line| line["p4runtime"].is_string());
@@ -115,7 +115,7 @@ fn a_controller_can_control_a_program_that_is_already_loaded() {
     let data = data();
     let data = data.display();
     let arguments = format!(
-        "linewarden-switch run --json {data}/packets.json --p4info {data}/packets.p4info.txtpb \
+        "linewarden-switch run --output json {data}/packets.json --p4info {data}/packets.p4info.txtpb \
          --grpc-server-addr 127.0.0.1:0 {PORTS}"
     );
     let switch = namespace.start(directory.path(), &arguments);

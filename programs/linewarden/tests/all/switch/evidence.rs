@@ -63,7 +63,7 @@ fn evidence_in_packets_is_verified_with_the_packet_key() {
             std::fs::write(directory_path.join(format!("{port}_in.pcap")), capture(&[])).unwrap();
         }
         let arguments = format!(
-            "linewarden-switch run --json {} --use-files 0 -i 0@p0 -i 1@p1 -i 2@p2 --grpc-server-addr 127.0.0.1:0 \
+            "linewarden-switch run --output json {} --use-files 0 -i 0@p0 -i 1@p1 -i 2@p2 --grpc-server-addr 127.0.0.1:0 \
              --switch-id 77 --boot-count boots --evidence-in {evidence_options} --packet-key packet.key",
             program("evidence")
         );
@@ -177,7 +177,7 @@ impl Site {
 
     /// Requests evidence of the switch at this address. `verb` is the command of `evidence`, with its options.
     fn request(&self, address: &str, verb: &str) -> Value {
-        let arguments = format!("linewarden-switch evidence {verb} --json --grpc-addr {address}");
+        let arguments = format!("linewarden-switch evidence {verb} --output json --grpc-addr {address}");
         let lines = self
             .namespace
             .start(self.directory_path(), &arguments)
@@ -210,7 +210,7 @@ impl Site {
 
 fn run_arguments(program_name: &str, options: &str) -> String {
     format!(
-        "linewarden-switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
+        "linewarden-switch run --output json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
          --evidence-key switch.key {options}",
         program(program_name)
     )

@@ -24,7 +24,7 @@ fn run_switch(arguments: &str) -> (Option<i32>, Option<Value>, String, usize) {
     std::fs::write(directory_path.join("p0_in.pcap"), capture(&sent)).unwrap();
     std::fs::write(directory_path.join("p1_in.pcap"), capture(&[])).unwrap();
     let arguments = format!(
-        "linewarden-switch run --json {} --use-files 0 -i 0@p0 -i 1@p1 {arguments}",
+        "linewarden-switch run --output json {} --use-files 0 -i 0@p0 -i 1@p1 {arguments}",
         program().display()
     );
     let output = command(directory_path, &arguments).output().unwrap();
@@ -131,7 +131,7 @@ fn hosts_reach_each_other_by_af_xdp() {
         host.run(directory_path, &format!("ip link set dev {interface} up"));
     }
     let arguments = format!(
-        "linewarden-switch run --json --io xdp {} -i 0@p0 -i 1@p1 --grpc-server-addr 127.0.0.1:0",
+        "linewarden-switch run --output json --io xdp {} -i 0@p0 -i 1@p1 --grpc-server-addr 127.0.0.1:0",
         program().display()
     );
     let switch = switch_namespace.start(directory_path, &arguments);

@@ -22,7 +22,7 @@ fn evidence_requires_a_client_certificate() {
     );
     authority(directory_path, "other", &[("unknown", "controller")]);
     let arguments = format!(
-        "linewarden-switch run --json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
+        "linewarden-switch run --output json {} -i 0@p0 --grpc-server-addr 127.0.0.1:0 --switch-id 9 --boot-count boots \
          --grpc-server-ssl --grpc-server-cert switch.crt --grpc-server-key switch.key \
          --grpc-server-cacert ca.crt --grpc-server-with-client-auth",
         compiled("router").display()
@@ -34,7 +34,7 @@ fn evidence_requires_a_client_certificate() {
     let request = |arguments: &str| {
         namespace.start(
             directory_path,
-            &format!("linewarden-switch evidence show --json --grpc-addr {address} {arguments}"),
+            &format!("linewarden-switch evidence show --output json --grpc-addr {address} {arguments}"),
         )
     };
     let credentials = "--ca ca.crt --domain switch.example --cert me.crt --key-file me.key";

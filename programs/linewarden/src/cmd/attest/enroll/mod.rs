@@ -164,9 +164,6 @@ pub struct EnrollArgs {
     replace: bool,
     #[command(flatten)]
     registry: RegistryArgs,
-    /// Print JSON, one object per line, instead of a table (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Enrolls devices for attestation.

@@ -66,9 +66,6 @@ pub struct CommonArgs {
     reason: ReasonArgs,
     #[command(flatten)]
     access: RegistryAccessArgs,
-    /// Print JSON instead of text (flag)
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Arguments of `linewarden device enroll simulated`.

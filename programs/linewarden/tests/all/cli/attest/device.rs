@@ -44,7 +44,9 @@ fn measure_prints_the_reference_value_and_needs_no_key() {
     let v1 = Configuration::decode(&fs::read(site.path("v1")).unwrap()).unwrap();
     assert!(report.contains(&format!("h {}", v1.hash())), "{report}");
     assert!(report.contains("sensord: file "), "{report}");
-    let json = site.run("linewarden-agent measure --config a.toml --json").ok();
+    let json = site
+        .run("linewarden-agent measure --config a.toml --output json")
+        .ok();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["hash"], v1.hash().to_string());
     assert_eq!(json["files"].as_object().unwrap().len(), 2);

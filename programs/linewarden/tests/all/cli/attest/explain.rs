@@ -74,7 +74,7 @@ fn differences_are_reported_by_path() {
         "{text}"
     );
     assert_eq!(differs.lines().count(), 2, "{text}");
-    let object = json(&site.on_registry("attest explain d1 --json").ok());
+    let object = json(&site.on_registry("attest explain d1 --output json").ok());
     assert_eq!(object["expected"]["hash"], expected.hash().to_string());
     assert_eq!(object["claimed"]["hash"], other.hash().to_string());
     assert_eq!(object["difference"]["files"].as_array().unwrap().len(), 2);
@@ -105,7 +105,7 @@ fn differences_of_a_claim_older_than_the_latest_proof_are_not_shown() {
         "{text}"
     );
     assert_eq!(
-        json(&site.on_registry("attest explain d1 --json").ok())["is_superseded"],
+        json(&site.on_registry("attest explain d1 --output json").ok())["is_superseded"],
         false
     );
     site.with_registry(async |registry| {
@@ -118,7 +118,7 @@ fn differences_of_a_claim_older_than_the_latest_proof_are_not_shown() {
         "{text}"
     );
     assert_eq!(
-        json(&site.on_registry("attest explain d1 --json").ok())["is_superseded"],
+        json(&site.on_registry("attest explain d1 --output json").ok())["is_superseded"],
         true
     );
 }
@@ -137,7 +137,7 @@ fn evidence_from_before_a_quarantine_or_enrollment_is_outdated() {
         "{text}"
     );
     claim(&site, 1, &expected);
-    let explanation = json(&site.on_registry("attest explain d1 --json").ok());
+    let explanation = json(&site.on_registry("attest explain d1 --output json").ok());
     assert_eq!(explanation["outdated"], serde_json::Value::Null);
     site.with_registry(async |registry| {
         let enrolled_at = registry.prover(DEVICE).await.unwrap().unwrap().enrolled_at();

@@ -48,11 +48,15 @@ fn a_group_is_made_changed_listed_and_removed() {
         "{text}"
     );
     assert_eq!(
-        json(&site.on_registry("attest group show pumps --json").ok()),
+        json(&site.on_registry("attest group show pumps --output json").ok()),
         group
     );
     // For a short interval, the defaults of jitter and timeout are shorter.
-    let quick_group = json(&site.on_registry("attest group set quick --every 1 --json").ok());
+    let quick_group = json(
+        &site
+            .on_registry("attest group set quick --every 1 --output json")
+            .ok(),
+    );
     assert_eq!(
         (
             quick_group["jitter_s"].as_u64(),
@@ -65,7 +69,7 @@ fn a_group_is_made_changed_listed_and_removed() {
     let policy = |arguments: &str| {
         let updated = json(
             &site
-                .on_registry(&format!("attest group set quick {arguments} --json"))
+                .on_registry(&format!("attest group set quick {arguments} --output json"))
                 .ok(),
         );
         (updated["jitter_s"].as_u64(), updated["proof_timeout_ms"].as_u64())
@@ -76,7 +80,10 @@ fn a_group_is_made_changed_listed_and_removed() {
     assert_eq!(policy("--every 2"), (Some(1), Some(300)));
     site.on_registry("attest group delete quick").ok();
     assert_eq!(
-        site.on_registry("attest group list --json").ok().lines().count(),
+        site.on_registry("attest group list --output json")
+            .ok()
+            .lines()
+            .count(),
         1
     );
 }
@@ -254,7 +261,7 @@ fn a_software_key_is_in_its_file_and_in_the_registry() {
         &site
             .on_registry(
                 "attest enroll d1 --group pumps --software --key-out d1.key --port 7000 --gateway 5 --address 192.0.2.7 \
-                 --overlay own.conf --json",
+                 --overlay own.conf --output json",
             )
             .ok(),
     );
@@ -520,7 +527,11 @@ fn a_signing_key_is_created_once_and_shown() {
         0o600
     );
     assert_eq!(site.run("linewarden attest key --show results.pem").ok(), created);
-    let key = json(&site.run("linewarden attest key --show results.pem --json").ok());
+    let key = json(
+        &site
+            .run("linewarden attest key --show results.pem --output json")
+            .ok(),
+    );
     assert_eq!(
         (key["created"].as_bool(), &key["jwk"]),
         (Some(false), &json(&created))

@@ -54,16 +54,20 @@ impl Site {
         fs::write(self.path(name), configuration.encode()).unwrap();
     }
 
-    /// The line of `attest group list --json` about this group.
+    /// The line of `attest group list --output json` about this group.
     fn group(&self, name: &str) -> serde_json::Value {
-        let listed = self.on_registry("attest group list --json").ok();
+        let listed = self.on_registry("attest group list --output json").ok();
         let mut groups = listed.lines().map(json);
         groups.find(|group| group["group"] == name).unwrap()
     }
 
-    /// The output of `attest status --json` about this device.
+    /// The output of `attest status --output json` about this device.
     fn status(&self, device: &str) -> serde_json::Value {
-        json(&self.on_registry(&format!("attest status {device} --json")).ok())
+        json(
+            &self
+                .on_registry(&format!("attest status {device} --output json"))
+                .ok(),
+        )
     }
 
     /// Runs a function on the registry itself.

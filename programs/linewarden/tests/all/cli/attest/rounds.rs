@@ -188,7 +188,7 @@ impl AttestationFixture {
     }
 
     fn serve(&self) -> Process {
-        let arguments = "linewarden-gateway run --config gateway.toml --json --status-interval 1";
+        let arguments = "linewarden-gateway run --config gateway.toml --output json --status-interval 1";
         let gateway = Process::start(command(self.site.directory.path(), arguments));
         // The gateway runs a first round at its start. A test requests further rounds after this round.
         gateway.wait_for("first round", |line| {
@@ -199,7 +199,7 @@ impl AttestationFixture {
 
     /// Requests a round. Returns the output line about the round, and the ids and states of the devices in the output.
     fn round(&self) -> (serde_json::Value, Vec<(String, String)>) {
-        let output = self.site.on_registry("attest round --wait 60 --json").ok();
+        let output = self.site.on_registry("attest round --wait 60 --output json").ok();
         let lines: Vec<serde_json::Value> = output.lines().map(json).collect();
         assert_eq!(lines[0]["event"], "round", "{output}");
         let devices = lines[1..].iter().map(|line| {
@@ -211,7 +211,7 @@ impl AttestationFixture {
     }
 
     fn states(&self) -> Vec<String> {
-        let output = self.site.on_registry("attest status --json").ok();
+        let output = self.site.on_registry("attest status --output json").ok();
         output
             .lines()
             .map(|line| json(line)["state"].as_str().unwrap().to_owned())
@@ -349,7 +349,7 @@ fn an_incomplete_round_is_reported() {
 fn a_hundred_devices_fit_into_one_result() {
     let site = Site::attesting(0);
     let enrolled = site
-        .on_registry("device enroll simulated --count 101 --rows 2 --out devices --json")
+        .on_registry("device enroll simulated --count 101 --rows 2 --out devices --output json")
         .ok();
     let ids: Vec<String> = enrolled
         .lines()
@@ -368,7 +368,7 @@ fn a_hundred_devices_fit_into_one_result() {
     let at_s = now_s();
     site.with_registry(async |registry| record_round(registry, &devices, 101, at_s).await);
     let tokens_text = site
-        .on_registry("attest status --ear --signing-key results.pem --json")
+        .on_registry("attest status --ear --signing-key results.pem --output json")
         .ok();
     let tokens: Vec<(u64, u64)> = tokens_text
         .lines()
@@ -464,7 +464,7 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
         "{text}"
     );
     assert_eq!(
-        json(&site.on_registry("device show d2 --json").ok())["status"],
+        json(&site.on_registry("device show d2 --output json").ok())["status"],
         "quarantined"
     );
 
@@ -475,7 +475,7 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
         "released device 00000000000000d2 (reason of the quarantine: no proof in 2 of the last 3 rounds); if the device misses 2 of 3 rounds, the device is quarantined again until its next valid proof\n"
     );
     assert_eq!(
-        json(&site.on_registry("device show d2 --json").ok())["status"],
+        json(&site.on_registry("device show d2 --output json").ok())["status"],
         "active"
     );
     assert_eq!(fixture.states(), ["ok", "missed", "ok"]);

@@ -312,7 +312,7 @@ fn a_tpm_without_a_log_of_its_pcrs_is_enrolled_with_a_notice() {
     ];
     for (log, cause) in logs {
         fixture.identity(log);
-        let output = fixture.begin("--trust makers --json");
+        let output = fixture.begin("--trust makers --output json");
         let notice = format!("{cause}: PCRs 0,16 are appraised by their values alone");
         assert!(output.err.contains(&notice), "{}", output.err);
         let notice_line = json(&output.ok());
@@ -373,7 +373,7 @@ fn unexplained_data_are_enrolled_and_explained_by_their_digests() {
         assert!(text.contains(&event), "{text}");
     }
     assert!(text.contains("1 event with data"), "{text}");
-    let text = json(&site.on_registry("attest explain d1 --json").ok());
+    let text = json(&site.on_registry("attest explain d1 --output json").ok());
     assert_eq!(text["claimed"]["unexplained"][0]["coverage"], "unexplained");
 }
 

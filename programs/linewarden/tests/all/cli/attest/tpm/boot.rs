@@ -161,7 +161,7 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
     // The operator accepts the boot.
     fixture.begin_again(CHANGED, "--state changed.conf").ok();
     fixture.remove_offer();
-    let output = json(&fixture.begin_again(CHANGED, "--state current --json").ok());
+    let output = json(&fixture.begin_again(CHANGED, "--state current --output json").ok());
     assert_eq!(output["accepted"]["by"], "operator");
     fixture.answer();
     // A boot that was accepted for one group is not accepted for another group.
@@ -199,7 +199,7 @@ fn without_a_reference_value_of_pcrs_the_first_boot_is_accepted() {
             && error.contains("events not compared: no TCG event log of the accepted boot"),
         "{error}"
     );
-    let output = json(&fixture.begin_again(GOOD, "--json").ok());
+    let output = json(&fixture.begin_again(GOOD, "--output=json").ok());
     assert_eq!(output["accepted"]["by"], "earlier_key");
     fixture.remove_offer();
 
@@ -261,14 +261,14 @@ fn pcrs_in_the_overlay_of_a_device_accept_no_boot() {
     // The operator accepts the changed boot with this overlay. Later enrollments accept this boot and reject other boots.
     let output = json(
         &fixture
-            .begin_again(CHANGED, "--overlay changed.conf --state current --json")
+            .begin_again(CHANGED, "--overlay changed.conf --state current --output json")
             .ok(),
     );
     assert_eq!(output["accepted"]["by"], "operator");
     fixture.answer();
     fixture.finish("--replace").ok();
     fs::remove_file(fixture.site.path("d1.offer")).unwrap();
-    for arguments in ["--json", "--overlay changed.conf --json"] {
+    for arguments in ["--output=json", "--overlay changed.conf --output json"] {
         let output = json(&fixture.begin_again(CHANGED, arguments).ok());
         assert_eq!(output["accepted"]["by"], "reference", "{arguments}: {output}");
         fixture.remove_offer();
