@@ -191,7 +191,7 @@ impl HandshakeDiagnosis {
                 (None, None, 0) if self.failed_readings > 0 => "reading the PUF failed".to_owned(),
                 (None, None, 0) => {
                     "no reply from a gateway; check that the address is right, and that the device is enrolled there and neither revoked nor in \
-                     quarantine (`linewarden attest explain DEVICE` at the gateway)"
+                     quarantine (`linewarden attest show DEVICE` at the gateway)"
                         .to_owned()
                 }
             },
@@ -240,7 +240,7 @@ mod tests {
         let mut diagnosis = HandshakeDiagnosis::default();
         let reason = failure_reason(&diagnosis, None);
         assert!(
-            reason.starts_with("no reply from a gateway") && reason.contains("`linewarden attest explain"),
+            reason.starts_with("no reply from a gateway") && reason.contains("`linewarden attest show"),
             "{reason}"
         );
         let cause = failure_reason(&diagnosis, nak);

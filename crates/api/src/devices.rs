@@ -111,3 +111,21 @@ pub struct RevokeResult {
     /// An error for each device that is not enrolled.
     pub problems: Vec<String>,
 }
+
+/// A device with which another device may communicate.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Pair {
+    /// Device id of the peer.
+    pub peer: String,
+}
+
+/// A pair after a change.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ChangedPair {
+    /// Device id of the peer.
+    pub peer: String,
+    /// Whether the request has changed the pair; false: the pair existed, or did not exist, before.
+    pub changed: bool,
+}

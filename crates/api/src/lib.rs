@@ -2,10 +2,10 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `devices` | [`Device`], its details and leases, the query of devices, revocation of many devices |
+//! | `devices` | [`Device`], its details, leases and pairs, the query of devices, revocation of many devices |
 //! | `enrollment` | [`NewDevice`] with its credentials, import |
 //! | `gateways` | [`Gateway`], its latency and evidence |
-//! | `attestation` | [`AttestationResult`], [`Round`], [`Policy`] and their queries |
+//! | `attestation` | [`AttestationResult`], [`Round`], [`Group`] and their queries |
 //! | `signers` | [`Signer`] of broadcast messages |
 //! | `users` | [`UserInfo`], [`Identity`], creation and deletion of users |
 //! | `events` | [`EventRecord`], [`AuditRecord`] and their queries |
@@ -51,8 +51,13 @@ mod signers;
 mod users;
 mod writes;
 
-pub use attestation::{Attestation, AttestationResult, Policy, PolicyChange, ResultQuery, Round, RoundQuery};
-pub use devices::{Device, DeviceDetails, DeviceQuery, Lease, RevokeRequest, RevokeResult};
+pub use attestation::{
+    Attestation, AttestationResult, ChangedGroup, Group, GroupChange, GroupQuery, Location, NewRollOut,
+    ResultQuery, RollOut, Round, RoundQuery, SignedResults,
+};
+pub use devices::{
+    ChangedPair, Device, DeviceDetails, DeviceQuery, Lease, Pair, RevokeRequest, RevokeResult,
+};
 pub use enrollment::{
     CHUNK_BYTES, CHUNK_DEVICES, ImportQuery, ImportResult, NewCredentials, NewDevice, Restriction,
 };

@@ -10,6 +10,8 @@ pub struct List<T> {
     pub items: Vec<T>,
     /// The cursor of the next page, for `after`; null at the end.
     pub next: Option<String>,
+    /// Number of damaged records of the registry, which the page does not contain.
+    pub damaged_records: u64,
 }
 
 /// Parameters of a page.

@@ -1,9 +1,15 @@
-//! Server address, trusted CAs and credentials of a client.
+//! Server address, trusted CAs and credentials of a client; clients of an API in this process.
 
+use std::convert::Infallible;
+use std::error::Error;
 use std::time::Duration;
 
+use http_body_util::BodyExt as _;
+
 use linewarden_tls::{ClientTls, Identity, install_provider};
-use reqwest::Url;
+use reqwest::{RequestBuilder, Response, Url};
+use tower::util::BoxCloneSyncService;
+use tower::{Service, ServiceExt as _};
 use zeroize::Zeroizing;
 
 use crate::error::ClientError;
@@ -49,9 +55,23 @@ pub struct ClientOptions {
     pub retry_timeout: Duration,
 }
 
-/// A client of one controller. Cheap to clone.
+/// How requests reach the API.
+#[derive(Clone)]
+enum Transport {
+    /// HTTPS to a controller.
+    Tls,
+    /// Calls of an API in this process.
+    InProcess(BoxCloneSyncService<http::Request<reqwest::Body>, http::Response<reqwest::Body>, Infallible>),
+}
+
+/// Host name in the URLs of requests to an API in this process. The name never resolves (RFC 6761).
+const IN_PROCESS_URL: &str = "https://in-process.invalid";
+
+/// A client of one controller, or of an API in this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
+    transport: Transport,
+    /// Builds all requests, and sends the requests to a controller.
     pub(crate) http: reqwest::Client,
     pub(crate) base_url: Url,
     pub(crate) token: Option<Zeroizing<String>>,
@@ -127,11 +147,63 @@ impl Client {
             }
         };
         Ok(Self {
+            transport: Transport::Tls,
             http: builder.build().map_err(invalid_certificate)?,
             base_url: parse_server_url(&options.server)?,
             token,
             retry_timeout: options.retry_timeout,
         })
+    }
+
+    /// Creates a client of an API in this process. The service receives the requests that a controller would receive; it must
+    /// not require credentials. A request is not retried.
+    ///
+    /// # Errors
+    /// The HTTP library cannot be initialized.
+    pub fn in_process<S, B>(service: S) -> Result<Self, ClientError>
+    where
+        S: Service<http::Request<reqwest::Body>, Response = http::Response<B>, Error = Infallible>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Future: Send + 'static,
+        B: http_body::Body<Data = bytes::Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    {
+        install_provider();
+        let invalid = |error: reqwest::Error| ClientError::InvalidRequest(crate::error::error_chain(&error));
+        // Without the CAs of the operating system, which take long to read.
+        let http = reqwest::Client::builder().tls_certs_only([]).build();
+        let service = service.map_response(|response: http::Response<B>| {
+            response.map(|body| reqwest::Body::wrap_stream(body.into_data_stream()))
+        });
+        Ok(Self {
+            transport: Transport::InProcess(BoxCloneSyncService::new(service)),
+            http: http.map_err(invalid)?,
+            base_url: parse_server_url(IN_PROCESS_URL)?,
+            token: None,
+            retry_timeout: Duration::ZERO,
+        })
+    }
+
+    /// Whether the API is in this process.
+    pub(crate) fn is_in_process(&self) -> bool {
+        matches!(self.transport, Transport::InProcess(_))
+    }
+
+    /// Sends a request; returns the response as soon as its headers arrive.
+    pub(crate) async fn execute(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let transport_error = |error: reqwest::Error| ClientError::from_transport(self.server(), &error);
+        match &self.transport {
+            Transport::Tls => request.send().await.map_err(transport_error),
+            Transport::InProcess(service) => {
+                let request = request.build().and_then(http::Request::try_from);
+                match service.clone().oneshot(request.map_err(transport_error)?).await {
+                    Ok(response) => Ok(response.into()),
+                    Err(never) => match never {},
+                }
+            }
+        }
     }
 
     /// The address of the controller.

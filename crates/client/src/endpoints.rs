@@ -1,10 +1,10 @@
 //! The endpoints of the API.
 
 use linewarden_api::{
-    AttestationResult, AuditQuery, AuditRecord, CreatedUser, Device, DeviceQuery, EventHistoryQuery,
-    EventRecord, Gateway, Identity, ImportQuery, ImportResult, List, NewDevice, NewGateway, NewSigner,
-    NewUser, PageQuery, Policy, PolicyChange, Reason, ReasonQuery, ResultQuery, Round, RoundQuery, Signer,
-    UserInfo,
+    AttestationResult, AuditQuery, AuditRecord, ChangedGroup, ChangedPair, CreatedUser, Device, DeviceQuery,
+    EventHistoryQuery, EventRecord, Gateway, Group, GroupChange, GroupQuery, Identity, ImportQuery,
+    ImportResult, List, NewDevice, NewGateway, NewRollOut, NewSigner, NewUser, PageQuery, Pair, Reason,
+    ReasonQuery, ResultQuery, Round, RoundQuery, SignedResults, Signer, UserInfo,
 };
 use reqwest::Method;
 
@@ -28,6 +28,24 @@ fn reason_body(reason: &str) -> Reason {
     Reason {
         reason: reason.to_owned(),
     }
+}
+
+fn reason_query(reason: &str) -> ReasonQuery {
+    ReasonQuery {
+        reason: reason.to_owned(),
+    }
+}
+
+fn group_path(name: &str, suffix: &str) -> String {
+    format!("/api/v1/groups/{}{suffix}", path_segment(name))
+}
+
+fn pair_path(device: &str, peer: &str) -> String {
+    format!(
+        "/api/v1/devices/{}/pairs/{}",
+        path_segment(device),
+        path_segment(peer)
+    )
 }
 
 /// An operation that changes the state of a device.
@@ -83,6 +101,33 @@ impl Client {
         self.fetch_json(&request).await
     }
 
+    /// A page of the peers with which a device may communicate.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn pairs(&self, device: &str, page: &PageQuery) -> Result<List<Pair>> {
+        let path = format!("/api/v1/devices/{}/pairs", path_segment(device));
+        self.fetch_json(&ApiRequest::get(path).query(page)).await
+    }
+
+    /// Permits two devices to communicate with each other.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn create_pair(&self, device: &str, peer: &str, reason: &str) -> Result<ChangedPair> {
+        let request = ApiRequest::mutation(Method::PUT, pair_path(device, peer))?;
+        self.fetch_json(&request.json(&reason_body(reason))?).await
+    }
+
+    /// Deletes a pair of devices.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn delete_pair(&self, device: &str, peer: &str, reason: &str) -> Result<ChangedPair> {
+        let request = ApiRequest::mutation(Method::DELETE, pair_path(device, peer))?;
+        self.fetch_json(&request.query(&reason_query(reason))).await
+    }
+
     /// Enrolls devices in one request, which must fit in memory. A controller stores up to [`CHUNK_DEVICES`] devices or
     /// [`CHUNK_BYTES`] bytes in one transaction: all of these devices, or none.
     ///
@@ -110,7 +155,9 @@ impl Client {
         match self.fetch_json(&request).await {
             // The controller may still have stored an earlier attempt when it read the checkpoint for the last attempt. A
             // further attempt finds the complete checkpoint and skips the stored devices.
-            Err(error) if error.code() == Some("conflict") => self.fetch_json(&request).await,
+            Err(error) if error.code() == Some("conflict") && !self.is_in_process() => {
+                self.fetch_json(&request).await
+            }
             result => result,
         }
     }
@@ -121,6 +168,15 @@ impl Client {
     /// As [`Client::current_user`].
     pub async fn gateways(&self, page: &PageQuery) -> Result<List<Gateway>> {
         self.fetch_json(&ApiRequest::get("/api/v1/gateways").query(page))
+            .await
+    }
+
+    /// A gateway.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn gateway(&self, id: u32) -> Result<Gateway> {
+        self.fetch_json(&ApiRequest::get(format!("/api/v1/gateways/{id}")))
             .await
     }
 
@@ -161,44 +217,86 @@ impl Client {
             .await
     }
 
-    /// The signed attestation result of a device.
+    /// A page of signed attestation results, each of up to 100 devices.
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn signed_result(&self, id: &str) -> Result<String> {
-        let path = format!("/api/v1/results/{}", path_segment(id));
-        let body = self.fetch_body(&ApiRequest::get(path)).await?;
-        String::from_utf8(body).map_err(|error| ClientError::InvalidResponse {
-            server: self.server().to_owned(),
-            reason: error.to_string(),
-        })
+    pub async fn signed_results(&self, query: &ResultQuery) -> Result<List<SignedResults>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/results/signed").query(query))
+            .await
     }
 
     /// A page of the list of groups.
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn policies(&self, page: &PageQuery) -> Result<List<Policy>> {
-        self.fetch_json(&ApiRequest::get("/api/v1/policies").query(page))
+    pub async fn groups(&self, query: &GroupQuery) -> Result<List<Group>> {
+        self.fetch_json(&ApiRequest::get("/api/v1/groups").query(query))
             .await
     }
 
-    /// Changes the attestation policy of a group; creates the group if it does not exist.
+    /// A group.
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn set_policy(&self, name: &str, change: &PolicyChange) -> Result<Policy> {
-        let path = format!("/api/v1/policies/{}", path_segment(name));
-        let request = ApiRequest::mutation(Method::PUT, path)?.json(change)?;
+    pub async fn group(&self, name: &str) -> Result<Group> {
+        self.fetch_json(&ApiRequest::get(group_path(name, ""))).await
+    }
+
+    /// Changes the policy or the reference value of a group; creates the group if it does not exist.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn set_group(&self, name: &str, change: &GroupChange) -> Result<ChangedGroup> {
+        let request = ApiRequest::mutation(Method::PUT, group_path(name, ""))?.json(change)?;
         self.fetch_json(&request).await
     }
 
-    /// Starts an attestation round of a group now; returns the policy of the group.
+    /// Deletes a group without devices.
     ///
     /// # Errors
     /// As [`Client::current_user`].
-    pub async fn start_round(&self, name: &str, reason: &str) -> Result<Policy> {
-        let path = format!("/api/v1/policies/{}/round", path_segment(name));
+    pub async fn delete_group(&self, name: &str, reason: &str) -> Result<()> {
+        let request = ApiRequest::mutation(Method::DELETE, group_path(name, ""))?;
+        self.fetch_body(&request.query(&reason_query(reason)))
+            .await
+            .map(drop)
+    }
+
+    /// Begins the roll-out of another reference value; returns the group.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn create_roll_out(&self, name: &str, new: &NewRollOut) -> Result<Group> {
+        let request = ApiRequest::mutation(Method::POST, group_path(name, "/roll-out"))?.json(new)?;
+        self.fetch_json(&request).await
+    }
+
+    /// Ends a roll-out: its reference value replaces the old reference value; returns the group.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn approve_roll_out(&self, name: &str, reason: &str) -> Result<Group> {
+        let path = group_path(name, "/roll-out/approve");
+        let request = ApiRequest::mutation(Method::POST, path)?.json(&reason_body(reason))?;
+        self.fetch_json(&request).await
+    }
+
+    /// Ends a roll-out: only the old reference value stays valid; returns the group.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn delete_roll_out(&self, name: &str, reason: &str) -> Result<Group> {
+        let request = ApiRequest::mutation(Method::DELETE, group_path(name, "/roll-out"))?;
+        self.fetch_json(&request.query(&reason_query(reason))).await
+    }
+
+    /// Starts an attestation round of a group now; returns the group.
+    ///
+    /// # Errors
+    /// As [`Client::current_user`].
+    pub async fn start_round(&self, name: &str, reason: &str) -> Result<Group> {
+        let path = group_path(name, "/round");
         let request = ApiRequest::mutation(Method::POST, path)?.json(&reason_body(reason))?;
         self.fetch_json(&request).await
     }
@@ -272,11 +370,8 @@ impl Client {
     /// # Errors
     /// As [`Client::current_user`].
     pub async fn delete_user(&self, name: &str, reason: &str) -> Result<()> {
-        let reason = ReasonQuery {
-            reason: reason.to_owned(),
-        };
         let path = format!("/api/v1/users/{}", path_segment(name));
-        let request = ApiRequest::mutation(Method::DELETE, path)?.query(&reason);
+        let request = ApiRequest::mutation(Method::DELETE, path)?.query(&reason_query(reason));
         self.fetch_body(&request).await.map(drop)
     }
 }

@@ -97,7 +97,7 @@ fn refusal_text(detail: &ErrorDetail, status: u16) -> String {
     {
         text = format!("{field}: {text}");
     }
-    if let Some(stored) = detail.stored {
+    if let Some(stored) = detail.stored.filter(|stored| *stored > 0) {
         text = format!("{text} (items stored before the error: {stored})");
     }
     text

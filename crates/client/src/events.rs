@@ -114,14 +114,13 @@ impl EventStream {
             .http
             .get(self.client.url(PATH)?)
             .header(LAST_EVENT_ID, HeaderValue::from(self.last_id));
-        let response = self.client.authorized(request)?.send();
+        let response = self.client.execute(self.client.authorized(request)?);
         let response = timeout(EVENT_TIMEOUT, response)
             .await
             .map_err(|_| ClientError::Unreachable {
                 server: self.client.server().to_owned(),
                 reason: "no response within 15 s".to_owned(),
-            })?;
-        let response = response.map_err(|error| ClientError::from_transport(self.client.server(), &error))?;
+            })??;
         match response.status().is_success() {
             true => Ok(response),
             false => Err(self.client.stream_error(PATH, response).await),

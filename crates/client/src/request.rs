@@ -132,11 +132,7 @@ impl Client {
     /// Sends the request without retries; returns the status, headers and body of the response.
     async fn send_once(&self, request: &ApiRequest) -> Result<(StatusCode, HeaderMap, Vec<u8>)> {
         let transport_error = |error: reqwest::Error| ClientError::from_transport(self.server(), &error);
-        let response = self
-            .request_builder(request)?
-            .send()
-            .await
-            .map_err(transport_error)?;
+        let response = self.execute(self.request_builder(request)?).await?;
         let (status, headers) = (response.status(), response.headers().clone());
         Ok((
             status,

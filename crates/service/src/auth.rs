@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -58,9 +59,24 @@ enum AuthMethod {
     /// The cookie of a browser session. The browser may also send the cookie with requests from pages of other sites.
     Cookie(Arc<Zeroizing<String>>),
     Certificate,
+    /// None: the user of the operating system can open the registry.
+    Local,
 }
 
 impl Principal {
+    /// The user of the operating system who runs this process with a local registry.
+    pub(crate) fn local() -> Self {
+        let uid = std::fs::metadata("/proc/self")
+            .map_or_else(|_| "?".to_owned(), |metadata| metadata.uid().to_string());
+        Self {
+            name: format!("uid {uid}"),
+            role: Role::Admin,
+            origin: "command line".to_owned(),
+            expires_at_s: None,
+            method: AuthMethod::Local,
+        }
+    }
+
     /// Whether the credential still authenticates the user with at least the same role. Long requests, such as event
     /// streams, call this function repeatedly.
     pub(crate) async fn is_still_authorized(&self, registry: &Registry) -> bool {
@@ -81,6 +97,7 @@ impl Principal {
                 .user_by_name(&self.name, now_s)
                 .await
                 .map(|user| user.filter(|user| !user.has_token)),
+            AuthMethod::Local => return true,
         };
         // An unavailable registry does not revoke access.
         user.map_or(true, |user| {
@@ -91,20 +108,25 @@ impl Principal {
     /// Returns a registry handle. Writes with this handle record this user as the actor, the reason and the event.
     ///
     /// # Errors
-    /// The reason is empty, or the registry refuses the action.
+    /// The reason is empty, except of a local user, or the registry refuses the action.
     pub(crate) fn registry_for_action(
         &self,
         registry: &Registry,
         reason: &str,
         event: NewEvent,
     ) -> Result<Registry> {
-        if reason.trim().is_empty() {
+        if reason.trim().is_empty() && !matches!(self.method, AuthMethod::Local) {
             return Err(ApiError::invalid(
                 "reason",
                 "a reason is required; the registry audit log records the reason",
             ));
         }
-        Ok(registry.with_action(Action {
+        Ok(registry.with_action(self.action(reason, event))?)
+    }
+
+    /// An action of this user, now.
+    pub(crate) fn action(&self, reason: &str, event: NewEvent) -> Action {
+        Action {
             at_ms: now_ms(),
             actor: Actor {
                 name: self.name.clone(),
@@ -113,7 +135,7 @@ impl Principal {
             },
             reason: reason.to_owned(),
             event,
-        })?)
+        }
     }
 }
 

@@ -14,7 +14,14 @@ pub(crate) struct ApiError {
     status: StatusCode,
     detail: ErrorDetail,
     retry_after_s: Option<u32>,
+    /// The failure of the registry that caused the error.
+    failure: Option<RegistryFailure>,
 }
+
+/// Response extension: a failure of the registry. A controller logs the failure, because its text may contain details of the
+/// database setup; a local user sees it in the response.
+#[derive(Clone, Debug)]
+pub(crate) struct RegistryFailure(pub(crate) Box<str>);
 
 pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
 
@@ -29,6 +36,7 @@ impl ApiError {
                 stored: None,
             },
             retry_after_s: None,
+            failure: None,
         }
     }
 
@@ -119,6 +127,11 @@ impl ApiError {
         self
     }
 
+    fn with_failure(mut self, failure: String) -> Self {
+        self.failure = Some(RegistryFailure(failure.into()));
+        self
+    }
+
     pub(crate) fn message(&self) -> &str {
         &self.detail.message
     }
@@ -151,10 +164,12 @@ impl From<RegistryError> for ApiError {
             | RegistryError::Attestation(AttestationError::GroupInUse { .. })
             | RegistryError::Fencing(FencingError::GatewayRevoked { .. }) => Self::conflict(message),
             // The client must distinguish this error, because the device can still be revoked.
-            RegistryError::Device(DeviceError::DamagedRecord { .. }) => {
-                tracing::error!(error = message, "device record is damaged");
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged_record", message)
-            }
+            RegistryError::Device(DeviceError::DamagedRecord { .. }) => Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "damaged_record",
+                message.clone(),
+            )
+            .with_failure(message),
             RegistryError::Device(DeviceError::InvalidRecord { field, .. })
             | RegistryError::Service(ServiceError::InvalidField { field, .. })
             | RegistryError::Attestation(AttestationError::InvalidGroup { field, .. }) => {
@@ -166,23 +181,17 @@ impl From<RegistryError> for ApiError {
                 | DatabaseError::DiskFull
                 | DatabaseError::NotWritable { .. }
                 | DatabaseError::NotPermitted { .. },
-            ) => {
-                tracing::warn!(error = message, "registry unavailable; request refused");
-                Self::unavailable(message)
-            }
+            ) => Self::unavailable(message.clone()).with_failure(message),
             RegistryError::Open(OpenError::Moved { .. }) => {
-                tracing::error!(error = message, "request failed");
                 Self::unavailable("the registry was moved; this controller still uses its former location")
+                    .with_failure(message)
             }
-            // The message may contain details of the database setup.
-            _ => {
-                tracing::error!(error = message, "request failed");
-                Self::new(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "internal",
-                    "internal error; see the controller log",
-                )
-            }
+            _ => Self::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal",
+                "internal error; see the controller log",
+            )
+            .with_failure(message),
         }
     }
 }
@@ -195,6 +204,20 @@ impl IntoResponse for ApiError {
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if let Some(failure) = self.failure {
+            response.extensions_mut().insert(failure);
+        }
         response
+    }
+}
+
+/// Logs a failure of the registry, which the response of a controller describes only in general.
+pub(crate) fn log_failure(response: &Response) {
+    let Some(RegistryFailure(error)) = response.extensions().get() else {
+        return;
+    };
+    match response.status() {
+        StatusCode::SERVICE_UNAVAILABLE => tracing::warn!(%error, "registry unavailable; request refused"),
+        _ => tracing::error!(%error, "request failed"),
     }
 }

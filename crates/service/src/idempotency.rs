@@ -20,7 +20,8 @@ use crate::state::App;
 
 /// Maximum size of the body of a write, bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
-const KEY: &str = "idempotency-key";
+/// Name of the header with the idempotency key.
+pub(crate) const KEY: &str = "idempotency-key";
 /// Maximum duration of a request. A response after this time is not stored.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time to store a response.

@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `service`, `listener` | start and stop, TLS connections and their limits |
 //! | `api`, `auth`, `idempotency`, `error` | HTTP API v1, its users, repeatable writes and errors |
+//! | `local` | the API over a registry that the process opens, for local administration |
 //! | `dashboard` | the web dashboard, compiled into the program |
 //! | `gateways`, `link` | gRPC routes for gateways, and the controller's end of the link |
 //! | `fleet`, `trust` | the state of all gateways |
@@ -19,7 +20,7 @@
 //! | `metrics`, `telemetry` | Prometheus metrics and OpenTelemetry traces |
 //! | `limits`, `permits` | rate and concurrency limits |
 //!
-//! Requests and responses are the types of [`linewarden_api`]; [`convert`] converts records of the registry to them.
+//! Requests and responses are the types of [`linewarden_api`]; [`convert`] converts devices for export files and imports.
 //!
 //! All state is in the registry. Any number of services can share one registry on PostgreSQL, and clients may use any
 //! of these services. Gateways authenticate devices without the service. The service does not issue certificates. For
@@ -45,6 +46,7 @@ mod idempotency;
 mod limits;
 mod link;
 mod listener;
+mod local;
 mod metrics;
 mod nats;
 mod peer;
@@ -57,6 +59,7 @@ mod trust;
 
 pub use api::{convert, openapi};
 pub use listener::socket::SocketOptions;
+pub use local::{LocalApi, local_action};
 pub use nats::{NatsError, NatsOptions, NatsTls};
 pub use peer::{user_from_certificate, user_uri, validity_s};
 pub use service::{ApiOptions, Service, ServiceError, ServiceOptions};

@@ -147,19 +147,10 @@ impl Service {
                 .set_monitor(TransactionTracer(telemetry.tracer()));
         }
         let app = App {
-            name,
-            registry: options.registry,
-            controller: options.controller,
-            fleet,
-            stream,
             nats_counters: nats,
             tracer: telemetry.as_ref().map(Telemetry::tracer),
             trace_counters: telemetry.as_ref().map(Telemetry::counts),
-            limits: Limits::new(),
-            login_cache: Arc::default(),
-            api_counters: Arc::default(),
-            device_counts: Arc::default(),
-            readiness: Arc::default(),
+            ..App::new(name, options.registry, options.controller, fleet, stream)
         };
         let gateway_router = gateways::router(&app);
         let (stop, stop_receiver) = watch::channel(false);
@@ -199,7 +190,7 @@ impl Service {
         }
         let mut background_tasks = vec![
             tokio::spawn(tasks.run(app.registry.clone())),
-            tokio::spawn(Arc::clone(&app.stream).follow(app.registry.clone())),
+            tokio::spawn(Arc::clone(&app.stream).follow(app.registry.clone(), None)),
             tokio::spawn(run_periodic_tasks(app)),
         ];
         background_tasks.extend(publisher.map(|publisher| tokio::spawn(publisher.run())));

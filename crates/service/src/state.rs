@@ -33,3 +33,30 @@ pub(crate) struct App {
     pub(crate) device_counts: Arc<DeviceCountsCache>,
     pub(crate) readiness: Arc<ReadinessCache>,
 }
+
+impl App {
+    /// The state without NATS and telemetry.
+    pub(crate) fn new(
+        name: Arc<str>,
+        registry: Registry,
+        controller: Controller,
+        fleet: Arc<Fleet>,
+        stream: Arc<EventStream>,
+    ) -> Self {
+        Self {
+            name,
+            registry,
+            controller,
+            fleet,
+            stream,
+            nats_counters: None,
+            tracer: None,
+            trace_counters: None,
+            limits: Limits::new(),
+            login_cache: Arc::default(),
+            api_counters: Arc::default(),
+            device_counts: Arc::default(),
+            readiness: Arc::default(),
+        }
+    }
+}

@@ -40,8 +40,7 @@ pub(crate) fn to_stream_event(entry: &EventLogEntry) -> StreamEvent {
 }
 
 /// The event of an entry; `None` if the entry is not public: a refused action, or an entry that does not authenticate.
-#[must_use]
-pub fn event_from_public_entry(entry: &EventLogEntry) -> Option<EventRecord> {
+pub(crate) fn event_from_public_entry(entry: &EventLogEntry) -> Option<EventRecord> {
     is_public(entry).then(|| event_from_entry(entry))
 }
 
@@ -98,9 +97,10 @@ impl EventStream {
         let _ = self.sender.send(event);
     }
 
-    /// Distributes new entries of the event log, from this and other controllers.
-    pub(crate) async fn follow(self: Arc<Self>, registry: Registry) {
-        let mut reader: Option<EventLogReader> = None;
+    /// Distributes the entries of the event log after the entry `after`, from this and other controllers; without `after`, all
+    /// future entries.
+    pub(crate) async fn follow(self: Arc<Self>, registry: Registry, after: Option<u64>) {
+        let mut reader = after.map(EventLogReader::after);
         let mut clock = tokio::time::interval(POLL_INTERVAL);
         clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

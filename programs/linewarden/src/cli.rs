@@ -6,11 +6,10 @@ use linewarden_cli::exit_codes;
 use linewarden_cli::program::{CommonCommand, GlobalArgs};
 
 use crate::cmd::{
-    appraise, attest, audit, certificate, device, events, gateway, policy, puf, registry, signed, signer,
-    user,
+    appraise, attest, audit, certificate, device, event, gateway, puf, registry, signed, signer, user,
 };
 
-/// Administer devices, gateways, policies and signers, through a controller or directly on a registry
+/// Administer devices, gateways, groups and signers, through a controller or directly on a registry
 #[derive(Parser, Debug)]
 #[command(name = "linewarden", version, after_help = EXAMPLES, after_long_help = LONG_HELP, propagate_version = true)]
 pub struct Cli {
@@ -54,15 +53,6 @@ Examples:
   linewarden gateway revoke 7 --reason stolen --config controller.toml"
     )]
     Gateway(gateway::GatewayCommand),
-    /// Manage attestation policies
-    #[command(
-        subcommand,
-        after_help = "\
-Examples:
-  linewarden policy list --config controller.toml
-  linewarden policy results --state missed --config controller.toml"
-    )]
-    Policy(policy::PolicyCommand),
     /// Manage trusted signers
     #[command(
         subcommand,
@@ -72,10 +62,23 @@ Examples:
   linewarden signer create truck7/signer.json --name \"truck 7\" --reason new --config controller.toml"
     )]
     Signer(signer::SignerCommand),
-    /// Stream events
-    Events(events::EventsArgs),
+    /// List and trace events
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden event list --limit 20 --config controller.toml
+  linewarden event trace --kind revoked --config controller.toml"
+    )]
+    Event(event::EventCommand),
     /// Show the registry audit log
-    Audit(audit::AuditArgs),
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  linewarden audit list --config controller.toml"
+    )]
+    Audit(audit::AuditCommand),
     /// Manage certificates of controllers, gateways and API users
     #[command(
         subcommand,
@@ -104,9 +107,9 @@ Examples:
   linewarden attest group set pumps --reference pumps.conf --config controller.toml
   linewarden attest enroll d1 --group pumps --software --key-out d1.attest-key \\
     --config controller.toml
-  linewarden attest round --config controller.toml
-  linewarden attest status --fail --config controller.toml
-  linewarden attest explain d1 --config controller.toml"
+  linewarden attest round run --config controller.toml
+  linewarden attest check --config controller.toml
+  linewarden attest show d1 --config controller.toml"
     )]
     Attest(attest::AttestCommand),
     /// Manage keys that sign reference values

@@ -1,7 +1,7 @@
 //! The program `linewarden`: administers a fleet, through the API of a controller or directly on a registry.
 //!
 //! ```text
-//!   arguments ─► cli ─► cmd::run ─► cmd::{device, attest, registry, ..} ─► registry_access ─► registry, or API of a controller
+//!   arguments ─► cli ─► cmd::run ─► cmd::{device, attest, registry, ..} ─► access ─► API: of a controller, or over a registry
 //!                          │
 //!                          └──────► Failure ─► message, exit code
 //! ```
@@ -13,13 +13,16 @@
 //! |---|---|
 //! | `cli` | grammar of the command line |
 //! | `cmd` | the commands, one module each |
-//! | `registry`, `registry_access` | access to a registry, directly or through a controller |
+//! | `access` | client of the API, of a controller or over a registry |
+//! | `date` | dates in the output |
+//! | `registry` | registries that a command opens directly |
 #![forbid(unsafe_code)]
 
+mod access;
 mod cli;
 mod cmd;
+mod date;
 mod registry;
-mod registry_access;
 
 use std::process::ExitCode;
 

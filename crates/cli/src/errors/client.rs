@@ -21,6 +21,10 @@ impl From<ClientError> for Failure {
             | ClientError::InvalidRequest(_) => 2,
             _ => 1,
         };
-        Self::new(code, error)
+        let needs_reason = matches!(&error, ClientError::Refused { detail, .. } if detail.field.as_deref() == Some("reason"));
+        match needs_reason {
+            true => Self::new(code, error).with_detail("use --reason TEXT"),
+            false => Self::new(code, error),
+        }
     }
 }

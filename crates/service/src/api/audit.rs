@@ -12,8 +12,7 @@ use crate::extract::{Json, Query};
 use crate::state::App;
 
 /// Converts an entry of the event log to an audit record; `None` if no user caused the event.
-#[must_use]
-pub fn audit_record_from_entry(entry: EventLogEntry) -> Option<AuditRecord> {
+fn audit_record_from_entry(entry: EventLogEntry) -> Option<AuditRecord> {
     let actor = entry.actor?;
     Some(AuditRecord {
         id: entry.number,
@@ -36,8 +35,7 @@ pub fn audit_record_from_entry(entry: EventLogEntry) -> Option<AuditRecord> {
 }
 
 /// Converts a query to a filter for the registry.
-#[must_use]
-pub fn audit_filter(query: &AuditQuery) -> EventFilter {
+fn audit_filter(query: &AuditQuery) -> EventFilter {
     EventFilter {
         kinds: query.action.iter().cloned().collect(),
         actor: query.actor.clone(),
@@ -68,5 +66,6 @@ pub(crate) async fn list(
             .filter_map(audit_record_from_entry)
             .collect(),
         next: page.next.map(|number| number.to_string()),
+        damaged_records: 0,
     }))
 }

@@ -3,9 +3,9 @@
 use axum::extract::State;
 use linewarden_api::{Attestation, DeviceDetails, ErrorBody, Lease};
 use linewarden_protocol::ids::DeviceId;
-use linewarden_registry::{self as registry, Appraisal, EventFilter, Protection, ProverRecord, Registry};
+use linewarden_registry::{self as registry, Appraisal, EventFilter, ProverRecord, Registry};
 
-use super::devices::{device_from_info, state_name};
+use super::devices::{device_from_info, protection_name, state_name};
 use super::lists::parse_device_id;
 use crate::auth::Viewer;
 use crate::error::Result;
@@ -28,11 +28,7 @@ fn lease_from_record(lease: registry::Lease) -> Lease {
 fn attestation_from_records(prover: &ProverRecord, appraisal: Option<&Appraisal>) -> Attestation {
     Attestation {
         group: prover.group.as_str().to_owned(),
-        protection: match prover.protection {
-            Protection::Software => "software",
-            Protection::Tpm => "tpm",
-        }
-        .into(),
+        protection: protection_name(prover.protection).into(),
         state: appraisal
             .map_or("unproven", |appraisal| state_name(appraisal.state))
             .into(),

@@ -10,10 +10,10 @@ use linewarden_protocol::ids::{DeviceId, Mode, RowIndex, Suite};
 use linewarden_protocol::keys::RowKey;
 use linewarden_registry::{
     self as registry, AttestationState, Credentials, DeviceFilter, DeviceInfo, DeviceLine, DeviceRecord,
-    Fingerprint, NewEvent, OnConflict, PoolRow, Quarantine, Registry, Status, ids_with_prefix,
+    Fingerprint, NewEvent, OnConflict, PoolRow, Protection, Quarantine, Registry, Status, ids_with_prefix,
 };
 
-use super::lists::{parse_device_cursor, parse_device_id, parse_limit};
+use super::lists::{log_damaged, parse_device_cursor, parse_device_id, parse_limit};
 use crate::auth::{Operator, Principal, Viewer};
 use crate::clock::now_s;
 use crate::error::{ApiError, Result};
@@ -24,8 +24,7 @@ use crate::state::App;
 const REVOKE_BATCH_MAX: usize = 10_000;
 
 /// Converts a device of the registry.
-#[must_use]
-pub fn device_from_info(info: DeviceInfo) -> Device {
+pub(crate) fn device_from_info(info: DeviceInfo) -> Device {
     let (status, reason, since_s) = match (&info.status, &info.quarantine) {
         (Status::Revoked { at_s, reason }, _) => ("revoked", Some(reason.clone()), Some(*at_s)),
         (Status::Active, Some(quarantine)) => (
@@ -84,28 +83,28 @@ pub fn device_line(device: &Device) -> DeviceLine {
 }
 
 /// Converts a query to a filter for the registry.
-///
-/// # Errors
-/// The name of a field with an invalid value, and a text with the accepted values.
-pub fn device_filter(query: &DeviceQuery) -> Result<DeviceFilter, (&'static str, &'static str)> {
+fn device_filter(query: &DeviceQuery) -> Result<DeviceFilter> {
     let mode = match query.mode.as_deref() {
         None => None,
         Some("pool") => Some(Mode::Pool),
         Some("key") => Some(Mode::Key),
-        Some(_) => return Err(("mode", "pool or key")),
+        Some(_) => return Err(ApiError::invalid("mode", "pool or key")),
     };
     let (active, quarantined) = match query.status.as_deref() {
         None => (None, false),
         Some("active") => (Some(true), false),
         Some("revoked") => (Some(false), false),
         Some("quarantined") => (None, true),
-        Some(_) => return Err(("status", "active, revoked or quarantined")),
+        Some(_) => return Err(ApiError::invalid("status", "active, revoked or quarantined")),
     };
     Ok(DeviceFilter {
         name_prefix: query.name_prefix.clone().filter(|prefix| !prefix.is_empty()),
         ids: match query.id_prefix.as_deref() {
             None | Some("") => None,
-            Some(digits) => Some(ids_with_prefix(digits).ok_or(("id_prefix", "1 to 16 hexadecimal digits"))?),
+            Some(digits) => Some(
+                ids_with_prefix(digits)
+                    .ok_or_else(|| ApiError::invalid("id_prefix", "1 to 16 hexadecimal digits"))?,
+            ),
         },
         mode,
         active,
@@ -120,7 +119,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Query(query): Query<DeviceQuery>,
 ) -> Result<Json<List<Device>>> {
-    let filter = device_filter(&query).map_err(|(field, problem)| ApiError::invalid(field, problem))?;
+    let filter = device_filter(&query)?;
     let page = app
         .registry
         .list(
@@ -129,12 +128,10 @@ pub(crate) async fn list(
             parse_limit(query.limit)?,
         )
         .await?;
-    for error in &page.damaged {
-        tracing::error!(%error, "reading a device record failed; device omitted from the list");
-    }
     Ok(Json(List {
         items: page.devices.into_iter().map(device_from_info).collect(),
         next: page.next.map(|device| device.to_string()),
+        damaged_records: log_damaged(&page.damaged),
     }))
 }
 
@@ -145,6 +142,13 @@ pub(crate) fn state_name(state: AttestationState) -> &'static str {
         AttestationState::Missed => "missed",
         AttestationState::Quarantined => "quarantined",
         AttestationState::Unproven => "unproven",
+    }
+}
+
+pub(crate) fn protection_name(protection: Protection) -> &'static str {
+    match protection {
+        Protection::Software => "software",
+        Protection::Tpm => "tpm",
     }
 }
 

@@ -224,5 +224,6 @@ pub(crate) async fn history(
     Ok(Json(List {
         items: page.entries.iter().filter_map(event_from_public_entry).collect(),
         next: page.next.map(|number| number.to_string()),
+        damaged_records: page.entries.iter().filter(|entry| !entry.authentic).count() as u64,
     }))
 }

@@ -8,10 +8,10 @@ use linewarden_api::{
     ErrorBody, Evidence, Gateway, GatewayEvidence, Latency, List, NewGateway, PageQuery, Reason,
 };
 use linewarden_protocol::ids::GatewayId;
-use linewarden_registry::{GatewayRecord, NewEvent, Registry, RegistryError};
+use linewarden_registry::{GatewayRecord, NewEvent};
 
 use super::devices::run_action;
-use super::lists::{paginate, parse_gateway_id};
+use super::lists::{Records, paginate, parse_gateway_id};
 use crate::auth::{Admin, Viewer};
 use crate::clock::{now_ms, now_s};
 use crate::error::{ApiError, Result};
@@ -145,47 +145,22 @@ fn gateway_from_records(
 }
 
 /// All gateways with a record or a status.
-pub(crate) async fn list_all(app: &App) -> Result<Vec<Gateway>> {
-    Ok(merge_gateways(&app.registry, app.fleet.snapshots(), now_ms()).await?)
-}
-
-/// The gateways of a registry, with the status that controllers have recorded.
-///
-/// # Errors
-/// A failure of the database.
-pub async fn gateways_from_registry(registry: &Registry) -> Result<Vec<Gateway>, RegistryError> {
-    let snapshots = crate::fleet::recorded_gateways(registry)
-        .await?
-        .into_iter()
-        .collect();
-    merge_gateways(registry, snapshots, now_ms()).await
-}
-
-/// Combines the gateway records of the registry with the snapshots; the result has all gateways of either list.
-async fn merge_gateways(
-    registry: &Registry,
-    mut snapshots: BTreeMap<GatewayId, GatewaySnapshot>,
-    now_ms: u64,
-) -> Result<Vec<Gateway>, RegistryError> {
+pub(crate) async fn list_all(app: &App) -> Result<Records<Gateway>> {
+    let (mut snapshots, now_ms) = (app.fleet.snapshots(), now_ms());
+    let records = Records::read(app.registry.gateways().await?, |entry| entry);
     let mut gateways = BTreeMap::new();
-    for entry in registry.gateways().await? {
-        match entry {
-            Ok(entry) => {
-                let id = entry.gateway;
-                gateways.insert(
-                    id,
-                    gateway_from_records(id, Some(entry), snapshots.remove(&id), now_ms),
-                );
-            }
-            Err(error) => {
-                tracing::error!(%error, "reading a gateway record failed; gateway omitted from the list")
-            }
-        }
+    for entry in records.items {
+        let id = entry.gateway;
+        let gateway = gateway_from_records(id, Some(entry), snapshots.remove(&id), now_ms);
+        gateways.insert(id, gateway);
     }
     for (id, snapshot) in snapshots {
         gateways.insert(id, gateway_from_records(id, None, Some(snapshot), now_ms));
     }
-    Ok(gateways.into_values().collect())
+    Ok(Records {
+        items: gateways.into_values().collect(),
+        damaged: records.damaged,
+    })
 }
 
 /// Lists gateways by id.
@@ -217,15 +192,13 @@ pub(crate) async fn evidence(
         snapshot.and_then(|snapshot| gateway_evidence_from_snapshot(id, snapshot, now_ms()));
     gateway_evidence
         .map(Json)
-        .ok_or_else(|| ApiError::not_found("attested gateway with this id"))
+        .ok_or_else(|| ApiError::not_found(&format!("evidence of gateway {id}")))
 }
 
 async fn find(app: &App, id: GatewayId) -> Result<Gateway> {
-    let gateway = list_all(app)
-        .await?
-        .into_iter()
-        .find(|gateway| gateway.id == id.0);
-    gateway.ok_or_else(|| ApiError::not_found("gateway with this id"))
+    let gateways = list_all(app).await?.items;
+    let gateway = gateways.into_iter().find(|gateway| gateway.id == id.0);
+    gateway.ok_or_else(|| ApiError::not_found(&format!("gateway {id}")))
 }
 
 fn new_event(kind: &str, gateway: GatewayId, detail: &str) -> NewEvent {

@@ -33,20 +33,60 @@ pub(crate) fn parse_cursor<T: FromStr>(after: Option<&str>) -> Result<Option<T>>
     after.map(parse).transpose()
 }
 
-/// Returns a page of the complete list `items`: the items with a key above the cursor, sorted by key. `key` returns the
-/// unique key of an item.
+/// The readable records of a complete list.
+pub(crate) struct Records<T> {
+    pub(crate) items: Vec<T>,
+    /// Number of damaged records.
+    pub(crate) damaged: u64,
+}
+
+impl<T> Records<T> {
+    /// Reads records, and logs damaged records.
+    pub(crate) fn read<R, E: Display>(
+        records: impl IntoIterator<Item = std::result::Result<R, E>>,
+        convert: impl Fn(R) -> T,
+    ) -> Self {
+        let (mut items, mut errors) = (Vec::new(), Vec::new());
+        for record in records {
+            match record {
+                Ok(record) => items.push(convert(record)),
+                Err(error) => errors.push(error),
+            }
+        }
+        Self {
+            items,
+            damaged: log_damaged(&errors),
+        }
+    }
+}
+
+/// Logs damaged records; returns their number.
+pub(crate) fn log_damaged(errors: &[impl Display]) -> u64 {
+    for error in errors {
+        tracing::error!(
+            %error,
+            action = "run `linewarden registry check`",
+            "registry record is damaged; skipped"
+        );
+    }
+    errors.len() as u64
+}
+
+/// Returns a page of a complete list: the items with a key above the cursor, sorted by key. `key` returns the unique key of an
+/// item. The first page contains the number of damaged records of the complete list.
 ///
 /// # Errors
 /// An invalid limit or cursor.
 pub(crate) fn paginate<T, K>(
     page_query: &PageQuery,
-    mut items: Vec<T>,
+    records: Records<T>,
     key: impl Fn(&T) -> K,
 ) -> Result<List<T>>
 where
     K: Display + FromStr + Ord,
 {
     let limit = parse_limit(page_query.limit)? as usize;
+    let mut items = records.items;
     if let Some(after) = parse_cursor::<K>(page_query.after.as_deref())? {
         items.retain(|item| key(item) > after);
     }
@@ -57,6 +97,10 @@ where
     Ok(List {
         next: last.map(|last| key(last).to_string()),
         items,
+        damaged_records: match page_query.after {
+            None => records.damaged,
+            Some(_) => 0,
+        },
     })
 }
 

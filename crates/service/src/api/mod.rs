@@ -10,6 +10,7 @@ mod import;
 mod lists;
 mod login;
 mod openapi;
+mod pairs;
 mod results;
 mod signers;
 mod status;
@@ -30,23 +31,15 @@ use self::openapi::{Conventions, Parameters, described_parameters, refuse_unknow
 pub(crate) use self::results::round_from_record;
 pub(crate) use self::status::{DeviceCountsCache, counts, status_event};
 use crate::auth::authenticate;
-use crate::error::ApiError;
+use crate::error::{ApiError, log_failure};
 use crate::extract::refuse_null;
 use crate::idempotency::idempotent;
 use crate::state::App;
 use crate::{dashboard, health, telemetry};
 
-/// Conversions between the records of a registry and the types of [`linewarden_api`], for programs that read a local
-/// registry and print the same output as for a remote controller.
+/// Conversions between devices of a registry, of the API and of export files.
 pub mod convert {
-    pub use super::audit::{audit_filter, audit_record_from_entry};
-    pub use super::devices::{device_filter, device_from_info, device_line, new_device_from_record};
-    pub use super::gateways::gateways_from_registry;
-    pub use super::groups::{changed_group, policy_from_group};
-    pub use super::results::{result_from_appraisal, round_from_record};
-    pub use super::signers::{signer_from_record, signer_record};
-    pub use super::users::{parse_role, user_info_from_record};
-    pub use crate::stream::event_from_public_entry;
+    pub use super::devices::{device_line, new_device_from_record};
 }
 
 /// Maximum duration of a request that is not a stream.
@@ -74,6 +67,9 @@ const LOGIN_BYTES_MAX: usize = 4096;
         devices::quarantine,
         devices::release,
         devices::revoke_all,
+        pairs::list,
+        pairs::add,
+        pairs::remove,
         import::import,
         gateways::list,
         gateways::show,
@@ -82,9 +78,15 @@ const LOGIN_BYTES_MAX: usize = 4096;
         gateways::revoke,
         results::rounds,
         results::results,
+        results::signed,
         results::result,
         groups::list,
+        groups::show,
         groups::set,
+        groups::remove,
+        groups::begin_roll_out,
+        groups::approve_roll_out,
+        groups::remove_roll_out,
         groups::request_round,
         signers::list,
         signers::revoked,
@@ -119,15 +121,26 @@ fn query_parameters() -> &'static Parameters {
     &PARAMETERS
 }
 
-/// The routes of API and dashboard.
-pub(crate) fn router(app: &App) -> Router {
-    let with_time_limit = |router: Router<App>| router.layer(middleware::from_fn(with_timeout));
-    // These two routes have no time limit. They do not use the middleware `idempotent`, because the body of an import may be
-    // larger than that middleware permits, and an event stream changes nothing.
-    let streams = Router::new()
+/// The routes without a time limit. They do not use the middleware `idempotent`, because the body of an import may be larger
+/// than that middleware permits, and an event stream changes nothing.
+fn streams() -> Router<App> {
+    Router::new()
         .route("/events", get(events::stream))
-        .route("/devices/import", post(import::import));
-    let reads_and_writes = Router::new()
+        .route("/devices/import", post(import::import))
+}
+
+/// The routes with a reference value in the body. They do not use the middleware `idempotent`, because the body may be larger
+/// than that middleware permits; a repeated request has the same result.
+fn uploads() -> Router<App> {
+    Router::new()
+        .route("/groups/{name}", put(groups::set))
+        .route("/groups/{name}/roll-out", post(groups::begin_roll_out))
+        .layer(DefaultBodyLimit::max(groups::BODY_BYTES_MAX))
+}
+
+/// The routes of the resources.
+fn resources() -> Router<App> {
+    Router::new()
         .route("/me", get(login::me))
         .route("/devices", get(devices::list).post(devices::enroll))
         .route("/devices/revoke", post(devices::revoke_all))
@@ -135,16 +148,24 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/devices/{id}/revoke", post(devices::revoke))
         .route("/devices/{id}/quarantine", post(devices::quarantine))
         .route("/devices/{id}/release", post(devices::release))
+        .route("/devices/{id}/pairs", get(pairs::list))
+        .route(
+            "/devices/{id}/pairs/{peer}",
+            put(pairs::add).delete(pairs::remove),
+        )
         .route("/gateways", get(gateways::list).post(gateways::create))
         .route("/gateways/{id}", get(gateways::show))
         .route("/gateways/{id}/evidence", get(gateways::evidence))
         .route("/gateways/{id}/revoke", post(gateways::revoke))
         .route("/rounds", get(results::rounds))
         .route("/results", get(results::results))
+        .route("/results/signed", get(results::signed))
         .route("/results/{device}", get(results::result))
-        .route("/policies", get(groups::list))
-        .route("/policies/{name}", put(groups::set))
-        .route("/policies/{name}/round", post(groups::request_round))
+        .route("/groups", get(groups::list))
+        .route("/groups/{name}", get(groups::show).delete(groups::remove))
+        .route("/groups/{name}/roll-out", delete(groups::remove_roll_out))
+        .route("/groups/{name}/roll-out/approve", post(groups::approve_roll_out))
+        .route("/groups/{name}/round", post(groups::request_round))
         .route("/signers", get(signers::list).post(signers::add))
         .route("/signers/revoked", get(signers::revoked))
         .route("/signers/{id}/revoke", post(signers::revoke))
@@ -153,9 +174,33 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/audit", get(audit::list))
         .route("/users", get(users::list).post(users::add))
         .route("/users/{name}", delete(users::remove))
-        .layer(middleware::from_fn_with_state(app.clone(), idempotent));
-    let authenticated = with_time_limit(reads_and_writes)
-        .merge(streams)
+}
+
+/// Adds the responses for unknown paths and methods, and the checks of all requests.
+fn checked(api: Router<App>) -> Router<App> {
+    api.fallback(async || ApiError::unknown_path())
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(middleware::from_fn_with_state(
+            query_parameters(),
+            refuse_unknown_parameters,
+        ))
+        .layer(middleware::from_fn(refuse_null))
+}
+
+/// The routes of the API for local administration: without log-in, limits and repeated requests. The caller adds the
+/// [`Principal`](crate::auth::Principal) to each request.
+pub(crate) fn local_router(app: &App) -> Router {
+    Router::new()
+        .nest("/api/v1", checked(resources().merge(uploads()).merge(streams())))
+        .with_state(app.clone())
+}
+
+/// The routes of API and dashboard.
+pub(crate) fn router(app: &App) -> Router {
+    let with_time_limit = |router: Router<App>| router.layer(middleware::from_fn(with_timeout));
+    let resources = resources().layer(middleware::from_fn_with_state(app.clone(), idempotent));
+    let authenticated = with_time_limit(resources.merge(uploads()))
+        .merge(streams())
         .layer(middleware::from_fn_with_state(app.clone(), authenticate));
     let unauthenticated = with_time_limit(
         Router::new()
@@ -163,15 +208,7 @@ pub(crate) fn router(app: &App) -> Router {
             .route("/logout", post(login::logout))
             .layer(DefaultBodyLimit::max(LOGIN_BYTES_MAX)),
     );
-    let api = authenticated
-        .merge(unauthenticated)
-        .fallback(async || ApiError::unknown_path())
-        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
-        .layer(middleware::from_fn_with_state(
-            query_parameters(),
-            refuse_unknown_parameters,
-        ))
-        .layer(middleware::from_fn(refuse_null))
+    let api = checked(authenticated.merge(unauthenticated))
         .layer(middleware::from_fn_with_state(app.clone(), count_request));
     let api = match &app.tracer {
         Some(tracer) => api.layer(middleware::from_fn_with_state(
@@ -218,6 +255,7 @@ async fn count_request(
     let is_stream = path.is_some_and(|path| path.as_str().ends_with("/events"));
     let started_at = Instant::now();
     let response = next.run(request).await;
+    log_failure(&response);
     if !is_stream {
         app.api_counters
             .record_response(is_write, response.status().as_u16(), started_at.elapsed());

@@ -8,7 +8,7 @@ use linewarden_registry::SignerRecord;
 use linewarden_signatures::key::PublicKey;
 
 use super::devices::{new_event, run_action};
-use super::lists::paginate;
+use super::lists::{Records, paginate};
 use crate::auth::{Admin, Operator, Viewer};
 use crate::clock::now_s;
 use crate::error::{ApiError, Result};
@@ -16,8 +16,7 @@ use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
 /// Converts a signer of the registry.
-#[must_use]
-pub fn signer_from_record(record: SignerRecord) -> Signer {
+fn signer_from_record(record: SignerRecord) -> Signer {
     Signer {
         id: hex::encode(&record.id),
         name: record.name,
@@ -33,17 +32,8 @@ pub fn signer_from_record(record: SignerRecord) -> Signer {
     }
 }
 
-async fn list_all(app: &App) -> Result<Vec<SignerRecord>> {
-    let mut signers = Vec::new();
-    for signer in app.registry.signers().await? {
-        match signer {
-            Ok(signer) => signers.push(signer),
-            Err(error) => {
-                tracing::error!(%error, "reading a signer record failed; signer omitted from the list")
-            }
-        }
-    }
-    Ok(signers)
+async fn list_all<T>(app: &App, convert: impl Fn(SignerRecord) -> T) -> Result<Records<T>> {
+    Ok(Records::read(app.registry.signers().await?, convert))
 }
 
 /// Lists signers by id.
@@ -53,11 +43,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Query(page_query): Query<PageQuery>,
 ) -> Result<Json<List<Signer>>> {
-    let signers = list_all(&app)
-        .await?
-        .into_iter()
-        .map(signer_from_record)
-        .collect();
+    let signers = list_all(&app, signer_from_record).await?;
     paginate(&page_query, signers, |signer: &Signer| signer.id.clone()).map(Json)
 }
 
@@ -65,8 +51,9 @@ pub(crate) async fn list(
 #[utoipa::path(get, path = "/api/v1/signers/revoked", responses((status = 200, body = String, content_type = "text/plain")))]
 pub(crate) async fn revoked(_: Viewer, State(app): State<App>) -> Result<Response> {
     let mut list = String::from("linewarden revoked 1\n");
-    for signer in list_all(&app)
+    for signer in list_all(&app, |signer| signer)
         .await?
+        .items
         .iter()
         .filter(|signer| signer.revoked_at_s.is_some())
     {
@@ -78,11 +65,9 @@ pub(crate) async fn revoked(_: Viewer, State(app): State<App>) -> Result<Respons
 }
 
 /// Converts a request to a record of the registry.
-///
-/// # Errors
-/// An invalid public key.
-pub fn signer_record(request: &NewSigner, now_s: u64) -> Result<SignerRecord, String> {
-    let key = PublicKey::from_json(&request.public_key).map_err(|problem| problem.to_string())?;
+fn signer_record(request: &NewSigner, now_s: u64) -> Result<SignerRecord> {
+    let key = PublicKey::from_json(&request.public_key)
+        .map_err(|problem| ApiError::invalid("public_key", problem.to_string()))?;
     Ok(SignerRecord {
         id: hex::decode(key.id().to_string()).unwrap_or_default(),
         name: request.name.clone(),
@@ -100,7 +85,7 @@ pub(crate) async fn add(
     State(app): State<App>,
     Json(new): Json<NewSigner>,
 ) -> Result<(StatusCode, Json<Signer>)> {
-    let record = signer_record(&new, now_s()).map_err(|problem| ApiError::invalid("public_key", problem))?;
+    let record = signer_record(&new, now_s())?;
     let event = new_event(
         "signer_changed",
         None,
@@ -128,14 +113,12 @@ pub(crate) async fn revoke(
         .await?
     {
         true => Ok(()),
-        false => Err(ApiError::not_found("signer with this id")),
+        false => Err(ApiError::not_found(&format!("signer {id}"))),
     })
     .await?;
-    let signer = list_all(&app)
-        .await?
-        .into_iter()
-        .find(|signer| signer.id == bytes);
+    let signers = list_all(&app, |signer| signer).await?.items;
+    let signer = signers.into_iter().find(|signer| signer.id == bytes);
     signer
         .map(|signer| Json(signer_from_record(signer)))
-        .ok_or_else(|| ApiError::not_found("signer with this id"))
+        .ok_or_else(|| ApiError::not_found(&format!("signer {id}")))
 }

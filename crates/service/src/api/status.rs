@@ -178,6 +178,7 @@ async fn current_status(app: &App) -> Status {
     let (Ok(gateways), Ok(device_counts)) = (gateways::list_all(app).await, counts(app).await) else {
         return status;
     };
+    let gateways = gateways.items;
     let connected_gateways: Vec<_> = gateways
         .iter()
         .filter(|gateway| gateway.state == "connected")

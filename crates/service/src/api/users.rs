@@ -7,7 +7,7 @@ use linewarden_api::{CreatedUser, ErrorBody, List, NewUser, PageQuery, ReasonQue
 use linewarden_registry::{Role, User};
 
 use super::devices::{new_event, run_action};
-use super::lists::paginate;
+use super::lists::{Records, paginate};
 use super::login::role_name;
 use crate::auth::{Admin, draw_secret};
 use crate::clock::now_s;
@@ -17,8 +17,7 @@ use crate::idempotency::ContainsSecret;
 use crate::state::App;
 
 /// Converts a user of the registry.
-#[must_use]
-pub fn user_info_from_record(user: User) -> UserInfo {
+fn user_info_from_record(user: User) -> UserInfo {
     UserInfo {
         name: user.name,
         role: role_name(user.role).into(),
@@ -35,19 +34,12 @@ pub(crate) async fn list(
     State(app): State<App>,
     Query(page_query): Query<PageQuery>,
 ) -> Result<Json<List<UserInfo>>> {
-    let mut items: Vec<UserInfo> = Vec::new();
-    for user in app.registry.users().await? {
-        match user {
-            Ok(user) => items.push(user_info_from_record(user)),
-            Err(error) => tracing::error!(%error, "reading a user record failed; user omitted from the list"),
-        }
-    }
-    paginate(&page_query, items, |user| user.name.clone()).map(Json)
+    let users = Records::read(app.registry.users().await?, user_info_from_record);
+    paginate(&page_query, users, |user| user.name.clone()).map(Json)
 }
 
 /// The role with this name; `None` if no role has this name.
-#[must_use]
-pub fn parse_role(name: &str) -> Option<Role> {
+fn parse_role(name: &str) -> Option<Role> {
     let roles = [Role::Viewer, Role::Operator, Role::Admin];
     roles.into_iter().find(|role| role_name(*role) == name)
 }
@@ -100,7 +92,7 @@ pub(crate) async fn remove(
         event,
         async |registry| match registry.remove_user(&name).await? {
             true => Ok(()),
-            false => Err(ApiError::not_found("user with this name")),
+            false => Err(ApiError::not_found(&format!("user {name:?}"))),
         },
     )
     .await?;

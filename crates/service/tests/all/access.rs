@@ -45,25 +45,31 @@ fn requests_require_a_valid_token() {
 }
 
 /// Requests allowed to operators and admins, but not to viewers.
-const OPERATOR_REQUESTS: [(&str, &str); 8] = [
+const OPERATOR_REQUESTS: [(&str, &str); 10] = [
     ("post", "/api/v1/devices"),
     ("post", "/api/v1/devices/import"),
     ("post", "/api/v1/devices/revoke"),
     ("post", "/api/v1/devices/{id}/quarantine"),
     ("post", "/api/v1/devices/{id}/release"),
     ("post", "/api/v1/devices/{id}/revoke"),
-    ("post", "/api/v1/policies/{name}/round"),
+    ("put", "/api/v1/devices/{id}/pairs/{peer}"),
+    ("delete", "/api/v1/devices/{id}/pairs/{peer}"),
+    ("post", "/api/v1/groups/{name}/round"),
     ("post", "/api/v1/signers/{id}/revoke"),
 ];
 /// Requests allowed to admins only.
-const ADMIN_REQUESTS: [(&str, &str); 8] = [
+const ADMIN_REQUESTS: [(&str, &str); 12] = [
     ("get", "/api/v1/audit"),
     ("get", "/api/v1/users"),
     ("post", "/api/v1/users"),
     ("delete", "/api/v1/users/{name}"),
     ("post", "/api/v1/gateways"),
     ("post", "/api/v1/gateways/{id}/revoke"),
-    ("put", "/api/v1/policies/{name}"),
+    ("put", "/api/v1/groups/{name}"),
+    ("delete", "/api/v1/groups/{name}"),
+    ("post", "/api/v1/groups/{name}/roll-out"),
+    ("post", "/api/v1/groups/{name}/roll-out/approve"),
+    ("delete", "/api/v1/groups/{name}/roll-out"),
     ("post", "/api/v1/signers"),
 ];
 /// Paths without authentication.
@@ -80,6 +86,7 @@ fn every_path_and_method_requires_its_role() {
     for (path, verbs) in api["paths"].as_object().unwrap() {
         let concrete_path = path
             .replace("{device}", "d1")
+            .replace("{peer}", "d2")
             .replace("{id}", "11")
             .replace("{name}", "x");
         for verb in verbs.as_object().unwrap().keys() {

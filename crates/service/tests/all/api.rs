@@ -1,4 +1,4 @@
-//! Dashboard files, OpenAPI description, health, policies and signers.
+//! Dashboard files, OpenAPI description, health, groups and signers.
 
 use linewarden_registry::Role;
 use linewarden_service::NatsOptions;
@@ -75,7 +75,7 @@ fn the_openapi_document_contains_the_served_paths() {
         "/api/v1/rounds",
         "/api/v1/results/{device}",
         "/api/v1/signers",
-        "/api/v1/policies/{name}",
+        "/api/v1/groups/{name}",
         "/api/v1/events",
         "/api/v1/audit",
         "/api/v1/users/{name}",
@@ -96,7 +96,7 @@ fn groups_are_created_and_changed_and_a_round_is_requested() {
     let ada = controller.caller("ada", Role::Admin);
     let put = |body: serde_json::Value| {
         let request = ada
-            .request(Method::PUT, "/api/v1/policies/pumps")
+            .request(Method::PUT, "/api/v1/groups/pumps")
             .header("Idempotency-Key", crate::controller::unique_key());
         ada.send(request.json(&body))
     };
@@ -113,16 +113,13 @@ fn groups_are_created_and_changed_and_a_round_is_requested() {
     put(json!({"missed_limit": 9, "reason": "odd"})).refused(422, "invalid");
     put(json!({"every": 9, "reason": "odd"})).refused(422, "invalid");
     let group = ada
-        .post("/api/v1/policies/pumps/round", &json!({"reason": "now"}))
+        .post("/api/v1/groups/pumps/round", &json!({"reason": "now"}))
         .ok();
     assert_eq!(group["rounds_requested"], 1);
-    ada.post("/api/v1/policies/fans/round", &json!({"reason": "now"}))
+    ada.post("/api/v1/groups/fans/round", &json!({"reason": "now"}))
         .refused(404, "not_found");
     assert_eq!(
-        ada.get("/api/v1/policies").ok()["items"]
-            .as_array()
-            .unwrap()
-            .len(),
+        ada.get("/api/v1/groups").ok()["items"].as_array().unwrap().len(),
         1
     );
     assert_eq!(ada.get("/api/v1/rounds").ok()["items"], json!([]));

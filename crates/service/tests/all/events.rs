@@ -244,10 +244,13 @@ fn the_dashboard_knows_each_kind_of_event_and_no_other() {
         .block_on(controller.link(GatewayId(3), &[]).register())
         .unwrap();
     ada.post("/api/v1/gateways/3/revoke", &reason).ok();
-    let put = ada.request(reqwest::Method::PUT, "/api/v1/policies/pumps");
+    let delete = ada.request(reqwest::Method::DELETE, "/api/v1/devices/d1/pairs/d2?reason=over");
+    ada.send(delete.header("Idempotency-Key", crate::controller::unique_key()))
+        .ok();
+    let put = ada.request(reqwest::Method::PUT, "/api/v1/groups/pumps");
     let put = put.header("Idempotency-Key", crate::controller::unique_key());
     ada.send(put.json(&json!({"every_s": 30, "reason": "new"}))).ok();
-    ada.post("/api/v1/policies/pumps/round", &reason).ok();
+    ada.post("/api/v1/groups/pumps/round", &reason).ok();
     ada.post(
         "/api/v1/users",
         &json!({"name": "carl", "role": "viewer", "reason": "new"}),

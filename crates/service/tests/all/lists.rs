@@ -49,7 +49,7 @@ fn field_text(field: &'static str) -> impl Fn(&Value) -> String {
 }
 
 #[test]
-fn gateways_signers_users_and_policies_are_listed() {
+fn gateways_signers_users_and_groups_are_listed() {
     let controller = TestController::new();
     let ada = controller.caller("ada", Role::Admin);
     let registry = &controller.registry;
@@ -99,7 +99,7 @@ fn gateways_signers_users_and_policies_are_listed() {
         numbers(|number| format!("{number:02x}").repeat(8))
     );
     assert_eq!(
-        read_list(&ada, "/api/v1/policies", field_text("name")),
+        read_list(&ada, "/api/v1/groups", field_text("name")),
         sorted(numbers(|number| format!("g{number}")))
     );
     let mut users: Vec<String> = (2..=COUNT).map(|number| format!("u{number}")).collect();
@@ -111,7 +111,7 @@ fn gateways_signers_users_and_policies_are_listed() {
     // A list continues after an id that does not exist.
     let page = ada.get("/api/v1/gateways?after=150&limit=1").ok();
     assert_eq!(page["items"][0]["id"], 200);
-    for path in ["gateways", "signers", "users", "policies"] {
+    for path in ["gateways", "signers", "users", "groups"] {
         for query in ["limit=0", "limit=1001"] {
             ada.get(&format!("/api/v1/{path}?{query}"))
                 .refused(422, "invalid");
@@ -195,13 +195,14 @@ fn results_are_listed() {
         reference: None,
         roll_out: None,
     };
+    let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let round = RoundRecord {
         gateway: GatewayId(3),
         number: 1,
         group: group("pumps"),
         period: Period(1),
-        started_at_s: 1,
-        ended_at_s: 2,
+        started_at_s: now_s - 1,
+        ended_at_s: now_s,
         requested: COUNT,
         ok: 0,
         late: COUNT,
@@ -252,7 +253,7 @@ fn results_are_listed() {
             .unwrap();
     });
     let devices: Vec<String> = (1..=COUNT).map(|number| format!("{number:016x}")).collect();
-    for query in ["", "?state=late"] {
+    for query in ["", "?state=late", "?group=pumps"] {
         let path = format!("/api/v1/results{query}");
         assert_eq!(read_list(&vera, &path, field_text("device")), devices, "{query}");
     }
@@ -260,7 +261,14 @@ fn results_are_listed() {
     let empty_page = vera
         .get(&format!("/api/v1/results?state=ok&limit={PAGE_ITEMS}"))
         .ok();
-    assert_eq!(empty_page, json!({"items": [], "next": devices[PAGE_ITEMS - 1]}));
+    assert_eq!(empty_page["items"], json!([]));
+    assert!(empty_page["next"].is_string(), "{empty_page}");
+    let named = vera.get("/api/v1/results?devices=2,1").ok();
+    assert_eq!(named["items"][1]["device"], devices[1]);
+    assert_eq!(named["items"][0]["state"], "late");
+    vera.get("/api/v1/results?devices=1,ff")
+        .refused(404, "unknown_device");
+    vera.get("/api/v1/results?group=fans").refused(404, "not_found");
     vera.get("/api/v1/results?state=odd").refused(422, "invalid");
     vera.get("/api/v1/results?after=x").refused(422, "invalid");
 }
@@ -276,7 +284,7 @@ fn event_and_audit_lists_are_complete_while_growing() {
     let newest_first: Vec<String> = (1..=COUNT).rev().map(|id| id.to_string()).collect();
     for path in [
         "/api/v1/audit?action=gateway_created",
-        "/api/v1/audit?by=ada",
+        "/api/v1/audit?actor=ada",
         "/api/v1/events/history?kinds=gateway_created",
     ] {
         let entries = read_list(&ada, path, |item| {

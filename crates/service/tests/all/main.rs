@@ -25,6 +25,7 @@ mod full;
 mod gateways;
 mod late_requests;
 mod lists;
+mod local;
 mod nats;
 mod refused;
 mod results;

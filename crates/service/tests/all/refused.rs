@@ -54,8 +54,8 @@ fn assert_nul_is_refused(controller: &TestController) {
     let ada = controller.caller("ada", Role::Admin);
     for path in [
         "/api/v1/devices?name_prefix=a%00b",
-        "/api/v1/audit?by=%00",
-        "/api/v1/audit?what=%00",
+        "/api/v1/audit?actor=%00",
+        "/api/v1/audit?action=%00",
         "/api/v1/events/history?kinds=%00",
         "/api/v1/rounds?group=%00",
         "/api/v1/results?state=%00",

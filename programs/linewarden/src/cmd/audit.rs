@@ -1,23 +1,30 @@
-//! `linewarden audit`.
+//! `linewarden audit`: prints the registry audit log.
 
-use clap::Args;
-use linewarden_api::AuditQuery;
+use clap::{Args, Subcommand};
+use linewarden_api::{AuditQuery, PageQuery};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
 
-use crate::cmd::device::date;
-use crate::registry_access::{RegistryAccessArgs, for_each_item};
+use crate::access::{AccessArgs, for_each_item};
+use crate::date::date;
 
-/// Arguments of `linewarden audit`.
+/// Subcommands of `linewarden audit`.
+#[derive(Subcommand, Debug)]
+pub enum AuditCommand {
+    /// List records of the registry audit log
+    List(ListArgs),
+}
+
+/// Arguments of `linewarden audit list`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints the registry audit log, newest record first, including refused operations. The user of a local command is the user of the \
 operating system, such as `uid 0`, with the origin `command line`.
 
 Examples:
-  linewarden audit --config controller.toml
-  linewarden audit --user alice --server https://ctl.example:20560 --token-file ada.token")]
-pub struct AuditArgs {
+  linewarden audit list --config controller.toml
+  linewarden audit list --user alice --server https://ctl.example:20560 --token-file ada.token")]
+pub struct ListArgs {
     /// Only records of this user (name)
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
@@ -28,19 +35,27 @@ pub struct AuditArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     limit: u64,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
-/// Prints audit records.
-pub fn run(args: &AuditArgs, output: Output) -> Result<(), Failure> {
+/// Runs the command.
+pub fn run(command: &AuditCommand, output: Output) -> Result<(), Failure> {
+    let AuditCommand::List(args) = command;
     let query = AuditQuery {
         actor: args.user.clone(),
         action: args.action.clone(),
         ..AuditQuery::default()
     };
     let (mut rows, mut changed_records) = (Vec::new(), 0_u64);
-    args.access.with(async |access| {
-        let read_page = async |limit, after| access.audit_records(&query, limit, after).await;
+    args.access.with(async |client| {
+        let read_page = async |PageQuery { limit, after }| {
+            let query = AuditQuery {
+                limit,
+                after,
+                ..query.clone()
+            };
+            client.audit_records(&query).await
+        };
         for_each_item(Some(args.limit), output, read_page, |record| {
             output.object(&record)?;
             changed_records += u64::from(!record.authentic);

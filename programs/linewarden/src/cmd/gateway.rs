@@ -1,12 +1,12 @@
 //! `linewarden gateway`: manages gateways and shows their state.
 
 use clap::{Args, Subcommand};
-use linewarden_api::Gateway;
+use linewarden_api::{Gateway, NewGateway};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::{Output, counted};
 
-use crate::cmd::device::date;
-use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
+use crate::access::{AccessArgs, ReasonArgs, check_damaged, read_all};
+use crate::date::date;
 
 /// Subcommands of `linewarden gateway`.
 #[derive(Subcommand, Debug)]
@@ -46,7 +46,7 @@ Examples:
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Arguments of `linewarden gateway show`.
@@ -55,7 +55,7 @@ pub struct ShowArgs {
     /// ID of the gateway (integer)
     gateway: u32,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Arguments of `linewarden gateway create`.
@@ -69,7 +69,7 @@ pub struct CreateArgs {
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Arguments of `linewarden gateway revoke`.
@@ -80,7 +80,7 @@ pub struct RevokeArgs {
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Runs the command.
@@ -90,22 +90,25 @@ pub fn run(command: &GatewayCommand, output: Output) -> Result<(), Failure> {
         GatewayCommand::Show(args) => {
             let gateway = args
                 .access
-                .with(async |access| access.gateway(args.gateway).await)?;
+                .with(async |client| Ok(client.gateway(args.gateway).await?))?;
             show(&gateway, output)
         }
         GatewayCommand::Create(args) => {
-            let gateway = args.access.with(async |access| {
-                access
-                    .create_gateway(args.gateway, &args.name, &args.reason.reason)
-                    .await
-            })?;
+            let new = NewGateway {
+                id: args.gateway,
+                name: args.name.clone(),
+                reason: args.reason.reason.clone(),
+            };
+            let gateway = args
+                .access
+                .with(async |client| Ok(client.create_gateway(&new).await?))?;
             output.object(&gateway)?;
             output.line(format_args!("created gateway {}: {}", gateway.id, gateway.name))
         }
         GatewayCommand::Revoke(args) => {
             let gateway = args
                 .access
-                .with(async |access| access.revoke_gateway(args.gateway, &args.reason.reason).await)?;
+                .with(async |client| Ok(client.revoke_gateway(args.gateway, &args.reason.reason).await?))?;
             output.object(&gateway)?;
             output.line(format_args!("revoked gateway {} permanently", gateway.id))
         }
@@ -117,9 +120,11 @@ fn or_dash<T: ToString>(value: Option<T>) -> String {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let gateways = args.access.with(async |access| access.gateways().await)?;
-    let mut rows = Vec::with_capacity(gateways.len());
-    for gateway in &gateways {
+    let gateways = args
+        .access
+        .with(async |client| read_all(async |page| client.gateways(&page).await).await)?;
+    let mut rows = Vec::with_capacity(gateways.items.len());
+    for gateway in &gateways.items {
         output.object(gateway)?;
         rows.push(vec![
             gateway.id.to_string(),
@@ -147,7 +152,8 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         "controller",
     ];
     output.table(&header, &[0, 3, 4, 5, 6, 7], rows)?;
-    output.line(counted(gateways.len() as u64, "gateway"))
+    output.line(counted(gateways.items.len() as u64, "gateway"))?;
+    check_damaged(gateways.damaged_records)
 }
 
 /// Trust state and age of the evidence; a dash if the gateway need not provide evidence.

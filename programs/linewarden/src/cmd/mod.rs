@@ -5,9 +5,8 @@ pub mod attest;
 pub mod audit;
 pub mod certificate;
 pub mod device;
-pub mod events;
+pub mod event;
 pub mod gateway;
-pub mod policy;
 pub mod puf;
 pub mod registry;
 pub mod signed;
@@ -35,10 +34,9 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Signed(command) => signed::run(&command, output),
         Command::User(command) => user::run(&command, output),
         Command::Gateway(command) => gateway::run(&command, output),
-        Command::Policy(command) => policy::run(&command, output),
         Command::Signer(command) => signer::run(&command, output),
-        Command::Events(args) => events::run(&args, output),
-        Command::Audit(args) => audit::run(&args, output),
+        Command::Event(command) => event::run(&command, output),
+        Command::Audit(command) => audit::run(&command, output),
         Command::Certificate(command) => certificate::run(&command, output),
         Command::Common(command) => command.run::<Cli>(None),
     }

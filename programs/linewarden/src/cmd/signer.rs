@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use linewarden_api::{NewSigner, Signer};
 use linewarden_files::read_text_bounded;
 
-use crate::cmd::device::{damaged_records_failure, date};
-use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
+use crate::access::{AccessArgs, ReasonArgs, check_damaged, read_all};
+use crate::date::date;
 
 /// Maximum size of a public key file, bytes.
 const KEY_BYTES_MAX: usize = 1 << 18;
@@ -39,7 +39,7 @@ Examples:
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Arguments of `linewarden signer create`.
@@ -53,7 +53,7 @@ pub struct CreateArgs {
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Arguments of `linewarden signer revoke`.
@@ -64,7 +64,7 @@ pub struct RevokeArgs {
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Runs the command.
@@ -74,7 +74,7 @@ pub fn run(command: &SignerCommand, output: Output) -> Result<(), Failure> {
         SignerCommand::Create(args) => create(args, output),
         SignerCommand::Revoke(args) => {
             args.access
-                .with(async |access| access.revoke_signer(&args.id, &args.reason.reason).await)?;
+                .with(async |client| Ok(client.revoke_signer(&args.id, &args.reason.reason).await?))?;
             output.object(&serde_json::json!({ "id": args.id, "status": "revoked" }))?;
             output.line(format_args!("revoked signer {}", args.id))
         }
@@ -82,7 +82,9 @@ pub fn run(command: &SignerCommand, output: Output) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let signers = args.access.with(async |access| access.signers().await)?;
+    let signers = args
+        .access
+        .with(async |client| read_all(async |page| client.signers(&page).await).await)?;
     let mut rows = Vec::with_capacity(signers.items.len());
     for signer in &signers.items {
         output.object(signer)?;
@@ -98,10 +100,7 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     }
     output.table(&["signer", "name", "scheme", "status", "since"], &[], rows)?;
     output.line(counted(signers.items.len() as u64, "signer"))?;
-    match signers.damaged_records {
-        0 => Ok(()),
-        damaged => Err(damaged_records_failure(damaged)),
-    }
+    check_damaged(signers.damaged_records)
 }
 
 fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
@@ -113,7 +112,9 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
         public_key,
         reason: args.reason.reason.clone(),
     };
-    let signer = args.access.with(async |access| access.add_signer(&new).await)?;
+    let signer = args
+        .access
+        .with(async |client| Ok(client.create_signer(&new).await?))?;
     output.object(&signer)?;
     output.line(format_args!(
         "created trusted signer {}: {}",

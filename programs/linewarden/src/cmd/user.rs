@@ -6,8 +6,8 @@ use linewarden_cli::failure::Failure;
 use linewarden_cli::now_s;
 use linewarden_cli::output::Output;
 
-use crate::cmd::device::date;
-use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
+use crate::access::{AccessArgs, ReasonArgs, check_damaged, read_all};
+use crate::date::date;
 
 /// Subcommands of `linewarden user`.
 #[derive(Subcommand, Debug)]
@@ -69,7 +69,7 @@ pub struct CreateArgs {
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Arguments of `linewarden user delete`.
@@ -80,14 +80,14 @@ pub struct DeleteArgs {
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Arguments of `linewarden user list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Runs the command.
@@ -109,7 +109,9 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
         certificate: args.certificate,
         reason: args.reason.reason.clone(),
     };
-    let created = args.access.with(async |access| access.add_user(&new).await)?;
+    let created = args
+        .access
+        .with(async |client| Ok(client.create_user(&new).await?))?;
     output.object(&serde_json::json!({ "name": created.name, "token": created.token }))?;
     match &created.token {
         Some(token) => {
@@ -127,21 +129,16 @@ fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
 }
 
 fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
-    let removed = args
-        .access
-        .with(async |access| access.remove_user(&args.name, &args.reason.reason).await)?;
-    if !removed {
-        return Err(Failure::input(format!(
-            "no API user named {:?}: `user list` shows all API users",
-            args.name
-        )));
-    }
+    args.access
+        .with(async |client| Ok(client.delete_user(&args.name, &args.reason.reason).await?))?;
     output.object(&serde_json::json!({ "deleted": args.name }))?;
     output.line(format_args!("deleted API user {}", args.name))
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let users = args.access.with(async |access| access.users().await)?;
+    let users = args
+        .access
+        .with(async |client| read_all(async |page| client.users(&page).await).await)?;
     let mut rows = Vec::new();
     for user in users.items {
         let method = if user.has_token { "token" } else { "certificate" };
@@ -153,11 +150,5 @@ fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         rows.push(vec![user.name, user.role.into_owned(), method.to_owned(), until]);
     }
     output.table(&["name", "role", "authentication", "expires"], &[], rows)?;
-    match users.damaged_records {
-        0 => Ok(()),
-        count => Err(Failure::failed(linewarden_cli::output::counted(
-            count,
-            "damaged record",
-        ))),
-    }
+    check_damaged(users.damaged_records)
 }

@@ -503,7 +503,7 @@ fn a_gateway_of_remote_controllers_sends_evidence_to_each_of_them() {
     gateway_process.wait_for("trust again", has_trust("trusted"));
     controllers.wait_for_gateway("a", has_trust_at("ctl-a", "trusted"));
     assert!(site.authenticates(60), "{:#?}", gateway_process.printed_lines());
-    let events = controllers.run_remote("a", "events");
+    let events = controllers.run_remote("a", "event list");
     let count_of = |kind: &str| events.matches(&format!("\"{kind}\"")).count();
     assert_eq!(
         (count_of("gateway_trusted"), count_of("gateway_untrusted")),

@@ -8,7 +8,7 @@ import { get } from "./api.js";
 export const KINDS = [
   "enrolled", "revoked", "quarantined", "released",
   "gateway_connected", "gateway_disconnected", "gateway_created", "gateway_revoked", "gateway_trusted", "gateway_untrusted",
-  "policy_changed", "round_requested", "signer_changed", "user_changed",
+  "group_changed", "pair_changed", "round_requested", "signer_changed", "user_changed",
 ];
 
 const HANGS_AFTER_S = 15;

@@ -31,12 +31,12 @@ export const roundKey = (round) => `${round.gateway}/${round.group}/${round.numb
  */
 export function watchRounds({ gateway = null, group = null, show, fail, signal }) {
   const rounds = new Map();
-  let policies = new Map();
-  const publish = () => show(intoRows(rounds, policies));
+  let groups = new Map();
+  const publish = () => show(intoRows(rounds, groups));
   const load = async (requestSignal) => {
     await loadGatewayNames(requestSignal);
-    const policyList = await getAll("/policies", requestSignal).catch(() => []);
-    policies = new Map(policyList.map((policy) => [policy.name, policy]));
+    const groupList = await getAll("/groups", requestSignal).catch(() => []);
+    groups = new Map(groupList.map((group) => [group.name, group]));
     return (await get("/rounds", { gateway, group, limit: 1000 }, requestSignal)).items;
   };
   const poller = poll({
@@ -56,12 +56,12 @@ export function watchRounds({ gateway = null, group = null, show, fail, signal }
   return poller;
 }
 
-function intoRows(rounds, policies) {
+function intoRows(rounds, groups) {
   const rows = new Map();
   const newestFirst = [...rounds.values()].sort((a, b) => b.ended_at_s - a.ended_at_s || b.number - a.number);
   for (const round of newestFirst) {
     const key = `${round.gateway}/${round.group}`;
-    const row = rows.get(key) ?? { key, gateway: round.gateway, group: round.group, rounds: [], overdueAfterS: overdueAfterS(policies.get(round.group)) };
+    const row = rows.get(key) ?? { key, gateway: round.gateway, group: round.group, rounds: [], overdueAfterS: overdueAfterS(groups.get(round.group)) };
     rows.set(key, row);
     if (row.rounds.length < ROUNDS_PER_ROW_MAX) row.rounds.push(round);
     else rounds.delete(roundKey(round));

@@ -19,7 +19,7 @@ const CHOICES = [
   ["enrolled,revoked,quarantined,released", "Changes of devices"],
   ["gateway_disconnected,quarantined,revoked", "Alarms"],
   ["gateway_connected,gateway_disconnected,gateway_created,gateway_revoked", "Gateways"],
-  ["policy_changed,round_requested,signer_changed,user_changed", "Administration"],
+  ["group_changed,pair_changed,round_requested,signer_changed,user_changed", "Administration"],
   ...KINDS.map((kind) => [kind, `Only: ${kind.replaceAll("_", " ")}`]),
 ];
 

@@ -1,4 +1,4 @@
-//! `linewarden attest delete`, `move` and `release`.
+//! `linewarden attest delete` and `set`.
 
 use linewarden_cli::failure::Failure;
 use linewarden_cli::now_s;
@@ -8,12 +8,8 @@ use std::net::IpAddr;
 
 use clap::Args;
 use linewarden_protocol::ids::{DeviceId, GatewayId};
-use linewarden_registry::{
-    AttestationError, DeviceError, DeviceInfo, NewProver, ProverLocation, Registry, RegistryError,
-};
-use linewarden_types::ReleaseMode;
+use linewarden_registry::{AttestationError, DeviceError, NewProver, ProverLocation, RegistryError};
 
-use super::group;
 use crate::registry::RegistryArgs;
 
 /// Arguments of `linewarden attest delete`.
@@ -31,16 +27,16 @@ pub struct DeleteArgs {
     registry: RegistryArgs,
 }
 
-/// Arguments of `linewarden attest move`.
+/// Arguments of `linewarden attest set`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The device keeps its key; its attestation state and evidence are reset. The gateway sends requests to the new address within seconds. A \
 quarantine stays in force. A device with a session receives requests at the address of its session, at --port.
 
 Examples:
-  linewarden attest move d1 --gateway 1 --address 192.0.2.7 --config controller.toml
-  linewarden attest move d1 --port 20555 --config controller.toml")]
-pub struct MoveArgs {
+  linewarden attest set d1 --gateway 1 --address 192.0.2.7 --config controller.toml
+  linewarden attest set d1 --port 20555 --config controller.toml")]
+pub struct SetArgs {
     /// Device ID (1 to 16 hexadecimal digits)
     device: DeviceId,
     /// ID of the gateway that attests the device while the device has no session (integer)
@@ -52,25 +48,6 @@ pub struct MoveArgs {
     /// UDP port at which the agent receives requests (integer)
     #[arg(long, value_name = "PORT", required_unless_present = "gateway", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    #[command(flatten)]
-    registry: RegistryArgs,
-}
-
-/// Arguments of `linewarden attest release`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-`linewarden attest explain DEVICE` shows the reason of a quarantine: check the reason first. A tenth of a second after the release, \
-gateways on this registry let the device authenticate again. An agent that retries authentication reconnects within a minute; an agent \
-with an open session learns of the release in the next round (`attest round` starts one); an agent in pool mode may need up to 10 \
-minutes. Attestation continues, and further missed rounds put the device into quarantine again.
-
-Examples:
-  linewarden attest status --config controller.toml
-  linewarden attest release d1 --config controller.toml")]
-pub struct ReleaseArgs {
-    /// Device IDs (1 to 16 hexadecimal digits each)
-    #[arg(required = true)]
-    devices: Vec<DeviceId>,
     #[command(flatten)]
     registry: RegistryArgs,
 }
@@ -89,7 +66,7 @@ pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
                         // A device that is not enrolled at all has another error.
                         registry.get(*device).await?;
                         return Err(Failure::input(format!(
-                            "device {device} is not enrolled for attestation: `attest status` lists the enrolled devices"
+                            "device {device} is not enrolled for attestation: `attest list` lists the enrolled devices"
                         )));
                     }
                 }
@@ -108,7 +85,7 @@ pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
             output.line(match is_quarantined {
                 false => format!("deleted the attestation of device {device}"),
                 true => format!(
-                    "deleted the attestation of device {device}; the device stays in quarantine until `attest release {device}`"
+                    "deleted the attestation of device {device}; the device stays in quarantine until `device release {device}`"
                 ),
             })?;
         }
@@ -117,7 +94,7 @@ pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
 }
 
 /// Stores a device's key with another gateway, address or port.
-pub fn move_device(args: &MoveArgs, output: Output) -> Result<(), Failure> {
+pub fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
     let device = args.device;
     let now_s = now_s()?;
     let (location, port) = args.registry.with(async |registry| {
@@ -165,55 +142,4 @@ pub fn move_device(args: &MoveArgs, output: Output) -> Result<(), Failure> {
     output.line(format_args!(
         "device {device} is attested at UDP port {port}{location_text}"
     ))
-}
-
-/// Releases devices from quarantine, one by one; all devices are looked up first.
-pub fn release(args: &ReleaseArgs, output: Output) -> Result<(), Failure> {
-    let devices: BTreeSet<DeviceId> = args.devices.iter().copied().collect();
-    args.registry.with(async |registry| {
-        let mut infos = Vec::with_capacity(devices.len());
-        for device in devices {
-            let info = registry.get(device).await?;
-            if !info.status.is_active() {
-                return Err(RegistryError::Device(DeviceError::Revoked { device }).into());
-            }
-            infos.push(info);
-        }
-        for info in infos {
-            release_one(registry, &info, output).await?;
-        }
-        Ok(())
-    })
-}
-
-async fn release_one(registry: &Registry, info: &DeviceInfo, output: Output) -> Result<(), Failure> {
-    let device = info.device;
-    if info.quarantine.is_some() {
-        registry.release(device).await?;
-    }
-    output.object(&serde_json::json!({
-        "device_id": device.to_string(), "released": info.quarantine.is_some(),
-    }))?;
-    let Some(quarantine) = &info.quarantine else {
-        return output.line(format_args!("device {device} is not in quarantine"));
-    };
-    let reason = match quarantine.reason.as_str() {
-        "" => String::new(),
-        reason => format!(" (reason of the quarantine: {reason})"),
-    };
-    let next = match registry.prover(device).await? {
-        None => "the device is not enrolled for attestation".to_owned(),
-        Some(prover) => {
-            let policy = group::find(registry, &prover.group).await?.policy;
-            let release_condition = match policy.release_mode {
-                ReleaseMode::Automatic => "its next valid proof".to_owned(),
-                ReleaseMode::Manual => format!("`attest release {device}`"),
-            };
-            format!(
-                "if the device misses {} of {} rounds, the device is quarantined again until {release_condition}",
-                policy.missed_limit, policy.window_rounds
-            )
-        }
-    };
-    output.line(format_args!("released device {device}{reason}; {next}"))
 }

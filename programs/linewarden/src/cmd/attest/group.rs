@@ -1,20 +1,18 @@
 //! `linewarden attest group`.
 
-use linewarden_cli::failure::Failure;
-use linewarden_cli::now_s;
-use linewarden_cli::output::{Output, counted};
-use std::collections::HashMap;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use linewarden_api::{Group, GroupChange, GroupQuery, PageQuery};
+use linewarden_cli::failure::Failure;
+use linewarden_cli::now_s;
+use linewarden_cli::output::{Output, counted};
 use linewarden_measurement::configuration::Configuration;
-use linewarden_registry::{AttestationError, Group, NewGroup, Registry, RegistryError, RollOut};
-use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
+use linewarden_types::GroupName;
 
-use super::device_status::read_provers;
 use super::reference;
-use crate::cmd::device::date;
-use crate::registry::RegistryArgs;
+use crate::access::{AccessArgs, ReasonArgs, check_damaged, read_all};
+use crate::date::date;
 
 /// Hexadecimal digits of a hash in tables.
 const HASH_DIGITS: usize = 16;
@@ -33,7 +31,7 @@ Examples:
   linewarden attest group set pumps --reference pumps.conf --config controller.toml
   linewarden attest group set pumps --every 30 --missed-limit 2 --window-rounds 4 \\
     --config controller.toml")]
-    Set(SetArgs),
+    Set(Box<SetArgs>),
     /// List groups
     #[command(after_help = "\
 Examples:
@@ -44,33 +42,12 @@ Examples:
     #[command(after_help = "\
 Examples:
   linewarden attest group show pumps --config controller.toml")]
-    Show(NamedArgs),
+    Show(ShowArgs),
     /// Delete a group that has no devices
     #[command(after_help = "\
 Examples:
   linewarden attest group delete pumps --config controller.toml")]
     Delete(NamedArgs),
-    /// Begin a roll-out: accept another reference value beside the present one, for a limited time
-    #[command(after_help = "\
-Begin the roll-out before the first device is updated. End the roll-out with `accept` after the last update, or with `withdraw`. If \
-neither command has ended the roll-out after the duration of --for, only the old reference value stays valid.
-
-Examples:
-  linewarden attest group roll-out pumps --reference pumps-2.conf --for 86400 \\
-    --config controller.toml
-  linewarden attest status --group pumps --config controller.toml
-  linewarden attest group accept pumps --config controller.toml")]
-    RollOut(RollOutArgs),
-    /// End a roll-out: its reference value replaces the old one
-    #[command(after_help = "\
-Examples:
-  linewarden attest group accept pumps --config controller.toml")]
-    Accept(NamedArgs),
-    /// End a roll-out: the old reference value stays valid
-    #[command(after_help = "\
-Examples:
-  linewarden attest group withdraw pumps --config controller.toml")]
-    Withdraw(NamedArgs),
 }
 
 /// Arguments of `linewarden attest group set`.
@@ -78,7 +55,7 @@ Examples:
 pub struct SetArgs {
     /// Group name (1 to 64 characters of a-z, 0-9, '-', '_' and '.')
     name: GroupName,
-    /// Reference value: a file of `attest measure --out` (path)
+    /// Reference value: a file of `linewarden-agent measure --out` (path)
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
     /// Interval between attestation rounds of the group (integer, seconds, default: unchanged; 60 for a new group)
@@ -103,7 +80,9 @@ pub struct SetArgs {
     #[arg(long, value_name = "HOW")]
     release_mode: Option<ReleaseModeName>,
     #[command(flatten)]
-    registry: RegistryArgs,
+    reason: ReasonArgs,
+    #[command(flatten)]
+    access: AccessArgs,
 }
 
 /// How a device leaves quarantine, as an option value.
@@ -111,48 +90,35 @@ pub struct SetArgs {
 pub enum ReleaseModeName {
     /// By its next proof of the reference value
     Automatic,
-    /// Only by `attest release` or `device release`
+    /// Only by `device release`
     Manual,
-}
-
-impl From<ReleaseModeName> for ReleaseMode {
-    fn from(name: ReleaseModeName) -> Self {
-        match name {
-            ReleaseModeName::Automatic => Self::Automatic,
-            ReleaseModeName::Manual => Self::Manual,
-        }
-    }
 }
 
 /// Arguments of `linewarden attest group list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     #[command(flatten)]
-    registry: RegistryArgs,
+    access: AccessArgs,
 }
 
-/// Arguments of commands that name one group.
+/// Arguments of `linewarden attest group show`.
+#[derive(Args, Debug)]
+pub struct ShowArgs {
+    /// Group name
+    name: GroupName,
+    #[command(flatten)]
+    access: AccessArgs,
+}
+
+/// Arguments of commands that change one group.
 #[derive(Args, Debug)]
 pub struct NamedArgs {
     /// Group name
-    name: GroupName,
+    pub name: GroupName,
     #[command(flatten)]
-    registry: RegistryArgs,
-}
-
-/// Arguments of `linewarden attest group roll-out`.
-#[derive(Args, Debug)]
-pub struct RollOutArgs {
-    /// Group name
-    name: GroupName,
-    /// Reference value that is also accepted: a file of `attest measure --out` (path)
-    #[arg(long, value_name = "FILE")]
-    reference: PathBuf,
-    /// Duration of the roll-out (integer, seconds)
-    #[arg(long = "for", value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
-    for_s: u64,
+    pub reason: ReasonArgs,
     #[command(flatten)]
-    registry: RegistryArgs,
+    pub access: AccessArgs,
 }
 
 /// Runs the command.
@@ -162,70 +128,49 @@ pub fn run(command: &GroupCommand, output: Output) -> Result<(), Failure> {
         GroupCommand::List(args) => list(args, output),
         GroupCommand::Show(args) => show(args, output),
         GroupCommand::Delete(args) => delete(args, output),
-        GroupCommand::RollOut(args) => roll_out(args, output),
-        GroupCommand::Accept(args) => accept(args, output),
-        GroupCommand::Withdraw(args) => withdraw(args, output),
     }
 }
 
-/// Returns the group with this name.
-///
-/// # Errors
-/// The group does not exist, or its record is damaged.
-pub async fn find(registry: &Registry, name: &GroupName) -> Result<Group, Failure> {
-    let group = registry.group(name).await?;
-    group.ok_or_else(|| {
-        RegistryError::Attestation(AttestationError::UnknownGroup { group: name.clone() }).into()
-    })
-}
-
-fn to_new_group(group: Group) -> NewGroup {
-    NewGroup {
-        name: group.name,
-        policy: group.policy,
-        reference: group.reference,
-        roll_out: group.roll_out,
-    }
+/// The file of a reference value in requests.
+pub fn digits(reference: &Configuration) -> String {
+    hex::encode(reference.encode())
 }
 
 fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
     let reference = args.reference.as_deref().map(reference::read).transpose()?;
-    let now_s = now_s()?;
-    let encoding = reference.as_ref().map(Configuration::encode);
-    let mut stored_group = None;
-    args.registry.with(async |registry| {
-        registry
-            .change_group(&args.name, now_s, |existing| -> Result<NewGroup, Failure> {
-                let existing = match existing {
-                    Err(error) => {
-                        tracing::warn!(%error, "group record is damaged; creating the group again");
-                        None
-                    }
-                    Ok(existing) => existing,
-                };
-                let is_new = existing.is_none();
-                let group = args.apply(existing, encoding);
-                stored_group = Some((group.clone(), is_new));
-                Ok(group)
-            })
-            .await?;
-        Ok(())
-    })?;
-    let Some((group, is_new)) = stored_group else {
-        return Ok(());
+    let change = GroupChange {
+        every_s: args.every,
+        jitter_s: args.jitter,
+        proof_timeout_ms: args.proof_timeout_ms,
+        missed_limit: args.missed_limit,
+        window_rounds: args.window_rounds,
+        late_is_missed: args.late_is_missed,
+        release_mode: args.release_mode.map(|mode| {
+            match mode {
+                ReleaseModeName::Automatic => "automatic",
+                ReleaseModeName::Manual => "manual",
+            }
+            .to_owned()
+        }),
+        reference: reference.as_ref().map(digits),
+        reason: args.reason.reason.clone(),
     };
-    let NewGroup { name, policy, .. } = &group;
-    let mut object = group_json(name, policy, group.reference.as_deref(), group.roll_out.as_ref());
-    if let Some(object) = object.as_object_mut() {
-        object.insert("created".to_owned(), is_new.into());
-    }
-    output.object(&object)?;
+    let changed = args
+        .access
+        .with(async |client| Ok(client.set_group(args.name.as_str(), &change).await?))?;
+    output.object(&changed)?;
+    let group = &changed.group;
     output.line(format_args!(
-        "{} group {name}: round every {} s, {}, {}",
-        if is_new { "created" } else { "changed" },
-        policy.every_s,
-        quarantined_after(policy),
-        release_text(policy),
+        "{} group {}: round every {} s, quarantine after {} in {}, {}",
+        if changed.created { "created" } else { "changed" },
+        group.name,
+        group.every_s,
+        counted(group.missed_limit.into(), "missed round"),
+        counted(group.window_rounds.into(), "round"),
+        match &*group.release_mode {
+            "manual" => "released by command only",
+            _ => "released by the next proof",
+        },
     ))?;
     match (&reference, &group.reference) {
         (Some(reference), _) => output.line(format_args!(
@@ -235,178 +180,51 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
         )),
         (None, Some(_)) => Ok(()),
         (None, None) => output.line(format_args!(
-            "no reference value: devices are not attested until `attest group set {name} --reference FILE`"
+            "no reference value: devices are not attested until `attest group set {} --reference FILE`",
+            group.name
         )),
     }
 }
 
-impl SetArgs {
-    /// The group with the given options applied; a new group starts with the defaults.
-    fn apply(&self, existing: Option<Group>, reference: Option<Vec<u8>>) -> NewGroup {
-        let group = existing.map_or_else(
-            || NewGroup {
-                name: self.name.clone(),
-                policy: GroupPolicy::default(),
-                reference: None,
-                roll_out: None,
-            },
-            to_new_group,
-        );
-        NewGroup {
-            policy: self.policy(group.policy),
-            reference: reference.or(group.reference),
-            ..group
-        }
-    }
-
-    fn policy(&self, before: GroupPolicy) -> GroupPolicy {
-        let every_s = self.every.unwrap_or(before.every_s);
-        let (old_default, new_default) = (default_policy(before.every_s), default_policy(every_s));
-        // A value that equals the default of the previous interval counts as not set by the user, and becomes the
-        // default of the new interval.
-        let follow = |value: u32, old: u32, new: u32| if value == old { new } else { value };
-        let jitter_s = follow(before.jitter_s, old_default.jitter_s, new_default.jitter_s);
-        let proof_timeout_ms = follow(
-            before.proof_timeout_ms,
-            old_default.proof_timeout_ms,
-            new_default.proof_timeout_ms,
-        );
-        GroupPolicy {
-            every_s,
-            jitter_s: self.jitter.unwrap_or(jitter_s),
-            proof_timeout_ms: self.proof_timeout_ms.unwrap_or(proof_timeout_ms),
-            missed_limit: self.missed_limit.unwrap_or(before.missed_limit),
-            window_rounds: self.window_rounds.unwrap_or(before.window_rounds),
-            late_is_missed: self.late_is_missed.unwrap_or(before.late_is_missed),
-            release_mode: self.release_mode.map_or(before.release_mode, ReleaseMode::from),
-        }
-    }
-}
-
-/// The default policy for an interval.
-fn default_policy(every_s: u32) -> GroupPolicy {
-    let default = GroupPolicy::default();
-    GroupPolicy {
-        every_s,
-        jitter_s: default.jitter_s.min(every_s / 2),
-        proof_timeout_ms: default.proof_timeout_ms.min(every_s.saturating_mul(500)),
-        ..default
-    }
-}
-
-fn quarantined_after(policy: &GroupPolicy) -> String {
-    format!(
-        "quarantine after {} in {}",
-        counted(policy.missed_limit.into(), "missed round"),
-        counted(policy.window_rounds.into(), "round")
-    )
-}
-
-fn release_text(policy: &GroupPolicy) -> &'static str {
-    match policy.release_mode {
-        ReleaseMode::Automatic => "released by the next proof",
-        ReleaseMode::Manual => "released by command only",
-    }
-}
-
-fn group_json(
-    name: &GroupName,
-    policy: &GroupPolicy,
-    reference: Option<&[u8]>,
-    roll_out: Option<&RollOut>,
-) -> serde_json::Value {
-    serde_json::json!({
-        "group": name.as_str(),
-        "every_s": policy.every_s,
-        "jitter_s": policy.jitter_s,
-        "proof_timeout_ms": policy.proof_timeout_ms,
-        "missed_limit": policy.missed_limit,
-        "window_rounds": policy.window_rounds,
-        "late_is_missed": policy.late_is_missed,
-        "release_mode": match policy.release_mode {
-            ReleaseMode::Automatic => "automatic",
-            ReleaseMode::Manual => "manual",
-        },
-        "reference": reference.map(reference::hash_of),
-        "roll_out": roll_out.map(|roll_out| serde_json::json!({
-            "reference": reference::hash_of(&roll_out.reference),
-            "until_s": roll_out.until_s,
-        })),
-    })
-}
-
-/// Number of devices by group.
-async fn count_devices(registry: &Registry) -> Result<HashMap<GroupName, u64>, RegistryError> {
-    let mut devices: HashMap<GroupName, u64> = HashMap::new();
-    for prover in read_provers(registry).await?.provers {
-        *devices.entry(prover.group).or_default() += 1;
-    }
-    Ok(devices)
-}
-
-fn group_json_with_devices(group: &Group, devices: u64) -> serde_json::Value {
-    let Group { name, policy, .. } = group;
-    let mut object = group_json(name, policy, group.reference.as_deref(), group.roll_out.as_ref());
-    if let Some(object) = object.as_object_mut() {
-        object.insert("devices".to_owned(), devices.into());
-    }
-    object
-}
-
-fn show(args: &NamedArgs, output: Output) -> Result<(), Failure> {
+fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
-    let (group, devices) = args.registry.with(async |registry| {
-        let group = find(registry, &args.name).await?;
-        let devices = count_devices(registry).await?;
-        Ok((group, devices))
-    })?;
-    let devices = devices.get(&args.name).copied().unwrap_or_default();
-    if output.is_json() {
-        return output.object(&group_json_with_devices(&group, devices));
-    }
-    let values = row(&group, devices, now_s);
-    let mut fields: Vec<(&str, String)> = COLUMNS.into_iter().zip(values).collect();
-    fields.push(("jitter", format!("{} s", group.policy.jitter_s)));
+    let group = args
+        .access
+        .with(async |client| Ok(client.group(args.name.as_str()).await?))?;
+    output.object(&group)?;
+    let mut fields: Vec<(&str, String)> = COLUMNS.into_iter().zip(row(&group, now_s)).collect();
+    fields.push(("jitter", format!("{} s", group.jitter_s)));
     // The full hash, for comparison with other hashes.
     if let (Some(reference), Some(field)) = (
-        group.reference.as_deref(),
+        group.reference,
         fields.iter_mut().find(|(name, _)| *name == "reference"),
     ) {
-        field.1 = reference::hash_of(reference);
+        field.1 = reference;
     }
     output.fields(&fields)
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
-    let (list, devices) = args.registry.with(async |registry| {
-        let list = registry.groups().await?;
-        let devices = count_devices(registry).await?;
-        Ok((list, devices))
+    let groups = args.access.with(async |client| {
+        let read_page = async |PageQuery { limit, after }| {
+            let query = GroupQuery {
+                devices: Some(true),
+                limit,
+                after,
+            };
+            client.groups(&query).await
+        };
+        read_all(read_page).await
     })?;
-    let mut rows = Vec::with_capacity(list.groups.len());
-    for group in &list.groups {
-        let count = devices.get(&group.name).copied().unwrap_or_default();
-        output.object(&group_json_with_devices(group, count))?;
-        rows.push(row(group, count, now_s).into());
+    let mut rows = Vec::with_capacity(groups.items.len());
+    for group in &groups.items {
+        output.object(group)?;
+        rows.push(row(group, now_s).into());
     }
     output.table(&COLUMNS, &[1, 2, 3], rows)?;
-    output.line(counted(list.groups.len() as u64, "group"))?;
-    match list.damaged.is_empty() {
-        true => Ok(()),
-        false => {
-            for record in &list.damaged {
-                tracing::error!(
-                    error = record,
-                    action = "run `linewarden registry check`",
-                    "registry record is damaged; skipped"
-                );
-            }
-            Err(crate::cmd::device::damaged_records_failure(
-                list.damaged.len() as u64
-            ))
-        }
-    }
+    output.line(counted(groups.items.len() as u64, "group"))?;
+    check_damaged(groups.damaged_records)
 }
 
 /// Columns of a group table.
@@ -421,24 +239,21 @@ const COLUMNS: [&str; 8] = [
     "roll-out",
 ];
 
-fn row(group: &Group, devices: u64, now_s: u64) -> [String; COLUMNS.len()] {
-    let policy = &group.policy;
-    let late = if policy.late_is_missed {
-        ", late counts as missed"
-    } else {
-        ""
+fn row(group: &Group, now_s: u64) -> [String; COLUMNS.len()] {
+    let late = match group.late_is_missed {
+        true => ", late counts as missed",
+        false => "",
     };
     [
-        group.name.to_string(),
-        devices.to_string(),
-        format!("{} s", policy.every_s),
-        format!("{} ms", policy.proof_timeout_ms),
-        format!("{} of {}{late}", policy.missed_limit, policy.window_rounds),
-        match policy.release_mode {
-            ReleaseMode::Automatic => "proof",
-            ReleaseMode::Manual => "manual",
-        }
-        .to_owned(),
+        group.name.clone(),
+        group.devices.unwrap_or_default().to_string(),
+        format!("{} s", group.every_s),
+        format!("{} ms", group.proof_timeout_ms),
+        format!("{} of {}{late}", group.missed_limit, group.window_rounds),
+        match &*group.release_mode {
+            "automatic" => "proof".to_owned(),
+            other => other.to_owned(),
+        },
         group
             .reference
             .as_deref()
@@ -458,112 +273,14 @@ fn row(group: &Group, devices: u64, now_s: u64) -> [String; COLUMNS.len()] {
 }
 
 /// The first digits, sufficient to distinguish hashes.
-fn short_hash(encoding: &[u8]) -> String {
-    reference::hash_of(encoding).chars().take(HASH_DIGITS).collect()
+fn short_hash(hash: &str) -> String {
+    hash.chars().take(HASH_DIGITS).collect()
 }
 
 fn delete(args: &NamedArgs, output: Output) -> Result<(), Failure> {
-    args.registry
-        .with(async |registry| Ok(registry.remove_group(&args.name).await?))?;
-    output.object(&serde_json::json!({ "group": args.name.as_str(), "deleted": true }))?;
-    output.line(format_args!("deleted group {}", args.name))
-}
-
-fn roll_out(args: &RollOutArgs, output: Output) -> Result<(), Failure> {
-    let reference = reference::read(&args.reference)?;
-    let now_s = now_s()?;
-    let until_s = now_s.saturating_add(args.for_s);
-    let previous_roll_out = change(&args.registry, &args.name, now_s, |group| {
-        if group.reference.is_none() {
-            return Err(Failure::input(format!(
-                "group {0} has no reference value, which a roll-out needs: set one with `attest group set {0} --reference FILE`",
-                group.name
-            )));
-        }
-        let previous_roll_out = group.roll_out.replace(RollOut {
-            reference: reference.encode(),
-            until_s,
-        });
-        Ok(previous_roll_out)
-    })?;
-    output.object(&serde_json::json!({
-        "group": args.name.as_str(),
-        "roll_out": { "reference": reference.hash(), "until_s": until_s },
-    }))?;
-    if let Some(previous) = previous_roll_out {
-        output.line(format_args!(
-            "replaces the roll-out of {}",
-            reference::hash_of(&previous.reference)
-        ))?;
-    }
-    output.line(format_args!(
-        "group {}: {} is also valid until {}",
-        args.name,
-        reference.hash(),
-        date(until_s)
-    ))
-}
-
-fn accept(args: &NamedArgs, output: Output) -> Result<(), Failure> {
-    let accepted = change(&args.registry, &args.name, now_s()?, |group| {
-        let roll_out = end_roll_out(group)?;
-        group.reference = Some(roll_out.reference.clone());
-        Ok(reference::hash_of(&roll_out.reference))
-    })?;
-    output.object(&serde_json::json!({ "group": args.name.as_str(), "reference": accepted }))?;
-    output.line(format_args!(
-        "group {}: {accepted} is now the only valid reference value",
-        args.name
-    ))
-}
-
-fn withdraw(args: &NamedArgs, output: Output) -> Result<(), Failure> {
-    let (withdrawn, valid) = change(&args.registry, &args.name, now_s()?, |group| {
-        let withdrawn = end_roll_out(group)?;
-        let valid = group.reference.as_deref().map(reference::hash_of);
-        Ok((reference::hash_of(&withdrawn.reference), valid))
-    })?;
-    output.object(&serde_json::json!({
-        "group": args.name.as_str(), "withdrawn": withdrawn, "reference": valid,
-    }))?;
-    output.line(format_args!(
-        "group {}: {withdrawn} is no longer valid, only {}",
-        args.name,
-        valid.unwrap_or_default()
-    ))
-}
-
-fn end_roll_out(group: &mut NewGroup) -> Result<RollOut, Failure> {
-    let name = &group.name;
-    group.roll_out.take().ok_or_else(|| {
-        Failure::input(format!(
-            "group {name} has no roll-out: begin one with `attest group roll-out {name} --reference FILE --for SECONDS`"
-        ))
-    })
-}
-
-/// Changes a group that must exist.
-fn change<T>(
-    registry: &RegistryArgs,
-    name: &GroupName,
-    now_s: u64,
-    change: impl FnOnce(&mut NewGroup) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    registry.with(async |registry| {
-        let mut changed = None;
-        registry
-            .change_group(name, now_s, |existing| -> Result<NewGroup, Failure> {
-                let existing = existing?.ok_or_else(|| {
-                    RegistryError::Attestation(AttestationError::UnknownGroup { group: name.clone() })
-                })?;
-                let mut group = to_new_group(existing);
-                changed = Some(change(&mut group)?);
-                Ok(group)
-            })
-            .await?;
-        // Without an error, `change_group` has run the closure.
-        changed.ok_or_else(|| {
-            RegistryError::Attestation(AttestationError::UnknownGroup { group: name.clone() }).into()
-        })
-    })
+    let name = args.name.as_str();
+    args.access
+        .with(async |client| Ok(client.delete_group(name, &args.reason.reason).await?))?;
+    output.object(&serde_json::json!({ "group": name, "deleted": true }))?;
+    output.line(format_args!("deleted group {name}"))
 }

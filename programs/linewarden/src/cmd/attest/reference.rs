@@ -30,14 +30,6 @@ pub fn read(path: &Path) -> Result<Configuration, Failure> {
     }
 }
 
-/// Hash h of a stored encoding; an error text if the encoding cannot be decoded, because a newer version stored it.
-pub fn hash_of(encoding: &[u8]) -> String {
-    match Configuration::decode(encoding) {
-        Ok(configuration) => configuration.hash().to_string(),
-        Err(error) => format!("unreadable: {error}"),
-    }
-}
-
 /// Number of files and PCRs, such as "3 paths and 5 PCRs".
 pub fn size_text(configuration: &Configuration) -> String {
     let counted = |count: usize, noun: &str| linewarden_cli::output::counted(count as u64, noun);

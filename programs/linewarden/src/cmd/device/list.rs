@@ -1,15 +1,16 @@
 //! `linewarden device list` and `show`.
 
 use clap::{Args, ValueEnum};
-use linewarden_api::{Device, DeviceQuery, EventHistoryQuery};
+use linewarden_api::{Device, DeviceQuery, EventHistoryQuery, PageQuery};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::{Output, counted};
 use linewarden_protocol::ids::{DeviceId, Mode};
 use linewarden_registry::ids_with_prefix;
 use linewarden_service::convert::device_line;
 
-use crate::cmd::events::{HEADER, row as row_of_event};
-use crate::registry_access::{RegistryAccessArgs, for_each_item};
+use crate::access::{AccessArgs, check_damaged, for_each_item};
+use crate::cmd::event::{HEADER, on_page, row as row_of_event};
+use crate::date::date;
 
 /// Maximum number of rows of a device that a restore of the registry loses: two leases of the default length.
 const RESTORE_LOSS_ROWS_MAX: u32 = 32;
@@ -26,7 +27,7 @@ Examples:
   linewarden device list --server https://ctl.example:20560 --token-file alice.token")]
 pub struct ListArgs {
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
     /// Only devices whose name starts with this prefix (text)
     #[arg(long, value_name = "PREFIX")]
     name: Option<String>,
@@ -88,7 +89,7 @@ pub struct ShowArgs {
     #[arg(long)]
     history: bool,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Prints devices.
@@ -113,8 +114,15 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
         ..DeviceQuery::default()
     };
     let mut rows = Vec::new();
-    let damaged_count = args.access.with(async |access| {
-        let read_page = async |limit, after| access.devices(&query, limit, after).await;
+    let damaged_records = args.access.with(async |client| {
+        let read_page = async |PageQuery { limit, after }| {
+            let query = DeviceQuery {
+                limit,
+                after,
+                ..query.clone()
+            };
+            client.devices(&query).await
+        };
         for_each_item(args.limit, output, read_page, |device| {
             output.object(&device_line(&device))?;
             if !output.is_json() {
@@ -128,18 +136,7 @@ pub fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
     let header = ["device", "name", "mode", "status", "rows left", "of", "PUF"];
     output.table(&header, &[4, 5], rows)?;
     output.line(counted(count, "device"))?;
-    if damaged_count > 0 {
-        return Err(damaged_records_failure(damaged_count));
-    }
-    Ok(())
-}
-
-/// The failure for damaged records that were skipped.
-pub fn damaged_records_failure(damaged_count: u64) -> Failure {
-    Failure::failed(format!(
-        "damaged records skipped: {}; run `registry check`",
-        counted(damaged_count, "damaged record")
-    ))
+    check_damaged(damaged_records)
 }
 
 fn row(device: &Device) -> Vec<String> {
@@ -158,14 +155,14 @@ fn row(device: &Device) -> Vec<String> {
 /// Prints a device.
 pub fn show(args: &ShowArgs, output: Output) -> Result<(), Failure> {
     let mut history = Vec::new();
-    let device = args.access.with(async |access| {
-        let device = access.device(args.device).await?;
+    let device = args.access.with(async |client| {
+        let device = client.device(&args.device.to_string()).await?;
         if args.history {
             let query = EventHistoryQuery {
                 device: Some(device.id.clone()),
                 ..EventHistoryQuery::default()
             };
-            let read_page = async |limit, after| access.history(&query, limit, after).await;
+            let read_page = async |page| client.history(&on_page(&query, page)).await;
             for_each_item(Some(HISTORY_EVENTS_MAX), output, read_page, |entry| {
                 history.push(entry);
                 Ok(())
@@ -220,43 +217,5 @@ fn rows_left(remaining: u32) -> String {
              --replace"
         ),
         _ => remaining.to_string(),
-    }
-}
-
-/// Formats a time as `YYYY-MM-DD hh:mm UTC`.
-///
-/// Uses the days-to-civil algorithm (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-pub fn date(at_s: u64) -> String {
-    let (days, second) = (at_s / 86_400, at_s % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day:02} {:02}:{:02} UTC",
-        second / 3600,
-        second / 60 % 60
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::date;
-
-    #[test]
-    fn dates_match_the_calendar() {
-        assert_eq!(date(0), "1970-01-01 00:00 UTC");
-        assert_eq!(date(951_782_399), "2000-02-28 23:59 UTC");
-        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
-        assert_eq!(date(1_798_761_599), "2026-12-31 23:59 UTC");
-        assert_eq!(date(4_107_542_400), "2100-03-01 00:00 UTC");
     }
 }

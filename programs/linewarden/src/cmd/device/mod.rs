@@ -4,14 +4,13 @@ mod enroll;
 mod list;
 mod pair;
 mod quarantine;
+mod record;
 mod revoke;
 mod transfer;
 
 use clap::Subcommand;
 use linewarden_cli::failure::Failure;
 use linewarden_cli::output::Output;
-
-pub use self::list::{damaged_records_failure, date};
 
 /// Subcommands of `linewarden device`.
 #[derive(Subcommand, Debug)]

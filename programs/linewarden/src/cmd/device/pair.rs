@@ -6,7 +6,7 @@ use linewarden_cli::output::Output;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_registry::PAIR_LIFETIME_S;
 
-use crate::registry::RegistryArgs;
+use crate::access::{AccessArgs, ReasonArgs, check_damaged, read_all};
 
 /// Subcommands of `linewarden device pair`.
 #[derive(Subcommand, Debug)]
@@ -39,7 +39,9 @@ pub struct PairArgs {
     /// Device ID of the peer (1 to 16 hexadecimal digits)
     peer: DeviceId,
     #[command(flatten)]
-    registry: RegistryArgs,
+    reason: ReasonArgs,
+    #[command(flatten)]
+    access: AccessArgs,
 }
 
 /// Arguments of `linewarden device pair list`.
@@ -48,7 +50,7 @@ pub struct ListArgs {
     /// Device ID (1 to 16 hexadecimal digits)
     device: DeviceId,
     #[command(flatten)]
-    registry: RegistryArgs,
+    access: AccessArgs,
 }
 
 /// Runs the command.
@@ -61,17 +63,21 @@ pub fn run(command: &PairCommand, output: Output) -> Result<(), Failure> {
 }
 
 fn change(args: &PairArgs, is_allowed: bool, output: Output) -> Result<(), Failure> {
-    let PairArgs { device, peer, .. } = args;
-    let changed = args.registry.with(async |registry| {
+    let (device, peer, reason) = (
+        args.device.to_string(),
+        args.peer.to_string(),
+        &args.reason.reason,
+    );
+    let pair = args.access.with(async |client| {
         Ok(match is_allowed {
-            true => registry.allow_pair(*device, *peer).await?,
-            false => registry.disallow_pair(*device, *peer).await?,
+            true => client.create_pair(&device, &peer, reason).await?,
+            false => client.delete_pair(&device, &peer, reason).await?,
         })
     })?;
     output.object(&serde_json::json!({
-        "device_id": device.to_string(), "peer_id": peer.to_string(), "allowed": is_allowed, "changed": changed,
+        "device_id": device, "peer_id": peer, "allowed": is_allowed, "changed": pair.changed,
     }))?;
-    output.line(match (is_allowed, changed) {
+    output.line(match (is_allowed, pair.changed) {
         (true, true) => format!("created pair {device} and {peer}"),
         (true, false) => format!("pair {device} and {peer} already exists"),
         (false, true) => {
@@ -82,19 +88,13 @@ fn change(args: &PairArgs, is_allowed: bool, output: Output) -> Result<(), Failu
 }
 
 fn list(args: &ListArgs, output: Output) -> Result<(), Failure> {
-    let peers = args
-        .registry
-        .with(async |registry| Ok(registry.pairs_of(args.device).await?))?;
-    for peer in peers {
-        match peer {
-            Ok(peer) => {
-                output.object(&serde_json::json!({ "peer_id": peer.to_string() }))?;
-                output.line(peer)?;
-            }
-            Err(error) => {
-                tracing::warn!(%error, action = "run `linewarden registry check`", "pair record is damaged; skipped")
-            }
-        }
+    let device = args.device.to_string();
+    let pairs = args
+        .access
+        .with(async |client| read_all(async |page| client.pairs(&device, &page).await).await)?;
+    for pair in pairs.items {
+        output.object(&serde_json::json!({ "peer_id": pair.peer }))?;
+        output.line(pair.peer)?;
     }
-    Ok(())
+    check_damaged(pairs.damaged_records)
 }

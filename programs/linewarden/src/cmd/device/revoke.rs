@@ -6,8 +6,9 @@ use linewarden_cli::output::Output;
 use linewarden_client::DeviceAction;
 use linewarden_protocol::ids::DeviceId;
 
-use crate::cmd::device::list::date;
-use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
+use crate::access::{AccessArgs, ReasonArgs};
+use crate::cmd::device::record::find;
+use crate::date::date;
 
 /// Arguments of `linewarden device revoke`.
 #[derive(Args, Debug)]
@@ -24,15 +25,19 @@ pub struct RevokeArgs {
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Revokes devices, one by one; the command looks up all devices before the first revocation.
 pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
-    args.access.with(async |access| {
+    args.access.with(async |client| {
         let mut records = Vec::with_capacity(args.devices.len());
         for device in &args.devices {
-            records.push(access.find_even_damaged(*device).await?);
+            let record = find(client, *device).await?;
+            if record.is_none() {
+                tracing::warn!(device_id = %device, "device record is damaged; the command revokes the device");
+            }
+            records.push(record);
         }
         for (device, record) in args.devices.iter().zip(records) {
             if let Some(record) = record.filter(|record| record.status == "revoked") {
@@ -40,11 +45,11 @@ pub fn run(args: &RevokeArgs, output: Output) -> Result<(), Failure> {
                 print_already_revoked(output, *device, record.since_s.unwrap_or_default(), reason)?;
                 continue;
             }
-            let revision = access
-                .change_state(*device, DeviceAction::Revoke, &args.reason.reason)
+            let revoked = client
+                .change_device_state(&device.to_string(), DeviceAction::Revoke, &args.reason.reason)
                 .await?;
             output.object(&serde_json::json!({
-                "device_id": device.to_string(), "status": "revoked", "revision": revision,
+                "device_id": device.to_string(), "status": "revoked", "revision": revoked.revision,
             }))?;
             output.line(format_args!("revoked {device}"))?;
         }

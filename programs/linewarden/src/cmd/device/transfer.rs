@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use clap::Args;
 use linewarden_registry::{BulkOptions, DeviceFilter, ExportKey, ExportSummary, OnConflict, OnDamage};
 
-use crate::cmd::device::list::damaged_records_failure;
+use crate::access::{AccessArgs, ReasonArgs, check_damaged};
 use crate::registry::{RegistryArgs, update_bar};
-use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
 
 /// Arguments of `linewarden device export`.
 #[derive(Args, Debug)]
@@ -60,7 +59,7 @@ pub struct ImportArgs {
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Exports devices.
@@ -96,10 +95,7 @@ pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
     for error in &damaged {
         tracing::error!(%error, action = "run `linewarden registry check`", "device record is damaged; skipped");
     }
-    match damaged.len() {
-        0 => Ok(()),
-        count => Err(damaged_records_failure(count as u64)),
-    }
+    check_damaged(damaged.len() as u64)
 }
 
 /// Imports devices.
@@ -113,16 +109,13 @@ pub fn import(args: &ImportArgs, output: Output) -> Result<(), Failure> {
         },
         ..BulkOptions::default()
     };
-    let devices = args.access.with(async |access| {
-        let bar = output.progress(0, "importing");
-        let imported = access
-            .import_file(&args.file, &key, options, &args.reason.reason, |progress| {
-                update_bar(&bar, progress)
-            })
-            .await;
-        bar.finish_and_clear();
-        imported
-    })?;
+    let bar = output.progress(0, "importing");
+    let update = |progress| update_bar(&bar, progress);
+    let imported = args
+        .access
+        .import_file(&args.file, &key, options, &args.reason.reason, update);
+    bar.finish_and_clear();
+    let devices = imported?;
     output.object(&serde_json::json!({ "imported": devices, "file": args.file }))?;
     output.line(format_args!("imported {}", counted(devices, "device")))
 }

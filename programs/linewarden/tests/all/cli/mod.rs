@@ -415,7 +415,7 @@ fn no_terminal_control_sequence_is_printed() {
             .args("--registry fleet.registry --key-file master.key".split(' '));
         CommandOutput::from(command.output().unwrap())
     };
-    let error = enroll("red \u{1b}[31m").refused(1);
+    let error = enroll("red \u{1b}[31m").refused(2);
     assert!(
         error.contains("control character") && !error.contains('\u{1b}'),
         "{error}"

@@ -93,8 +93,8 @@ fn no_write_ahead_log_remains_after_a_failed_command() {
         "gateway show 7",
         "device pair create d1 d2",
         "attest group show pumps",
-        "attest release d1",
-        "attest status --group pumps",
+        "device release d1",
+        "attest list --group pumps",
         "registry backup devices",
     ] {
         let output = site.on_registry(command);

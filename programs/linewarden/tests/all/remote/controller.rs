@@ -204,7 +204,7 @@ impl TestController {
             "gateway create 7 --name hall --reason new",
             "gateway create 8 --name roof --reason new",
             "gateway revoke 8 --reason burnt",
-            "policy set pumps --every 30 --reason new",
+            "attest group set pumps --every 30 --reason new",
         ] {
             self.run_local(command).ok();
         }

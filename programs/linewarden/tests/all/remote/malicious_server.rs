@@ -58,7 +58,7 @@ fn run_against(controller: &TestController, port: u16, arguments: &str) -> Comma
 /// A list of devices with control characters in its texts.
 const HOSTILE_LIST: &str = r#"{"items":[{"id":"00000000000000d1","name":"\u001b[2J\u202edlrow","mode":"pool","suite":1,"status":"active",
     "reason":null,"since_s":null,"enrolled_at_s":0,"first_idx":0,"rows_total":1,"idx_floor":0,"rows_left":1,"epoch":0,"revision":1,
-    "puf_profile":"\u0007"}],"next":null}"#;
+    "puf_profile":"\u0007"}],"next":null,"damaged_records":0}"#;
 
 #[test]
 fn control_characters_in_responses_are_escaped() {
@@ -123,9 +123,9 @@ fn older_controllers_and_other_servers_are_distinguished() {
     let controller = TestController::new();
     let body = r#"{"error":{"code":"unknown_path","message":"there is no such path"}}"#;
     let (port, _) = serve(&controller, vec![response("404 Not Found", "", body)]);
-    let errors = run_against(&controller, port, "policy list").refused(1);
+    let errors = run_against(&controller, port, "attest group list").refused(1);
     assert!(
-        errors.contains("does not support /api/v1/policies") && errors.contains("upgrade"),
+        errors.contains("does not support /api/v1/groups") && errors.contains("upgrade"),
         "{errors}"
     );
     for other_response in [
@@ -162,7 +162,7 @@ fn events_of_a_malicious_server_are_escaped() {
         response("403 Forbidden", "", forbidden_body),
     ];
     let (port, request_count) = serve(&controller, responses);
-    let output = run_against(&controller, port, "events --follow --after 3");
+    let output = run_against(&controller, port, "event trace --after 3");
     assert_eq!(output.code, 3, "{}", output.err);
     assert!(
         output.out.contains("\\u{1b}[2Jfirst") && !output.out.contains('\u{1b}'),

@@ -24,7 +24,7 @@ fn unknown_users_and_insufficient_roles_are_reported() {
         error.contains("permission denied") && error.contains("admin"),
         "{error}"
     );
-    let error = controller.as_user("olga", "audit").refused(3);
+    let error = controller.as_user("olga", "audit list").refused(3);
     assert!(error.contains("requires the role admin"), "{error}");
     // A token file that other users can read is rejected.
     fs::set_permissions(controller.path("vic.token"), fs::Permissions::from_mode(0o644)).unwrap();

@@ -69,7 +69,7 @@ fn an_import_and_an_event_stream_resume_after_a_controller_was_killed() {
         );
         Process::start(controller.command(&format!("linewarden {arguments} {connection}")))
     };
-    let follower = run_command("events --follow --after 0");
+    let follower = run_command("event trace --after 0");
     let import = run_command("device import fleet.jsonl --export-key export.key --reason moved");
     let is_import = |event: &serde_json::Value| event["kind"] == "enrolled";
     follower.wait_for("first devices", is_import);
@@ -91,7 +91,9 @@ fn an_import_and_an_event_stream_resume_after_a_controller_was_killed() {
     controller.run_local("registry check").ok();
 
     // The follower has received each event exactly once.
-    let entries = controller.run_local("events --output json --limit 10000").ok();
+    let entries = controller
+        .run_local("event list --output json --limit 10000")
+        .ok();
     let mut event_numbers: Vec<u64> = entries
         .lines()
         .map(|line| json(line)["id"].as_u64().unwrap())

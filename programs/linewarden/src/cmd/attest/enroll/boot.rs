@@ -15,8 +15,9 @@ use linewarden_tpm::enroll::Binding;
 use linewarden_tpm::evidence::Evidence;
 use serde::Serialize;
 
+use super::EnrollArgs;
 use super::overlay::Overlay;
-use super::{EnrollArgs, group};
+use crate::cmd::attest::record::find_group;
 use crate::cmd::attest::reference;
 
 /// Value of --state that names the present boot.
@@ -97,7 +98,7 @@ impl KnownBoots {
         device: DeviceId,
         now_s: u64,
     ) -> Result<Self, Failure> {
-        let group = group::find(registry, &args.group).await?;
+        let group = find_group(registry, &args.group).await?;
         let (prover, is_damaged) = match registry.prover(device).await {
             Err(RegistryError::Device(DeviceError::DamagedRecord { .. })) if args.replace => (None, true),
             prover => (prover?, false),

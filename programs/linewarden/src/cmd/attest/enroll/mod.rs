@@ -22,7 +22,7 @@ use linewarden_registry::{
 use linewarden_types::GroupName;
 
 use self::overlay::Overlay;
-use super::group;
+use super::record::find_group;
 use crate::registry::RegistryArgs;
 
 /// Arguments of `linewarden attest enroll`.
@@ -242,7 +242,7 @@ impl ProverTemplate {
         registry: &Registry,
         overlay: Option<&Overlay>,
     ) -> Result<Self, Failure> {
-        let group = group::find(registry, &args.group).await?;
+        let group = find_group(registry, &args.group).await?;
         if let Some(overlay) = overlay {
             check_overlay(overlay, &group)?;
         }

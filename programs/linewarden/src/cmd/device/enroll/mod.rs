@@ -13,8 +13,8 @@ use linewarden_agent::source::Model;
 use linewarden_protocol::ids::DeviceId;
 use linewarden_puf::readout::Span;
 
+use crate::access::{AccessArgs, ReasonArgs};
 use crate::cmd::device::list::ModeName;
-use crate::registry_access::{ReasonArgs, RegistryAccessArgs};
 
 /// The PUF source.
 #[derive(Subcommand, Debug)]
@@ -65,7 +65,7 @@ pub struct CommonArgs {
     #[command(flatten)]
     reason: ReasonArgs,
     #[command(flatten)]
-    access: RegistryAccessArgs,
+    access: AccessArgs,
 }
 
 /// Arguments of `linewarden device enroll simulated`.

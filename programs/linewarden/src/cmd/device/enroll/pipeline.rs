@@ -11,13 +11,16 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::available_parallelism;
 
+use linewarden_client::Client;
 use linewarden_protocol::ids::{DeviceId, RowIndex, Suite};
-use linewarden_registry::{BulkOptions, DeviceError, DeviceRecord, NewDevice, OnConflict, RegistryError};
+use linewarden_registry::{
+    BulkOptions, DeviceError, DeviceRecord, NewDevice, OnConflict, Progress, RegistryError,
+};
 
 use super::CommonArgs;
 use super::enroller::Enroller;
 use super::files::{DeviceFiles, GatewayRoute};
-use crate::registry_access::RegistryAccess;
+use crate::access::enroll_devices;
 
 /// Number of devices per transaction.
 const CHUNK_DEVICES: usize = 500;
@@ -44,18 +47,18 @@ struct EnrollmentJob<'a> {
 
 /// Enrolls all devices and stores them.
 pub fn run(common: &CommonArgs, enroller: &Enroller, output: Output) -> Result<(), Failure> {
-    common.access.with(async |access| {
+    common.access.with(async |client| {
         let job = EnrollmentJob {
             common,
             enroller,
             enrolled_at_s: now_s()?,
-            first_idx: first_idx(access, common).await?,
+            first_idx: first_idx(client, common).await?,
             next_index: AtomicU64::new(0),
             replaced_chips: AtomicU64::new(0),
             devices_with_files: Mutex::default(),
             stop: AtomicBool::new(false),
         };
-        let devices = enroll_all(access, &job, output).await?;
+        let devices = enroll_all(client, &job, output).await?;
         print_devices(output, common, &devices)?;
         match job.replaced_chips.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -68,11 +71,15 @@ pub fn run(common: &CommonArgs, enroller: &Enroller, output: Output) -> Result<(
 }
 
 /// Returns the first row of the pool. Rejects, before any PUF is read, an enrollment that the registry would reject.
-async fn first_idx(access: &RegistryAccess, common: &CommonArgs) -> Result<RowIndex, Failure> {
+async fn first_idx(client: &Client, common: &CommonArgs) -> Result<RowIndex, Failure> {
     let Some(device) = common.device else {
         return Ok(RowIndex(0));
     };
-    match (access.find(device).await?, common.replace) {
+    let known = match client.device(&device.to_string()).await {
+        Err(error) if error.code() == Some("unknown_device") => None,
+        result => Some(result?),
+    };
+    match (known, common.replace) {
         (Some(known), _) if known.status == "revoked" => {
             Err(RegistryError::Device(DeviceError::Revoked { device }).into())
         }
@@ -84,7 +91,7 @@ async fn first_idx(access: &RegistryAccess, common: &CommonArgs) -> Result<RowIn
 }
 
 async fn enroll_all(
-    access: &RegistryAccess,
+    client: &Client,
     job: &EnrollmentJob<'_>,
     output: Output,
 ) -> Result<Vec<DeviceId>, Failure> {
@@ -113,18 +120,17 @@ async fn enroll_all(
             devices.borrow_mut().push(device);
             bar.inc(1);
         });
-        let result =
-            block_in_place_on(
-                access.enroll_bulk(records, options, &job.common.reason.reason, |progress| {
-                    let done = usize::try_from(progress.done).unwrap_or(usize::MAX);
-                    for device in devices.borrow().iter().take(done).skip(stored.get()) {
-                        if let Err(failure) = DeviceFiles::new(&job.common.out, *device).commit() {
-                            commit_failure.get_or_insert(failure);
-                        }
-                    }
-                    stored.set(done);
-                }),
-            );
+        let on_stored = |progress: Progress| {
+            let done = usize::try_from(progress.done).unwrap_or(usize::MAX);
+            for device in devices.borrow().iter().take(done).skip(stored.get()) {
+                if let Err(failure) = DeviceFiles::new(&job.common.out, *device).commit() {
+                    commit_failure.get_or_insert(failure);
+                }
+            }
+            stored.set(done);
+        };
+        let reason = &job.common.reason.reason;
+        let result = block_in_place_on(enroll_devices(client, records, options, reason, on_stored));
         // The worker threads must stop also after an error.
         job.stop.store(true, Ordering::Release);
         result

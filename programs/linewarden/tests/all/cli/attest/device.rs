@@ -265,7 +265,7 @@ fn a_measurement_of_nothing_is_no_reference_value() {
     let group_before = site.group("pumps");
     for arguments in [
         "group set pumps --reference v1",
-        "group roll-out pumps --reference v1 --for 60",
+        "rollout create pumps --reference v1 --for 60",
     ] {
         let report = site.on_registry(&format!("attest {arguments}")).refused(2);
         assert!(

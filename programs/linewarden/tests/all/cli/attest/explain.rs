@@ -47,7 +47,7 @@ fn site() -> Site {
 fn differences_are_reported_by_path() {
     let site = site();
     let expected = configuration_of_files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     assert!(
         text.contains(&format!("expected     {} (2 paths)", expected.hash()))
             && text.contains("claimed      no evidence yet")
@@ -56,7 +56,7 @@ fn differences_are_reported_by_path() {
     );
 
     claim(&site, 1, &expected);
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     assert!(
         text.contains("The claimed configuration is the expected one.")
             && text.contains("not signed: the device's claim, without a TPM"),
@@ -65,7 +65,7 @@ fn differences_are_reported_by_path() {
 
     let other = configuration_of_files(&[("/usr/bin/sensord", 2), ("/etc/serial", 9), ("/usr/bin/miner", 3)]);
     claim(&site, 1, &other);
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     let (_, differs) = text
         .split_once("Differences from the expected configuration:\n")
         .unwrap();
@@ -74,7 +74,7 @@ fn differences_are_reported_by_path() {
         "{text}"
     );
     assert_eq!(differs.lines().count(), 2, "{text}");
-    let object = json(&site.on_registry("attest explain d1 --output json").ok());
+    let object = json(&site.on_registry("attest show d1 --output json").ok());
     assert_eq!(object["expected"]["hash"], expected.hash().to_string());
     assert_eq!(object["claimed"]["hash"], other.hash().to_string());
     assert_eq!(object["difference"]["files"].as_array().unwrap().len(), 2);
@@ -85,9 +85,9 @@ fn differences_are_reported_by_path() {
         "new.conf",
         &configuration_of_files(&[("/usr/bin/sensord", 2), ("/usr/bin/miner", 3)]),
     );
-    site.on_registry("attest group roll-out pumps --reference new.conf --for 3600")
+    site.on_registry("attest rollout create pumps --reference new.conf --for 3600")
         .ok();
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     assert!(
         text.contains("roll-out") && text.ends_with("The claimed configuration is the roll-out.\n"),
         "{text}"
@@ -99,26 +99,26 @@ fn differences_are_reported_by_path() {
 fn differences_of_a_claim_older_than_the_latest_proof_are_not_shown() {
     let site = site();
     claim(&site, 1, &configuration(2));
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     assert!(
         text.contains("Differences from the expected configuration:"),
         "{text}"
     );
     assert_eq!(
-        json(&site.on_registry("attest explain d1 --output json").ok())["is_superseded"],
+        json(&site.on_registry("attest show d1 --output json").ok())["is_superseded"],
         false
     );
     site.with_registry(async |registry| {
         super::rounds::record_round(registry, &[DEVICE], 1, super::rounds::now_s() + 1).await;
     });
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     assert!(
         text.contains("The device has since proven the expected configuration")
             && !text.contains("/usr/bin/sensord"),
         "{text}"
     );
     assert_eq!(
-        json(&site.on_registry("attest explain d1 --output json").ok())["is_superseded"],
+        json(&site.on_registry("attest show d1 --output json").ok())["is_superseded"],
         true
     );
 }
@@ -129,7 +129,7 @@ fn evidence_from_before_a_quarantine_or_enrollment_is_outdated() {
     let site = site();
     let expected = configuration_of_files(&[("/usr/bin/sensord", 1), ("/etc/serial", 9)]);
     claim_at(&site, 1, &expected, super::rounds::now_s() - 7_000);
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     assert!(
         text.contains(", 116 min ago, of period 1")
             && text.contains("outdated     evidence is older than the enrollment of")
@@ -137,7 +137,7 @@ fn evidence_from_before_a_quarantine_or_enrollment_is_outdated() {
         "{text}"
     );
     claim(&site, 1, &expected);
-    let explanation = json(&site.on_registry("attest explain d1 --output json").ok());
+    let explanation = json(&site.on_registry("attest show d1 --output json").ok());
     assert_eq!(explanation["outdated"], serde_json::Value::Null);
     site.with_registry(async |registry| {
         let enrolled_at = registry.prover(DEVICE).await.unwrap().unwrap().enrolled_at();
@@ -153,7 +153,7 @@ fn evidence_from_before_a_quarantine_or_enrollment_is_outdated() {
             .unwrap();
         registry.quarantine(&token, &[suspect], at_s).await.unwrap();
     });
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     assert!(
         text.contains("outdated     quarantined since")
             && text.contains("no gateway attests the device: no gateway knows its address")
@@ -166,7 +166,7 @@ fn evidence_from_before_a_quarantine_or_enrollment_is_outdated() {
 fn invalid_evidence_is_shown_as_rejected() {
     let site = site();
     claim(&site, 4, &configuration(1));
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     assert!(text.contains("rejected: period 4 is no longer stored"), "{text}");
     let document = serde_json::json!({
         "version": 1, "period": 1, "configuration": "bGluZXdhcmRlbg==", "protection": "software",
@@ -175,7 +175,7 @@ fn invalid_evidence_is_shown_as_rejected() {
         let document = serde_json::to_vec(&document).unwrap();
         registry.store_evidence(DEVICE, &document, 1).await.unwrap();
     });
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     assert!(
         text.contains("rejected: invalid configuration at byte")
             && text.contains("not a configuration of version 1"),

@@ -33,8 +33,8 @@ fn a_group_is_made_changed_listed_and_removed() {
         .ok();
     let group = site.group("pumps");
     let expected = serde_json::json!({
-        "group": "pumps", "every_s": 20, "jitter_s": 3, "proof_timeout_ms": 700, "missed_limit": 2, "window_rounds": 4, "late_is_missed": false,
-        "release_mode": "manual", "reference": h, "roll_out": null, "devices": 0,
+        "name": "pumps", "every_s": 20, "jitter_s": 3, "proof_timeout_ms": 700, "missed_limit": 2, "window_rounds": 4, "late_is_missed": false,
+        "release_mode": "manual", "reference": h, "roll_out": null, "devices": 0, "rounds_requested": 0,
     });
     assert_eq!(group, expected);
     let listed = site.on_registry("attest group list").ok();
@@ -118,24 +118,24 @@ fn mistakes_in_groups_are_reported() {
         ("group set pumps --late-is-missed=maybe", "invalid value 'maybe'"),
         ("group delete valves", "group valves does not exist"),
         ("group show valves", "group valves does not exist"),
-        ("group accept valves", "group valves does not exist"),
-        ("group accept pumps", "group pumps has no roll-out"),
-        ("group withdraw pumps", "group pumps has no roll-out"),
+        ("rollout approve valves", "group valves does not exist"),
+        ("rollout approve pumps", "group pumps has no roll-out"),
+        ("rollout delete pumps", "group pumps has no roll-out"),
         (
-            "group roll-out pumps --reference pumps.conf --for 0",
+            "rollout create pumps --reference pumps.conf --for 0",
             "invalid value '0'",
         ),
         (
-            "group roll-out pumps --reference text --for 9",
+            "rollout create pumps --reference text --for 9",
             "text: invalid configuration at byte 24",
         ),
         (
             "enroll d1 --group valves --software --key-out k",
             "group valves does not exist",
         ),
-        ("status --group valves", "group valves does not exist"),
-        ("round valves", "group valves does not exist"),
-        ("round", "group pumps has no devices"),
+        ("list --group valves", "group valves does not exist"),
+        ("round run valves", "group valves does not exist"),
+        ("round run", "group pumps has no devices"),
     ] {
         let error = site.on_registry(&format!("attest {arguments}")).refused(2);
         assert!(error.contains(cause), "{arguments}: {error}");
@@ -143,7 +143,7 @@ fn mistakes_in_groups_are_reported() {
     // A roll-out needs a reference value.
     site.on_registry("attest group set bare").ok();
     let error = site
-        .on_registry("attest group roll-out bare --reference pumps.conf --for 9")
+        .on_registry("attest rollout create bare --reference pumps.conf --for 9")
         .refused(2);
     assert!(
         error.contains("`attest group set bare --reference FILE`"),
@@ -164,7 +164,7 @@ fn a_roll_out_is_accepted_or_withdrawn() {
     site.write_configuration("new.conf", &configuration(2));
     let [old, new] = [1, 2].map(|content| configuration(content).hash().to_string());
     let text = site
-        .on_registry("attest group roll-out pumps --reference new.conf --for 3600")
+        .on_registry("attest rollout create pumps --reference new.conf --for 3600")
         .ok();
     assert!(
         text.contains(&format!("group pumps: {new} is also valid until 20")),
@@ -178,16 +178,16 @@ fn a_roll_out_is_accepted_or_withdrawn() {
         ),
         (Some(old.as_str()), Some(new.as_str()))
     );
-    let text = site.on_registry("attest group withdraw pumps").ok();
+    let text = site.on_registry("attest rollout delete pumps").ok();
     assert_eq!(
         text,
         format!("group pumps: {new} is no longer valid, only {old}\n")
     );
     assert_eq!(site.group("pumps")["roll_out"], serde_json::Value::Null);
 
-    site.on_registry("attest group roll-out pumps --reference new.conf --for 3600")
+    site.on_registry("attest rollout create pumps --reference new.conf --for 3600")
         .ok();
-    let text = site.on_registry("attest group accept pumps").ok();
+    let text = site.on_registry("attest rollout approve pumps").ok();
     assert_eq!(
         text,
         format!("group pumps: {new} is now the only valid reference value\n")
@@ -214,7 +214,7 @@ fn a_reference_value_that_conflicts_with_the_overlay_of_a_device_is_refused() {
     }
     let enroll = "attest enroll d1 --group pumps --software --overlay sha256.conf --key-out";
     let refused = |arguments: &str, field: &str| {
-        let error = site.on_registry(&format!("attest group {arguments}")).refused(2);
+        let error = site.on_registry(&format!("attest {arguments}")).refused(2);
         let expected = format!(
             "group pumps: field {field}: the overlay of device 00000000000000d1 does not fit: overlay rejected: its PCR bank"
         );
@@ -222,16 +222,19 @@ fn a_reference_value_that_conflicts_with_the_overlay_of_a_device_is_refused() {
     };
     // A device with an overlay that conflicts with a running roll-out is not enrolled, because otherwise the operator could
     // not accept the roll-out.
-    site.on_registry("attest group roll-out pumps --reference sha384.conf --for 60")
+    site.on_registry("attest rollout create pumps --reference sha384.conf --for 60")
         .ok();
     let error = site.on_registry(&format!("{enroll} k")).refused(2);
     let expected = "sha256.conf: overlay does not fit the roll-out of group pumps: overlay rejected: its PCR bank is sha256";
     assert!(error.contains(expected), "{error}");
     assert!(!site.path("k").exists());
-    site.on_registry("attest group withdraw pumps").ok();
+    site.on_registry("attest rollout delete pumps").ok();
     site.on_registry(&format!("{enroll} k")).ok();
-    refused("set pumps --reference sha384.conf", "reference");
-    refused("roll-out pumps --reference sha384.conf --for 60", "roll_out");
+    refused("group set pumps --reference sha384.conf", "reference");
+    refused(
+        "rollout create pumps --reference sha384.conf --for 60",
+        "roll_out",
+    );
     let group = site.group("pumps");
     assert_eq!(
         (group["reference"].as_str(), &group["roll_out"]),
@@ -319,19 +322,19 @@ fn a_device_is_attested_at_another_address_with_its_key() {
     let prover =
         || site.with_registry(async |registry| registry.prover(DeviceId(0xd1)).await.unwrap().unwrap());
     let prover_before = prover();
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     assert!(
         text.contains("attested at  UDP port 7000, not attested before its first session"),
         "{text}"
     );
     let text = site
-        .on_registry("attest move d1 --gateway 5 --address 192.0.2.7")
+        .on_registry("attest set d1 --gateway 5 --address 192.0.2.7")
         .ok();
     assert_eq!(
         text,
         "device 00000000000000d1 is attested at UDP port 7000; while the device has no session, gateway 5 attests it at 192.0.2.7\n"
     );
-    site.on_registry("attest move d1 --port 7001").ok();
+    site.on_registry("attest set d1 --port 7001").ok();
     let prover_after = prover();
     assert_eq!(prover_after.key.as_bytes(), prover_before.key.as_bytes());
     assert_eq!(
@@ -349,10 +352,10 @@ fn a_device_is_attested_at_another_address_with_its_key() {
         (&status["port"], &status["location"]),
         (
             &serde_json::json!(7001),
-            &serde_json::json!({ "gateway_id": 5, "address": "192.0.2.7" })
+            &serde_json::json!({ "gateway": 5, "address": "192.0.2.7" })
         )
     );
-    let error = site.on_registry("attest move d1").refused(2);
+    let error = site.on_registry("attest set d1").refused(2);
     assert!(error.contains("--port"), "{error}");
 }
 
@@ -385,7 +388,7 @@ fn several_devices_are_enrolled_together_or_not_at_all() {
         ["d1", "d2", "d3"].map(|id| format!("00000000000000{id}.attest-key"))
     );
     assert_eq!(site.group("pumps")["devices"], 3);
-    let listed = site.on_registry("attest status").ok();
+    let listed = site.on_registry("attest list").ok();
     assert!(
         listed.contains("pump2") && listed.ends_with("3 devices: 3 awaiting first round\n"),
         "{listed}"
@@ -400,10 +403,10 @@ fn several_devices_are_enrolled_together_or_not_at_all() {
     assert_eq!(site.group("pumps")["devices"], 1);
     let error = site.on_registry("attest delete d1").refused(2);
     assert!(
-        error.contains("00000000000000d1 is not enrolled for attestation: `attest status`"),
+        error.contains("00000000000000d1 is not enrolled for attestation: `attest list`"),
         "{error}"
     );
-    for arguments in ["status d1", "explain d1", "move d1 --port 9"] {
+    for arguments in ["list d1", "show d1", "set d1 --port 9"] {
         let error = site.on_registry(&format!("attest {arguments}")).refused(2);
         assert!(
             error.contains("00000000000000d1 is not enrolled for attestation"),
@@ -508,12 +511,12 @@ fn revoked_devices_are_omitted_unless_their_ids_are_given() {
     site.on_registry("attest enroll d1 d2 --group pumps --software --key-dir keys")
         .ok();
     site.on_registry("device revoke d2").ok();
-    let text = site.on_registry("attest status").ok();
+    let text = site.on_registry("attest list").ok();
     assert!(text.ends_with("\n1 device: 1 awaiting first round\n"), "{text}");
     assert_eq!(site.status("d2")["state"], "revoked");
-    let error = site.on_registry("attest status d1 d9").refused(2);
+    let error = site.on_registry("attest list d1 d9").refused(2);
     assert!(error.contains("00000000000000d9 is not enrolled"), "{error}");
-    let error = site.on_registry("attest status --fail").refused(1);
+    let error = site.on_registry("attest check").refused(1);
     assert!(error.contains("not ok: 1 of 1 device"), "{error}");
 }
 
@@ -600,12 +603,12 @@ fn releasing_a_device_that_is_not_in_quarantine_changes_nothing() {
     site.on_registry("attest enroll d1 --group pumps --software --key-out k")
         .ok();
     assert_eq!(
-        site.on_registry("attest release d1").ok(),
+        site.on_registry("device release d1").ok(),
         "device 00000000000000d1 is not in quarantine\n"
     );
-    let error = site.on_registry("attest release d1 d9").refused(2);
+    let error = site.on_registry("device release d1 d9").refused(2);
     assert!(error.contains("00000000000000d9 is not enrolled"), "{error}");
     site.on_registry("device revoke d2").ok();
-    let error = site.on_registry("attest release d2").refused(1);
+    let error = site.on_registry("device release d2").refused(1);
     assert!(error.contains("00000000000000d2 is revoked"), "{error}");
 }

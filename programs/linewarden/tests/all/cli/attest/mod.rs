@@ -58,14 +58,14 @@ impl Site {
     fn group(&self, name: &str) -> serde_json::Value {
         let listed = self.on_registry("attest group list --output json").ok();
         let mut groups = listed.lines().map(json);
-        groups.find(|group| group["group"] == name).unwrap()
+        groups.find(|group| group["name"] == name).unwrap()
     }
 
-    /// The output of `attest status --output json` about this device.
+    /// The output of `attest list --output json` about this device.
     fn status(&self, device: &str) -> serde_json::Value {
         json(
             &self
-                .on_registry(&format!("attest status {device} --output json"))
+                .on_registry(&format!("attest list {device} --output json"))
                 .ok(),
         )
     }

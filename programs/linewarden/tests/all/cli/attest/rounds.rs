@@ -199,19 +199,22 @@ impl AttestationFixture {
 
     /// Requests a round. Returns the output line about the round, and the ids and states of the devices in the output.
     fn round(&self) -> (serde_json::Value, Vec<(String, String)>) {
-        let output = self.site.on_registry("attest round --wait 60 --output json").ok();
+        let output = self
+            .site
+            .on_registry("attest round run --wait 60 --output json")
+            .ok();
         let lines: Vec<serde_json::Value> = output.lines().map(json).collect();
         assert_eq!(lines[0]["event"], "round", "{output}");
         let devices = lines[1..].iter().map(|line| {
             assert_eq!(line["event"], "device");
             let text = |field: &str| line[field].as_str().unwrap().to_owned();
-            (text("device_id"), text("state"))
+            (text("device"), text("state"))
         });
         (lines[0].clone(), devices.collect())
     }
 
     fn states(&self) -> Vec<String> {
-        let output = self.site.on_registry("attest status --output json").ok();
+        let output = self.site.on_registry("attest list --output json").ok();
         output
             .lines()
             .map(|line| json(line)["state"].as_str().unwrap().to_owned())
@@ -226,12 +229,12 @@ const LONG_INTERVAL_POLICY: &str =
 #[test]
 fn without_a_gateway_no_round_runs() {
     let fixture = AttestationFixture::new(1, LONG_INTERVAL_POLICY);
-    let error = fixture.site.on_registry("attest round --wait 1").refused(1);
+    let error = fixture.site.on_registry("attest round run --wait 1").refused(1);
     assert_eq!(
         error,
         "error: no gateway completed a round within 1 second: check that a gateway runs with [attest]\n"
     );
-    let arguments = "linewarden attest round --wait 2 --registry fleet.registry --key-file master.key";
+    let arguments = "linewarden attest round run --wait 2 --registry fleet.registry --key-file master.key";
     match at_terminal(&fixture.site, arguments) {
         None => skip_part!("script(1) is not installed"),
         Some(output) => assert!(
@@ -249,14 +252,14 @@ fn devices_without_a_reference_value_are_not_reported_as_ok() {
     let site = &fixture.site;
     site.on_registry("attest group set valves").ok();
     let _gateway = fixture.serve();
-    let output = site.on_registry("attest round --wait 60");
+    let output = site.on_registry("attest round run --wait 60");
     assert_eq!(output.err, "", "no warning");
     assert!(output.ok().ends_with("all devices are ok: 1 device\n"));
     site.on_registry("device enroll simulated --device d9 --rows 2 --out devices")
         .ok();
     site.on_registry("attest enroll d9 --group valves --software --key-out d9.key")
         .ok();
-    let output = site.on_registry("attest round --wait 60");
+    let output = site.on_registry("attest round run --wait 60");
     assert!(
         output.err.contains("group valves has no reference value") && output.err.lines().count() == 1,
         "{}",
@@ -328,9 +331,9 @@ fn an_incomplete_round_is_reported() {
         .ok();
     let devices = [DeviceId(0xd1), DeviceId(0xd2)];
     site.with_registry(async |registry| record_round(registry, &devices, 2, now_s()).await);
-    site.on_registry("attest status --fail").ok();
+    site.on_registry("attest check").ok();
     site.with_registry(async |registry| record_round(registry, &[], 1, now_s()).await);
-    let output = site.on_registry("attest status --fail");
+    let output = site.on_registry("attest check");
     assert!(
         output.code == 1
             && output.err.contains("attestation round was incomplete")
@@ -368,7 +371,7 @@ fn a_hundred_devices_fit_into_one_result() {
     let at_s = now_s();
     site.with_registry(async |registry| record_round(registry, &devices, 101, at_s).await);
     let tokens_text = site
-        .on_registry("attest status --ear --signing-key results.pem --output json")
+        .on_registry("attest export --signing-key results.pem --output json")
         .ok();
     let tokens: Vec<(u64, u64)> = tokens_text
         .lines()
@@ -393,7 +396,7 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
     let (round, listed_devices) = fixture.round();
     assert_eq!(
         (
-            round["gateway_id"].as_u64(),
+            round["gateway"].as_u64(),
             round["requested"].as_u64(),
             round["ok"].as_u64()
         ),
@@ -405,12 +408,14 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
         "{round}"
     );
     assert_eq!(fixture.states(), ["ok"; 3]);
-    let text = site.on_registry("attest status --fail").ok();
+    let text = site.on_registry("attest check").ok();
+    assert_eq!(text, "3 devices: 3 ok\n");
+    let text = site.on_registry("attest list").ok();
     assert!(
         text.contains("pump2") && text.ends_with("\n3 devices: 3 ok\n"),
         "{text}"
     );
-    let text = site.on_registry("attest round pumps").ok();
+    let text = site.on_registry("attest round run pumps").ok();
     assert!(
         text.contains("┆ pumps ┆") && text.ends_with("all devices are ok: 3 devices\n"),
         "{text}"
@@ -424,19 +429,19 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
         (Some(1), vec![muted_device()])
     );
     assert_eq!(fixture.states(), ["ok", "missed", "ok"]);
-    let listed = site.on_registry("attest status --state missed --state late").ok();
+    let listed = site.on_registry("attest list --state missed --state late").ok();
     assert!(
         listed.contains("pump2")
             && !listed.contains("pump1")
             && listed.ends_with("\n3 devices: 2 ok, 1 missed\n"),
         "{listed}"
     );
-    let error = site.on_registry("attest status --state ok --fail").refused(1);
+    let error = site.on_registry("attest check").refused(1);
     assert!(error.contains("not ok: 1 of 3 devices"), "{error}");
     let ok_status = site.status("d1");
     assert!(
         ok_status["last_round"].as_u64() > ok_status["since_round"].as_u64()
-            && ok_status["last_round"] == round["round"],
+            && ok_status["last_round"] == round["number"],
         "{ok_status}"
     );
     let (_, listed_devices) = fixture.round();
@@ -446,7 +451,7 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
         (
             status["state"].as_str(),
             status["reason"].as_str(),
-            status["gateway_id"].as_u64()
+            status["gateway"].as_u64()
         ),
         (
             Some("quarantined"),
@@ -454,9 +459,9 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
             Some(5)
         )
     );
-    let error = site.on_registry("attest status --fail").refused(1);
+    let error = site.on_registry("attest check").refused(1);
     assert!(error.contains("not ok: 1 of 3 devices"), "{error}");
-    let text = site.on_registry("attest explain d2").ok();
+    let text = site.on_registry("attest show d2").ok();
     assert!(
         text.contains("state        quarantined, since 20")
             && text.contains("reason       no proof in 2 of the last 3 rounds")
@@ -469,10 +474,10 @@ fn devices_prove_miss_rounds_are_quarantined_and_released() {
     );
 
     // A device that was released by a command is quarantined again after further missed rounds.
-    let text = site.on_registry("attest release d2").ok();
+    let text = site.on_registry("device release d2").ok();
     assert_eq!(
         text,
-        "released device 00000000000000d2 (reason of the quarantine: no proof in 2 of the last 3 rounds); if the device misses 2 of 3 rounds, the device is quarantined again until its next valid proof\n"
+        "released device 00000000000000d2 (reason of the quarantine: no proof in 2 of the last 3 rounds)\n"
     );
     assert_eq!(
         json(&site.on_registry("device show d2 --output json").ok())["status"],
@@ -510,7 +515,7 @@ fn a_device_that_is_enrolled_again_in_quarantine_is_attested_and_released_by_its
             device.port
         ))
         .ok();
-        let text = site.on_registry("attest explain d2").ok();
+        let text = site.on_registry("attest show d2").ok();
         assert!(
             text.contains("pending      a proof of the reference value with the key of 20")
                 && text.contains("; gateway 5 attests the device at 127.0.0.1, UDP port"),
@@ -558,9 +563,7 @@ fn devices_without_rounds_are_stale_and_never_affirmed() {
     fixture.round();
     let signer = site.run("linewarden attest key --show results.pem").ok();
     let results = || -> Vec<(String, bool)> {
-        let token = site
-            .on_registry("attest status --ear --signing-key results.pem")
-            .ok();
+        let token = site.on_registry("attest export --signing-key results.pem").ok();
         let claims = verify_result(signer.trim_end(), token.trim_end());
         let devices = claims["submods"].as_object().unwrap().values();
         let device_status = |device: &serde_json::Value| {
@@ -577,15 +580,15 @@ fn devices_without_rounds_are_stale_and_never_affirmed() {
 
     wait_until("stale devices", || fixture.states() == ["stale", "stale"]);
     assert_eq!(results(), two_devices("none", false));
-    let text = site.on_registry("attest status").ok();
+    let text = site.on_registry("attest list").ok();
     assert!(
         text.contains("stale: last round") && text.ends_with("2 devices: 2 stale\n"),
         "{text}"
     );
-    let error = site.on_registry("attest status --fail").refused(1);
+    let error = site.on_registry("attest check").refused(1);
     assert!(error.contains("not ok: 2 of 2 devices"), "{error}");
-    // `attest explain` also reports the state as stale.
-    let text = site.on_registry("attest explain d1").ok();
+    // `attest show` also reports the state as stale.
+    let text = site.on_registry("attest show d1").ok();
     assert!(text.contains("stale: last round"), "{text}");
 }
 
@@ -603,14 +606,14 @@ fn wait_until(condition_name: &str, condition: impl Fn() -> bool) {
 fn results_need_a_key() {
     let fixture = AttestationFixture::new(1, LONG_INTERVAL_POLICY);
     let site = &fixture.site;
-    let error = site.on_registry("attest status --ear").refused(2);
+    let error = site.on_registry("attest export").refused(2);
     assert!(error.contains("--signing-key"), "{error}");
     let error = site
-        .on_registry("attest status --ear --signing-key none.pem")
+        .on_registry("attest export --signing-key none.pem")
         .refused(2);
     assert!(error.contains("none.pem: cannot be read"), "{error}");
     // A device that was never attested has no result to sign.
-    let output = site.on_registry("attest status --ear --signing-key results.pem");
+    let output = site.on_registry("attest export --signing-key results.pem");
     assert_eq!((output.code, output.out.as_str()), (0, ""), "{}", output.err);
     assert!(output.err.contains("omitted from the results"), "{}", output.err);
 }

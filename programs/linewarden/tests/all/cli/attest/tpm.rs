@@ -163,7 +163,7 @@ fn a_device_with_a_tpm_is_enrolled_and_explained() {
         .site
         .with_registry(async |registry| registry.prover(DEVICE).await.unwrap().unwrap());
     assert_eq!((prover.protection, prover.port), (Protection::Tpm, 7000));
-    assert_eq!(fixture.site.status("d1")["key"], "tpm");
+    assert_eq!(fixture.site.status("d1")["protection"], "tpm");
 
     fixture.check_explanation();
 }
@@ -210,7 +210,7 @@ impl TpmFixture {
         configuration
     }
 
-    /// Checks that `attest explain` names the event that differs after the boot of another kernel.
+    /// Checks that `attest show` names the event that differs after the boot of another kernel.
     fn check_explanation(&self) {
         let site = &self.site;
         let start = self.start_period();
@@ -218,7 +218,7 @@ impl TpmFixture {
         site.write_configuration("pumps.conf", &expected);
         site.on_registry("attest group set pumps --reference pumps.conf")
             .ok();
-        let text = site.on_registry("attest explain d1").ok();
+        let text = site.on_registry("attest show d1").ok();
         assert!(
             text.contains("its TPM signed the PCRs (quote verified;")
                 && text.contains("The claimed configuration is the expected one."),
@@ -226,7 +226,7 @@ impl TpmFixture {
         );
         self.boot(b"kernel 2");
         self.submit_evidence(&start, log_with_event(b"kernel 2"));
-        let text = site.on_registry("attest explain d1").ok();
+        let text = site.on_registry("attest show d1").ok();
         let lines: Vec<&str> = text.lines().collect();
         let pcr_line = lines
             .iter()
@@ -262,7 +262,7 @@ fn a_key_works_only_in_the_boots_of_its_group_and_of_the_option_state() {
     run(&fixture, "attest group set pumps --reference 1.conf");
     run(
         &fixture,
-        "attest group roll-out pumps --reference 2.conf --for 3600",
+        "attest rollout create pumps --reference 2.conf --for 3600",
     );
     fixture.identity(Some(log_with_event(b"kernel 1")));
     let error = fixture.begin("--trust makers --state pumps.conf").refused(2);
@@ -317,7 +317,7 @@ fn a_tpm_without_a_log_of_its_pcrs_is_enrolled_with_a_notice() {
         assert!(output.err.contains(&notice), "{}", output.err);
         let notice_line = json(&output.ok());
         assert_eq!(
-            (&notice_line["events"], &notice_line["notices"][0]["notice"]),
+            (&notice_line["event list"], &notice_line["notices"][0]["notice"]),
             (&serde_json::Value::Null, &"no_log".into())
         );
         if cause.contains("sha1") {
@@ -364,7 +364,7 @@ fn unexplained_data_are_enrolled_and_explained_by_their_digests() {
         .ok();
     fixture.boot(b"kernel 2");
     fixture.submit_evidence(&start, log_with_event(b"kernel 2"));
-    let text = site.on_registry("attest explain d1").ok();
+    let text = site.on_registry("attest show d1").ok();
     for measured in [&b"kernel 1"[..], b"kernel 2"] {
         let event = format!(
             "EV_S_CRTM_VERSION: 2.3.5 (unexplained, digest {})",
@@ -373,7 +373,7 @@ fn unexplained_data_are_enrolled_and_explained_by_their_digests() {
         assert!(text.contains(&event), "{text}");
     }
     assert!(text.contains("1 event with data"), "{text}");
-    let text = json(&site.on_registry("attest explain d1 --output json").ok());
+    let text = json(&site.on_registry("attest show d1 --output json").ok());
     assert_eq!(text["claimed"]["unexplained"][0]["coverage"], "unexplained");
 }
 

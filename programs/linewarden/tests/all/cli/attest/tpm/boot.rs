@@ -156,7 +156,7 @@ fn a_boot_that_led_to_quarantine_gets_no_key() {
         "{output}"
     );
     fixture.remove_offer();
-    fixture.site.on_registry("attest group withdraw pumps").ok();
+    fixture.site.on_registry("attest rollout delete pumps").ok();
 
     // The operator accepts the boot.
     fixture.begin_again(CHANGED, "--state changed.conf").ok();

@@ -6,9 +6,7 @@ use linewarden_client::Client;
 use linewarden_registry::{BulkOptions, Credentials, ExportFile, ExportKey, NewDevice, OnConflict, Progress};
 use linewarden_service::convert;
 
-use super::{RegistryAccess, audit_note, audited_registry, require_reason};
-
-/// A chunk is sent when its estimated size reaches this number of bytes. A controller stores the chunk in one
+/// A chunk is sent when its estimated size reaches this number of bytes. The API stores the chunk in one
 /// transaction, and the client keeps the chunk until the response.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Estimated size of a device in a request, without rows, bands and PUF description.
@@ -18,53 +16,32 @@ const ROW_BYTES: usize = 60;
 /// Estimated size of one band of a fingerprint.
 const BAND_BYTES: usize = 10;
 
-impl RegistryAccess {
-    /// Enrolls devices in chunks, and calls `progress` after each chunk; returns the number of stored devices.
-    pub async fn enroll_bulk(
-        &self,
-        devices: impl IntoIterator<Item = NewDevice>,
-        options: BulkOptions,
-        reason: &str,
-        progress: impl FnMut(Progress),
-    ) -> Result<u64, Failure> {
-        match self {
-            Self::Local(registry) => {
-                let audited =
-                    audited_registry(registry, reason, audit_note("enrolled", "devices enrolled here"))?;
-                Ok(audited.enroll_bulk(devices, options, progress).await?)
-            }
-            Self::Remote(client) => {
-                let devices = devices.into_iter().map(Ok);
-                send_chunks(client, devices, None, options, require_reason(reason)?, progress).await
-            }
-        }
-    }
+/// Enrolls devices in chunks, and calls `progress` after each chunk; returns the number of stored devices.
+pub async fn enroll_devices(
+    client: &Client,
+    devices: impl IntoIterator<Item = NewDevice>,
+    options: BulkOptions,
+    reason: &str,
+    progress: impl FnMut(Progress),
+) -> Result<u64, Failure> {
+    let devices = devices.into_iter().map(Ok);
+    send_chunks(client, devices, None, options, reason, progress).await
+}
 
-    /// Imports an export file; returns the number of stored devices. The whole file is verified before the first device is
-    /// stored.
-    pub async fn import_file(
-        &self,
-        path: &std::path::Path,
-        key: &ExportKey,
-        options: BulkOptions,
-        reason: &str,
-        progress: impl FnMut(Progress),
-    ) -> Result<u64, Failure> {
-        match self {
-            Self::Local(registry) => {
-                let audited =
-                    audited_registry(registry, reason, audit_note("enrolled", "devices imported here"))?;
-                Ok(audited.import_file(path, key, options, progress).await?)
-            }
-            Self::Remote(client) => {
-                let reason = require_reason(reason)?;
-                let mut file = ExportFile::check(path, key)?;
-                let total = Some(file.devices());
-                let devices = file.read(key)?.map(|device| device.map_err(Failure::from));
-                send_chunks(client, devices, total, options, reason, progress).await
-            }
-        }
-    }
+/// Imports an export file; returns the number of stored devices. The whole file is verified before the first device is
+/// stored.
+pub async fn import_file(
+    client: &Client,
+    path: &std::path::Path,
+    key: &ExportKey,
+    options: BulkOptions,
+    reason: &str,
+    progress: impl FnMut(Progress),
+) -> Result<u64, Failure> {
+    let mut file = ExportFile::check(path, key)?;
+    let total = Some(file.devices());
+    let devices = file.read(key)?.map(|device| device.map_err(Failure::from));
+    send_chunks(client, devices, total, options, reason, progress).await
 }
 
 fn estimated_bytes(device: &NewDevice) -> usize {
@@ -82,7 +59,7 @@ fn estimated_bytes(device: &NewDevice) -> usize {
         .saturating_add(bands * BAND_BYTES)
 }
 
-/// Sends devices to a controller in chunks; returns the number of stored devices.
+/// Sends devices to the API in chunks; returns the number of stored devices.
 async fn send_chunks(
     client: &Client,
     devices: impl Iterator<Item = Result<NewDevice, Failure>>,

@@ -1,9 +1,11 @@
-//! `linewarden attest explain`.
+//! `linewarden attest show`.
 
 use clap::Args;
+use linewarden_api::{AttestationResult, ResultQuery};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::now_s;
 use linewarden_cli::output::Output;
+use linewarden_client::Client;
 use linewarden_controller::attest::examine;
 use linewarden_measurement::configuration::Configuration;
 use linewarden_measurement::diff::Difference;
@@ -11,15 +13,17 @@ use linewarden_measurement::eventlog::{EventLog, ReplayedLog, verify_replay};
 use linewarden_protocol::attest::PeriodStart;
 use linewarden_protocol::ids::{DeviceId, Period};
 use linewarden_registry::{AttestationError, Group, Protection, ProverRecord, Registry, RegistryError};
+use linewarden_service::LocalApi;
 use linewarden_tpm::evidence::{CheckedEvidence, Evidence};
 use serde_json::{Value, json};
 
-use super::device_status::{DeviceSelection, DeviceStatus, DisplayState, FleetStatus, age_text};
-use super::{reference, status};
-use crate::cmd::device::date;
+use super::record::find_group;
+use super::reference;
+use super::results::{ResultLine, Results, age_text, has_proven_since, pending_action, state_text};
+use crate::date::date;
 use crate::registry::RegistryArgs;
 
-/// Arguments of `linewarden attest explain`.
+/// Arguments of `linewarden attest show`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 A proof shows that a device runs its reference value. The evidence of a different configuration is the device's own claim. The agent sends \
@@ -27,9 +31,9 @@ evidence when the configuration changes (`send_log` in the agent's configuration
 the PCRs.
 
 Examples:
-  linewarden attest explain d1 --config controller.toml
-  linewarden attest explain d1 --output json --config controller.toml | jq .difference")]
-pub struct ExplainArgs {
+  linewarden attest show d1 --config controller.toml
+  linewarden attest show d1 --output json --config controller.toml | jq .difference")]
+pub struct ShowArgs {
     /// Device ID (1 to 16 hexadecimal digits)
     device: DeviceId,
     #[command(flatten)]
@@ -38,7 +42,7 @@ pub struct ExplainArgs {
 
 /// The registry's records of a device.
 struct DeviceDetails {
-    status: DeviceStatus,
+    result: AttestationResult,
     protection: Protection,
     /// The group's reference value with the device's overlay.
     base: Expected,
@@ -64,7 +68,7 @@ struct DeviceClaim {
 }
 
 /// Prints the registry's records of a device.
-pub fn run(args: &ExplainArgs, output: Output) -> Result<(), Failure> {
+pub fn run(args: &ShowArgs, output: Output) -> Result<(), Failure> {
     let now_s = now_s()?;
     let details = args
         .registry
@@ -76,12 +80,16 @@ pub fn run(args: &ExplainArgs, output: Output) -> Result<(), Failure> {
 }
 
 async fn read(registry: &Registry, device: DeviceId, now_s: u64) -> Result<DeviceDetails, Failure> {
-    let fleet = FleetStatus::read(registry, DeviceSelection::Named(&[device]), now_s).await?;
-    status::log_warnings(&fleet);
+    let client = Client::in_process(LocalApi::new(registry.clone(), None).await?)?;
+    let query = ResultQuery {
+        devices: Some(device.to_string()),
+        ..ResultQuery::default()
+    };
+    let results = Results::read(&client, &query).await?;
     let not_attested = || RegistryError::Attestation(AttestationError::NotAProver { device });
-    let status = fleet.devices.into_iter().next().ok_or_else(not_attested)?;
+    let result = results.results.into_iter().next().ok_or_else(not_attested)?;
     let prover = registry.prover(device).await?.ok_or_else(not_attested)?;
-    let group = super::group::find(registry, &prover.group).await?;
+    let group = find_group(registry, &prover.group).await?;
     let overlay = prover.overlay.as_deref().map(decode);
     let base = match &group.reference {
         None => Err(format!("unknown: group {} has no reference value", group.name)),
@@ -99,7 +107,7 @@ async fn read(registry: &Registry, device: DeviceId, now_s: u64) -> Result<Devic
     Ok(DeviceDetails {
         protection: prover.protection,
         roll_out: roll_out(&group, overlay.as_ref()),
-        status,
+        result,
         base,
         overlay,
         claim,
@@ -185,24 +193,24 @@ impl DeviceDetails {
     /// Whether the device has proven its configuration in a round since its last claim.
     fn is_superseded(&self) -> bool {
         let claim = self.claim.as_ref();
-        claim.is_some_and(|claim| self.status.has_proven_since(claim.at_s))
+        claim.is_some_and(|claim| has_proven_since(&self.result, claim.at_s))
     }
 
     /// The reason why the claim may belong to an earlier boot; `None` if there is no such reason.
     fn outdated_reason(&self) -> Option<String> {
         let claim = self.claim.as_ref()?;
-        let status = &self.status;
-        if claim.at_s < status.enrolled_at_s {
-            let enrolled = date(status.enrolled_at_s);
+        let result = &self.result;
+        if claim.at_s < result.enrolled_at_s {
+            let enrolled = date(result.enrolled_at_s);
             return Some(format!("evidence is older than the enrollment of {enrolled}"));
         }
-        let has_no_proof = matches!(status.state, DisplayState::Missed | DisplayState::Quarantined);
-        let since_s = status
+        let has_no_proof = matches!(&*result.state, "missed" | "quarantined");
+        let since_s = result
             .since_s
             .filter(|since_s| has_no_proof && claim.at_s <= *since_s)?;
         Some(format!(
             "{} since {}: the device may have restarted since with another configuration",
-            status.text(),
+            state_text(result),
             date(since_s)
         ))
     }
@@ -263,7 +271,7 @@ fn as_json(details: &DeviceDetails) -> Value {
         Err(reason) => json!({ "hash": null, "error": reason }),
     };
     json!({
-        "device": status::StatusLine::from(&details.status),
+        "device": ResultLine::from(&details.result),
         "expected": expected(&details.base),
         "roll_out": details.roll_out.as_ref().map(|(expected, until_s)| json!({
             "hash": hash(expected), "until_s": until_s,
@@ -279,7 +287,7 @@ fn as_json(details: &DeviceDetails) -> Value {
 }
 
 fn print_details(details: &DeviceDetails, output: Output) -> Result<(), Failure> {
-    let status = &details.status;
+    let result = &details.result;
     let text = |expected: &Expected| match expected {
         Ok(configuration) => format!(
             "{} ({})",
@@ -289,28 +297,28 @@ fn print_details(details: &DeviceDetails, output: Output) -> Result<(), Failure>
         Err(reason) => reason.clone(),
     };
     let mut fields = vec![
-        ("device", status.device.to_string()),
-        ("name", status.name.clone()),
-        ("group", status.group.to_string()),
-        ("key", status.protection_name().to_owned()),
-        ("state", state_text(status)),
+        ("device", result.device.clone()),
+        ("name", result.name.clone()),
+        ("group", result.group.clone()),
+        ("key", result.protection.clone().into_owned()),
+        ("state", state_since_text(result)),
     ];
-    fields.extend(status.reason.clone().map(|reason| ("reason", reason)));
-    fields.extend(status.pending_action().map(|action| ("pending", action)));
-    if let Some(appraisal) = &status.appraisal {
-        let address = appraisal
+    fields.extend(result.reason.clone().map(|reason| ("reason", reason)));
+    fields.extend(pending_action(result).map(|action| ("pending", action)));
+    if let Some(gateway) = result.gateway {
+        let address = result
             .address
             .map_or_else(String::new, |address| format!(", at {address}"));
-        fields.push(("attested by", format!("gateway {}{address}", appraisal.gateway)));
+        fields.push(("attested by", format!("gateway {gateway}{address}")));
     }
     fields.push((
         "attested at",
-        match status.location {
+        match &result.location {
             Some(location) => format!(
                 "UDP port {}; while the device has no session, gateway {} attests it at {}",
-                status.port, location.gateway, location.address
+                result.port, location.gateway, location.address
             ),
-            None => format!("UDP port {}, not attested before its first session", status.port),
+            None => format!("UDP port {}, not attested before its first session", result.port),
         },
     ));
     fields.push(("expected", text(&details.base)));
@@ -334,10 +342,10 @@ fn print_details(details: &DeviceDetails, output: Output) -> Result<(), Failure>
     print_conclusion(details, output)
 }
 
-fn state_text(status: &DeviceStatus) -> String {
-    match status.since_s {
-        Some(since_s) => format!("{}, since {}", status.text(), date(since_s)),
-        None => status.text(),
+fn state_since_text(result: &AttestationResult) -> String {
+    match result.since_s {
+        Some(since_s) => format!("{}, since {}", state_text(result), date(since_s)),
+        None => state_text(result),
     }
 }
 

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use clap::Args;
 use linewarden_client::{Client, ClientOptions, Credentials};
+use linewarden_controller::attest::Signer;
+use linewarden_registry::{BulkOptions, ExportKey, NewEvent, Progress, Registry};
+use linewarden_service::{LocalApi, local_action};
 use linewarden_tls::Identity;
 use zeroize::Zeroizing;
 
-use super::RegistryAccess;
+use super::store::import_file;
 use crate::registry::{LocationArgs, block_on};
 
 const SERVER: &str = "LINEWARDEN_SERVER";
@@ -26,7 +29,7 @@ const KEY_BYTES_MAX: usize = 16_384;
 
 /// A local registry, or a controller.
 #[derive(Args, Debug)]
-pub struct RegistryAccessArgs {
+pub struct AccessArgs {
     #[command(flatten)]
     location: LocationArgs,
     #[command(flatten)]
@@ -65,44 +68,91 @@ fn path_or_env(option: Option<&Path>, variable: &str) -> Option<PathBuf> {
         .or_else(|| from_env().map(PathBuf::from))
 }
 
-impl RegistryAccessArgs {
-    /// Opens the registry or prepares the client, runs `work`, and closes the registry. The registry is closed also after
-    /// an error, so that no write-ahead log stays beside the registry's file.
+impl AccessArgs {
+    /// Whether an option names a local registry.
+    pub fn names_registry(&self) -> bool {
+        self.location.names_registry()
+    }
+
+    /// Runs `work` as [`AccessArgs::with_signer`], without a signer.
+    ///
+    /// # Errors
+    /// As [`AccessArgs::with_signer`].
+    pub fn with<T>(&self, work: impl AsyncFnOnce(&Client) -> Result<T, Failure>) -> Result<T, Failure> {
+        self.with_signer(None, work)
+    }
+
+    /// Runs `work` with a client: of the selected controller, or of the API over the selected registry, which signs
+    /// attestation results with `signer`. The registry is closed also after an error, so that no write-ahead log stays beside
+    /// the registry's file.
     ///
     /// # Errors
     /// No registry or controller is named, a file is invalid, the registry cannot be opened, or `work` fails.
-    pub fn with<T>(
+    pub fn with_signer<T>(
         &self,
-        work: impl AsyncFnOnce(&RegistryAccess) -> Result<T, Failure>,
+        signer: Option<Signer>,
+        work: impl AsyncFnOnce(&Client) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         block_on(async {
-            let access = self.open().await?;
-            let result = work(&access).await;
-            access.close().await;
-            result
+            // Options take precedence over environment variables.
+            if !self.names_registry() {
+                return work(&self.server.create_client()?).await;
+            }
+            self.with_registry(async |registry| {
+                let api = LocalApi::new(registry.clone(), signer).await?;
+                work(&Client::in_process(api)?).await
+            })
+            .await
         })
     }
 
-    async fn open(&self) -> Result<RegistryAccess, Failure> {
-        // Options take precedence over environment variables.
-        if self.location.names_registry() {
-            return Ok(RegistryAccess::Local(self.location.open().await?));
+    /// Opens the registry, runs `work`, and closes the registry also after an error.
+    async fn with_registry<T>(
+        &self,
+        work: impl AsyncFnOnce(&Registry) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let registry = self.location.open().await?;
+        let result = work(&registry).await;
+        registry.close().await;
+        result
+    }
+
+    /// Imports an export file; returns the number of stored devices. A local registry refuses the file as a whole if a device
+    /// conflicts with an enrolled device; a controller stores the devices before the first conflict.
+    ///
+    /// # Errors
+    /// As [`AccessArgs::with_signer`]; an invalid file, or a refused device.
+    pub fn import_file(
+        &self,
+        path: &Path,
+        key: &ExportKey,
+        options: BulkOptions,
+        reason: &str,
+        progress: impl FnMut(Progress),
+    ) -> Result<u64, Failure> {
+        if !self.names_registry() {
+            return self.with(async |client| import_file(client, path, key, options, reason, progress).await);
         }
-        let server = match &self.server.server {
-            Some(server) => Some(server.clone()),
-            None => std::env::var(SERVER).ok().filter(|server| !server.is_empty()),
+        let event = NewEvent {
+            kind: "enrolled".to_owned(),
+            detail: "devices imported here".to_owned(),
+            ..NewEvent::default()
         };
-        let server = server.ok_or_else(|| {
-            Failure::input(
-                "no registry selected: use --config FILE, --registry and --key-file, or --server URL of a controller",
-            )
-        })?;
-        Ok(RegistryAccess::Remote(self.server.create_client(server)?))
+        block_on(self.with_registry(async |registry| {
+            let audited = registry.with_action(local_action(reason, event))?;
+            Ok(audited.import_file(path, key, options, progress).await?)
+        }))
     }
 }
 
 impl ServerArgs {
-    fn create_client(&self, server: String) -> Result<Client, Failure> {
+    fn create_client(&self) -> Result<Client, Failure> {
+        let from_env = || std::env::var(SERVER).ok().filter(|server| !server.is_empty());
+        let server = self.server.clone().or_else(from_env).ok_or_else(|| {
+            Failure::input(
+                "no registry selected: use --config FILE, --registry and --key-file, or --server URL of a controller",
+            )
+        })?;
         let ca = match path_or_env(self.server_ca.as_deref(), SERVER_CA) {
             Some(path) => {
                 let pem = tls::read_certificates(&path)?;
