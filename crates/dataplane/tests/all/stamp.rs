@@ -578,7 +578,7 @@ fn several_cpus_use_no_counter_twice_and_read_consistent_states() {
     let (is_running, finished_threads) = (AtomicBool::new(true), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let states: Vec<Stamp> = (0..16).map(|number| stamp(number)).collect();
+            let states: Vec<Stamp> = (0..16).map(stamp).collect();
             for state in states.iter().cycle() {
                 xdp.set_stamp(Some(state));
                 if !is_running.load(Ordering::Acquire) {

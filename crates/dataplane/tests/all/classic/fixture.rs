@@ -35,7 +35,7 @@ pub enum Served {
 
 enum Memory {
     Classic(ClassicVerifier, SplitMix64),
-    P4dra(P4draHost, P4draBatch),
+    P4dra(Box<(P4draHost, P4draBatch)>),
 }
 
 pub struct ClassicFixture {
@@ -147,7 +147,7 @@ impl ClassicFixture {
                     verifier,
                 });
                 let host = P4draHost::new(&config, seed).unwrap();
-                let memory = Memory::P4dra(host, P4draBatch::default());
+                let memory = Memory::P4dra(Box::new((host, P4draBatch::default())));
                 (memory, load_xdp(Profile::P4dra(&config)))
             }
         };
@@ -227,7 +227,8 @@ impl ClassicFixture {
                 }
             }
             // The verifier never receives VLAN tags, so they are removed here: all verifiers then have the same state.
-            Memory::P4dra(host, batch) => {
+            Memory::P4dra(side) => {
+                let (host, batch) = side.as_mut();
                 let is_for_gateway = frame[0] & 1 == 1 || frame[..6] == gateway_end(false).mac;
                 let Some(untagged_frame) = untagged(frame, frame).filter(|_| is_for_gateway) else {
                     return;
@@ -268,8 +269,8 @@ impl ClassicFixture {
         &mut self,
         mut work: impl FnMut(&mut linewarden_dataplane::classic::p4dra::P4draControl),
     ) {
-        if let Memory::P4dra(host, _) = &mut self.memory {
-            work(host.control());
+        if let Memory::P4dra(side) = &mut self.memory {
+            work(side.0.control());
         }
         if let Some(control) = self.xdp.as_mut().and_then(ClassicXdp::p4dra) {
             work(control);
