@@ -5,7 +5,7 @@ use linewarden_protocol::ids::DeviceId;
 
 use crate::attestation::{Plan, PlanRequest, ProverIds, Provers, RoundAppraisal, RoundOutcome};
 use crate::change::{Changes, Revision};
-use crate::link::LinkError;
+use crate::error::LinkError;
 use crate::rows::{
     AdmissionRequest, AdmissionResponse, LeaseChunk, LeasedCursor, Provision, RowRefusal, RowRequest,
     UnusedRows,
@@ -50,7 +50,7 @@ pub struct ReportUnusedRows(
 pub struct ReportSessions {
     /// The sessions.
     pub reports: Vec<SessionReport>,
-    /// The time at which the ages in the reports end, boot-time clock of the machine that holds the value, ns.
+    /// The time up to which the ages in the reports are measured: boot-time clock of the machine that holds the value, ns.
     pub at_ns: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct AppraiseRound {
     pub round: Box<RoundOutcome>,
     /// Time from the end of the round to `at_ns`, ns.
     pub age_ns: u64,
-    /// The time at which `age_ns` ends, boot-time clock of the machine that holds the value, ns.
+    /// The time up to which `age_ns` is measured: boot-time clock of the machine that holds the value, ns.
     pub at_ns: u64,
 }
 
@@ -263,8 +263,9 @@ macro_rules! define_requests {
 for_each_call!(define_requests);
 
 impl Kind {
-    /// Whether the request changes leases or decides about devices, so that a late repetition would do harm: abandoned
-    /// requests are refused from this request on. Other requests are served even if the registry accepts no writes.
+    /// Whether a late copy of the request would do harm, because the request changes leases or decides about devices. The
+    /// controller records the number of abandoned requests before such a request, and refuses the abandoned requests
+    /// afterwards. All other requests are served even if the registry accepts no writes.
     #[must_use]
     pub const fn records_abandoned_requests(self) -> bool {
         matches!(

@@ -12,7 +12,7 @@
 //! | `trust` | trust in a gateway |
 //! | `status` | the status that a gateway reports |
 //! | `call` | a gateway's requests to its controller, and their responses |
-//! | `link` | [`ControllerLink`], [`RegisteredLink`] and [`LinkError`] |
+//! | `link`, `error` | [`ControllerLink`], [`RegisteredLink`] and [`LinkError`] |
 //!
 //! ```
 //! use linewarden_types::{GroupName, GroupPolicy};
@@ -26,6 +26,7 @@
 mod attestation;
 mod call;
 mod change;
+mod error;
 mod group;
 mod link;
 mod rows;
@@ -43,8 +44,9 @@ pub use call::{
     ResumeLeases, SubmitEvidence, TicketResponse,
 };
 pub use change::{Change, Changes, Revision};
+pub use error::LinkError;
 pub use group::{GroupName, GroupNameError, GroupPolicy, ReleaseMode};
-pub use link::{ControllerLink, LinkError, ProcessId, RegisteredLink, Transport};
+pub use link::{ControllerLink, ProcessId, RegisteredLink, Transport};
 pub use rows::{
     AdmissionRequest, AdmissionResponse, LeaseChunk, LeasedCursor, Provision, RefusalReason, RowRefusal,
     RowRequest, UnusedRows,

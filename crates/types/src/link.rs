@@ -1,39 +1,11 @@
-//! The link of a gateway's process to its controller: registration, requests and their errors.
+//! The link of a gateway's process to its controller: registration and requests.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
 use crate::call::{Call, ControllerRequest, ControllerResponse, Kind};
-
-/// The reason why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LinkError {
-    /// A failure, described by the text; the request can be retried.
-    #[error("{0}")]
-    Failed(String),
-    /// The gateway's evidence is missing or was not affirmed.
-    #[error("{0}")]
-    Untrusted(String),
-    /// Another process has registered as this gateway, or the gateway was revoked. This process must send no replies.
-    #[error("{0}")]
-    Replaced(String),
-    /// The registry was restored to an earlier state after this process registered. The leases are void, and the
-    /// process registers again.
-    #[error("{0}")]
-    RegistryRestored(String),
-}
-
-impl LinkError {
-    /// Creates the error of a failed request. `party` could not complete the request: `controller` or `registry`.
-    #[must_use]
-    pub fn failed(party: &str, error: String) -> Self {
-        match error.starts_with(party) {
-            true => Self::Failed(error),
-            false => Self::Failed(format!("{party}: {error}")),
-        }
-    }
-}
+use crate::error::LinkError;
 
 /// Identifies a process of a gateway: 16 random bytes that the process draws once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +111,9 @@ impl<T: Transport> ControllerLink for RegisteredLink<T> {
             (Err(error), _) => return kind.failed(error),
         };
         let response = self.transport.send(fencing_token, request).await;
-        if matches!(response.error(), Some(LinkError::RegistryRestored(_))) {
+        // The senders of the other requests do not handle a restore. The registration stays, so that the next request of the
+        // node also gets the error.
+        if kind.registers() && matches!(response.error(), Some(LinkError::RegistryRestored(_))) {
             self.fencing_token().take_if(|current| *current == fencing_token);
         }
         if let Some(new_token) = response.new_fencing_token() {
@@ -148,5 +122,111 @@ impl<T: Transport> ControllerLink for RegisteredLink<T> {
             *current = (*current).max(Some(new_token));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use super::*;
+    use crate::{
+        Changes, GatewayTrustState, ListChanges, RelayTicket, ReportStatus, Revision, StatusReport,
+        TrustStatus,
+    };
+
+    /// A registry that was restored after the registrations up to `restored_after`.
+    #[derive(Default)]
+    struct Registry {
+        registrations: AtomicU64,
+        restored_after: AtomicU64,
+        new_token: Option<u64>,
+    }
+
+    #[async_trait(?Send)]
+    impl Transport for Registry {
+        async fn register(&self) -> Result<u64, LinkError> {
+            Ok(self.registrations.fetch_add(1, SeqCst) + 1)
+        }
+
+        async fn send(&self, fencing_token: u64, request: ControllerRequest) -> ControllerResponse {
+            if fencing_token <= self.restored_after.load(SeqCst) {
+                return request
+                    .kind()
+                    .failed(LinkError::RegistryRestored("restored".to_owned()));
+            }
+            match request {
+                ControllerRequest::ListChanges(_) => ControllerResponse::ListChanges(Ok((
+                    Changes {
+                        changes: Vec::new(),
+                        newer_sessions: Vec::new(),
+                        up_to_revision: Revision(fencing_token),
+                        has_more: false,
+                    },
+                    self.new_token.map(|number| TrustStatus {
+                        nonce: None,
+                        state: GatewayTrustState::Unproven,
+                        fencing_token: Some(number),
+                    }),
+                ))),
+                request => request.kind().failed(LinkError::Failed("not served".to_owned())),
+            }
+        }
+    }
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(future)
+    }
+
+    const ALL: ListChanges = ListChanges {
+        since: Revision::ZERO,
+    };
+
+    /// Reads the changes; returns the fencing token of the request.
+    fn token_of_read(link: &dyn ControllerLink) -> Result<u64, LinkError> {
+        run(link.call(ALL)).map(|(changes, _)| changes.up_to_revision.0)
+    }
+
+    fn reports(link: &dyn ControllerLink) -> [LinkError; 2] {
+        let ticket = RelayTicket {
+            message: Vec::new(),
+            location: None,
+        };
+        [
+            run(link.call(ReportStatus(StatusReport::default()))).unwrap_err(),
+            run(link.call(ticket)).unwrap_err(),
+        ]
+    }
+
+    /// Otherwise, the node would continue with leases that the registry does not have any more.
+    #[test]
+    fn only_a_request_of_the_node_ends_the_registration_after_a_restore() {
+        let link = RegisteredLink::from(Registry::default());
+        for error in reports(&link) {
+            assert!(error.to_string().contains("not registered yet"), "{error}");
+        }
+        assert_eq!(token_of_read(&link), Ok(1));
+        assert_eq!(token_of_read(&link), Ok(1), "the process registers once");
+        link.transport.restored_after.store(1, SeqCst);
+        for error in reports(&link) {
+            assert!(matches!(error, LinkError::RegistryRestored(_)), "{error}");
+        }
+        let restored = token_of_read(&link).unwrap_err();
+        assert!(matches!(restored, LinkError::RegistryRestored(_)), "{restored}");
+        assert_eq!(token_of_read(&link), Ok(2), "registered again");
+    }
+
+    #[test]
+    fn the_newest_fencing_token_is_used() {
+        for (new_token, next) in [(None, 1), (Some(5), 5), (Some(0), 1)] {
+            let link = RegisteredLink::from(Registry {
+                new_token,
+                ..Registry::default()
+            });
+            assert_eq!(token_of_read(&link), Ok(1));
+            assert_eq!(token_of_read(&link), Ok(next), "{new_token:?}");
+        }
     }
 }
