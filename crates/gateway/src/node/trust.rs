@@ -18,7 +18,7 @@
 //!                        └────────────────────┘ rejected
 //! ```
 
-use linewarden_dataplane::{Measurement, MeasurementSource};
+use linewarden_dataplane::{DataPlaneError, Measurement, MeasurementSource};
 use linewarden_evidence::statement::Nonce;
 use linewarden_types::{ControllerRequest, GatewayTrustState, Kind, LinkError, SubmitEvidence, TrustStatus};
 
@@ -39,6 +39,7 @@ pub(super) struct Trust {
     evidence: Evidence,
     /// Whether evidence is being created.
     is_signing: bool,
+    measuring_retry: RetryTimer,
     signing_retry: RetryTimer,
     channel: Channel,
     /// Whether all devices are revoked until the gateway is trusted. The previous trust state does not show this, because
@@ -83,6 +84,7 @@ impl Default for Trust {
             nonce: None,
             evidence: Evidence::None,
             is_signing: false,
+            measuring_retry: RetryTimer::default(),
             signing_retry: RetryTimer::default(),
             channel: Channel::new(Kind::SubmitEvidence),
             is_closed: false,
@@ -208,14 +210,33 @@ impl Trust {
     /// the evidence, even if its response was lost.
     pub(super) fn set_nonce(&mut self, nonce: Option<Nonce>, context: &Context) {
         if nonce.is_none() {
-            self.evidence = Evidence::None;
+            // A nonce that another controller has requested meanwhile arrives again with its next response.
+            (self.nonce, self.evidence) = (None, Evidence::None);
         }
         let Some(nonce) = nonce.filter(|nonce| self.nonce != Some(*nonce)) else {
             return;
         };
-        self.nonce = Some(nonce);
-        self.evidence = measure(context);
-        self.measurements_failed += u64::from(matches!(self.evidence, Evidence::None));
+        if !self.measuring_retry.is_due(context.now_ns()) {
+            return;
+        }
+        match measure(context) {
+            Ok(evidence) => {
+                self.measuring_retry.succeed();
+                self.measurements_failed += u64::from(matches!(evidence, Evidence::None));
+                (self.nonce, self.evidence) = (Some(nonce), evidence);
+            }
+            // The nonce is not recorded, so that the data plane is measured again for it.
+            Err(error) => {
+                self.measurements_failed += 1;
+                if self.measuring_retry.fail(context.now_ns(), context.retry_random) {
+                    tracing::error!(
+                        %error,
+                        action = "check the capabilities of the process (CAP_SYS_ADMIN) and the error",
+                        "measuring the data plane for evidence failed; retrying"
+                    );
+                }
+            }
+        }
     }
 
     /// Invalidates a request in flight after a restore of the registry.
@@ -229,12 +250,12 @@ impl Trust {
     }
 }
 
-/// Measures the data plane.
-fn measure(context: &Context) -> Evidence {
-    match context.data_plane.measure() {
-        Ok(MeasurementSource::Kernel(measurement)) => Evidence::Measured(Some(measurement)),
-        Ok(MeasurementSource::SelfSigned) => Evidence::Measured(None),
-        Ok(MeasurementSource::Unavailable) => {
+/// Measures the data plane; [`Evidence::None`] if it cannot be measured.
+fn measure(context: &Context) -> Result<Evidence, DataPlaneError> {
+    Ok(match context.data_plane.measure()? {
+        MeasurementSource::Kernel(measurement) => Evidence::Measured(Some(measurement)),
+        MeasurementSource::SelfSigned => Evidence::Measured(None),
+        MeasurementSource::Unavailable => {
             tracing::error!(
                 data_plane = context.data_plane.name(),
                 action = "use `dataplane = \"xdp\"`, or \"p4\" with a switch that measures itself; or remove [trust.N] of this gateway from the controller's configuration",
@@ -242,15 +263,7 @@ fn measure(context: &Context) -> Evidence {
             );
             Evidence::None
         }
-        Err(error) => {
-            tracing::error!(
-                %error,
-                action = "check the capabilities of the process (CAP_SYS_ADMIN) and the error",
-                "measuring the data plane for evidence failed; retrying at the next request of the controller"
-            );
-            Evidence::None
-        }
-    }
+    })
 }
 
 #[cfg(test)]
@@ -341,5 +354,21 @@ mod tests {
         assert_eq!(trust.request(&context), submitted(3));
         assert_eq!(trust.accept(Ok(status(None)), &mut context), Some(status(None)));
         assert_eq!(trust.request(&context), None, "confirmed");
+    }
+
+    /// The response of one controller must not end the request of another.
+    #[test]
+    fn a_nonce_that_arrives_again_is_new_after_a_response_without_a_nonce() {
+        let (mut trust, context) = (Trust::default(), context());
+        let nonce = Nonce([1; 32]);
+        for _ in 0..2 {
+            let failed_before = trust.measurements_failed;
+            // The data plane `host` cannot be measured.
+            trust.set_nonce(Some(nonce), &context);
+            assert_eq!(trust.measurements_failed, failed_before + 1);
+            trust.set_nonce(Some(nonce), &context);
+            assert_eq!(trust.measurements_failed, failed_before + 1, "measured once");
+            trust.set_nonce(None, &context);
+        }
     }
 }
