@@ -59,7 +59,7 @@ enum AuthMethod {
     /// The cookie of a browser session. The browser may also send the cookie with requests from pages of other sites.
     Cookie(Arc<Zeroizing<String>>),
     Certificate,
-    /// None: the user of the operating system can open the registry.
+    /// No credential: the user of the operating system can already open the registry.
     Local,
 }
 
@@ -75,6 +75,11 @@ impl Principal {
             expires_at_s: None,
             method: AuthMethod::Local,
         }
+    }
+
+    /// Whether this is the user of a local registry.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.method, AuthMethod::Local)
     }
 
     /// Whether the credential still authenticates the user with at least the same role. Long requests, such as event
@@ -115,7 +120,7 @@ impl Principal {
         reason: &str,
         event: NewEvent,
     ) -> Result<Registry> {
-        if reason.trim().is_empty() && !matches!(self.method, AuthMethod::Local) {
+        if reason.trim().is_empty() && !self.is_local() {
             return Err(ApiError::invalid(
                 "reason",
                 "a reason is required; the registry audit log records the reason",

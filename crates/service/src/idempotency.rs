@@ -16,9 +16,10 @@ use sha2::{Digest as _, Sha256};
 use crate::auth::Principal;
 use crate::clock::now_s;
 use crate::error::{ApiError, Result};
+use crate::reference_limits::{self, is_upload};
 use crate::state::App;
 
-/// Maximum size of the body of a write, bytes.
+/// Maximum size of the body of a write without a reference value, bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 /// Name of the header with the idempotency key.
 pub(crate) const KEY: &str = "idempotency-key";
@@ -42,8 +43,9 @@ pub(crate) async fn idempotent(State(app): State<App>, request: Request, next: N
         .headers()
         .get(KEY)
         .map(|key| key.to_str().map(str::to_owned));
-    if principal.role == Role::Viewer {
-        // A viewer may not write, so the handler refuses the request. The refusal is not stored.
+    let is_upload = is_upload(&request);
+    // The handler refuses the request before it reads the body. The refusal is not stored.
+    if principal.role == Role::Viewer || is_upload && principal.role != Role::Admin {
         return Ok(next.run(request).await);
     }
     let Some(Ok(key)) = key else {
@@ -53,7 +55,16 @@ pub(crate) async fn idempotent(State(app): State<App>, request: Request, next: N
         ));
     };
     let (parts, body) = request.into_parts();
-    let body = to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| too_large())?;
+    let (permit, bytes_max) = match is_upload {
+        true => (
+            Some(app.group_permits.upload().await),
+            reference_limits::BODY_BYTES_MAX,
+        ),
+        false => (None, BODY_BYTES_MAX),
+    };
+    let body = to_bytes(body, bytes_max)
+        .await
+        .map_err(|_| too_large(bytes_max))?;
     let mut hash = Sha256::new();
     for part in [
         parts.method.as_str().as_bytes(),
@@ -84,6 +95,7 @@ pub(crate) async fn idempotent(State(app): State<App>, request: Request, next: N
     let request = Request::from_parts(parts, Body::from(body));
     // The request is completed and its response stored even if the client disconnects.
     let completion = async move {
+        let _permit = permit;
         match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
             Ok(response) => store_response(&app, &principal.name, &key, &hash, response).await,
             // The write may have succeeded nevertheless. Until the request counts as abandoned, a repeated request gets
@@ -145,11 +157,11 @@ fn replay(stored: StoredResponse) -> Response {
     response
 }
 
-/// The error for a body that is larger than [`BODY_BYTES_MAX`].
-pub(crate) fn too_large() -> ApiError {
+/// The error for a body that is larger than `bytes_max`.
+pub(crate) fn too_large(bytes_max: usize) -> ApiError {
     ApiError::new(
         StatusCode::PAYLOAD_TOO_LARGE,
         "too_large",
-        format!("body exceeds {BODY_BYTES_MAX} bytes; import many devices with /api/v1/devices/import"),
+        format!("body exceeds {bytes_max} bytes; import many devices with /api/v1/devices/import"),
     )
 }

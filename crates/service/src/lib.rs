@@ -18,7 +18,7 @@
 //! | `fleet`, `trust` | the state of all gateways |
 //! | `stream`, `nats` | events for API clients and NATS subscribers |
 //! | `metrics`, `telemetry` | Prometheus metrics and OpenTelemetry traces |
-//! | `limits`, `permits` | rate and concurrency limits |
+//! | `limits`, `permits`, `reference_limits` | rate and concurrency limits |
 //!
 //! Requests and responses are the types of [`linewarden_api`]; [`convert`] converts devices for export files and imports.
 //!
@@ -51,6 +51,7 @@ mod metrics;
 mod nats;
 mod peer;
 mod permits;
+mod reference_limits;
 mod service;
 mod state;
 mod stream;

@@ -13,6 +13,7 @@ use crate::health::ReadinessCache;
 use crate::limits::Limits;
 use crate::metrics::ApiCounters;
 use crate::nats::NatsCounts;
+use crate::reference_limits::GroupPermits;
 use crate::stream::EventStream;
 use crate::telemetry::TraceCounts;
 
@@ -32,6 +33,7 @@ pub(crate) struct App {
     pub(crate) api_counters: Arc<ApiCounters>,
     pub(crate) device_counts: Arc<DeviceCountsCache>,
     pub(crate) readiness: Arc<ReadinessCache>,
+    pub(crate) group_permits: Arc<GroupPermits>,
 }
 
 impl App {
@@ -57,6 +59,7 @@ impl App {
             api_counters: Arc::default(),
             device_counts: Arc::default(),
             readiness: Arc::default(),
+            group_permits: Arc::default(),
         }
     }
 }

@@ -8,7 +8,7 @@ use linewarden_api::{
     ChangedGroup, ErrorBody, Group, GroupChange, GroupQuery, List, NewRollOut, PageQuery, Reason,
     ReasonQuery, RollOut,
 };
-use linewarden_measurement::configuration::{CONFIGURATION_BYTES_MAX, Configuration};
+use linewarden_measurement::configuration::Configuration;
 use linewarden_registry::{self as registry, AttestationError, NewGroup, RegistryError};
 use linewarden_types::{GroupName, GroupPolicy, ReleaseMode};
 
@@ -20,8 +20,6 @@ use crate::error::{ApiError, Result};
 use crate::extract::{Json, Path, Query};
 use crate::state::App;
 
-/// Maximum size of a request with a reference value, bytes: two digits for each byte, and the other fields.
-pub(crate) const BODY_BYTES_MAX: usize = 2 * CONFIGURATION_BYTES_MAX + (1 << 16);
 /// Number of attestation records per query.
 const PAGE_RECORDS: u32 = 1_000;
 
@@ -149,7 +147,6 @@ pub(crate) async fn list(
     State(app): State<App>,
     Query(query): Query<GroupQuery>,
 ) -> Result<Json<List<Group>>> {
-    let groups = app.registry.groups().await?;
     let devices = match query.devices {
         Some(true) => Some(count_devices(&app).await?),
         _ => None,
@@ -160,6 +157,8 @@ pub(crate) async fn list(
             .map(|devices| devices.get(&group.name).copied().unwrap_or_default());
         group_from_record(group, devices)
     };
+    let _permit = app.group_permits.read().await;
+    let groups = app.registry.groups().await?;
     let groups = Records {
         damaged: log_damaged(&groups.damaged),
         items: groups.groups.into_iter().map(convert).collect(),
@@ -186,12 +185,13 @@ pub(crate) async fn show(
 
 /// A group, without the number of its devices.
 async fn find(app: &App, name: &GroupName) -> Result<Group> {
+    let _permit = app.group_permits.read().await;
     let group = app.registry.group(name).await?;
     let group = group.ok_or_else(|| unknown_group(name))?;
     Ok(group_from_record(group, None))
 }
 
-/// Creates a group, or changes its policy or reference value. A damaged group is created again.
+/// Creates a group, or changes its policy or reference value. A local user creates a damaged group again.
 #[utoipa::path(put, path = "/api/v1/groups/{name}", request_body = GroupChange, responses((status = 200, body = ChangedGroup), (status = 422, body = ErrorBody)))]
 pub(crate) async fn set(
     Admin(principal): Admin,
@@ -201,14 +201,21 @@ pub(crate) async fn set(
 ) -> Result<Json<ChangedGroup>> {
     let group = parse_group_name(group)?;
     let reference = change.reference.as_deref().map(parse_reference).transpose()?;
-    let event = new_event("group_changed", None, group.as_str());
+    let detail = match &reference {
+        Some(reference) => format!("{group}: reference {}", hash_of(reference)),
+        None => group.to_string(),
+    };
+    let event = new_event("group_changed", None, detail);
     let mut created = false;
     run_action(&app, &principal, &change.reason, event, async |registry| {
         let changing = registry.change_group(&group, now_s(), |before| -> Result<NewGroup> {
-            let before = before.unwrap_or_else(|error| {
-                tracing::warn!(%error, "group record is damaged; creating the group again");
-                None
-            });
+            let before = match before {
+                Err(error) if principal.is_local() => {
+                    tracing::warn!(%error, "group record is damaged; creating the group again");
+                    None
+                }
+                before => before?,
+            };
             created = before.is_none();
             let before = before.map_or_else(
                 || NewGroup {
@@ -293,7 +300,7 @@ pub(crate) async fn begin_roll_out(
         });
         Ok(())
     };
-    let detail = format!("roll-out until {until_s} s");
+    let detail = format!("roll-out of {} until {until_s} s", hash_of(&reference));
     change_roll_out(&app, &principal, (group, &new.reason), &detail, change).await
 }
 

@@ -35,7 +35,7 @@ use crate::error::{ApiError, log_failure};
 use crate::extract::refuse_null;
 use crate::idempotency::idempotent;
 use crate::state::App;
-use crate::{dashboard, health, telemetry};
+use crate::{dashboard, health, reference_limits, telemetry};
 
 /// Conversions between devices of a registry, of the API and of export files.
 pub mod convert {
@@ -129,13 +129,12 @@ fn streams() -> Router<App> {
         .route("/devices/import", post(import::import))
 }
 
-/// The routes with a reference value in the body. They do not use the middleware `idempotent`, because the body may be larger
-/// than that middleware permits; a repeated request has the same result.
+/// The routes with a reference value in the body.
 fn uploads() -> Router<App> {
     Router::new()
         .route("/groups/{name}", put(groups::set))
         .route("/groups/{name}/roll-out", post(groups::begin_roll_out))
-        .layer(DefaultBodyLimit::max(groups::BODY_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(reference_limits::BODY_BYTES_MAX))
 }
 
 /// The routes of the resources.
@@ -198,8 +197,8 @@ pub(crate) fn local_router(app: &App) -> Router {
 /// The routes of API and dashboard.
 pub(crate) fn router(app: &App) -> Router {
     let with_time_limit = |router: Router<App>| router.layer(middleware::from_fn(with_timeout));
-    let resources = resources().layer(middleware::from_fn_with_state(app.clone(), idempotent));
-    let authenticated = with_time_limit(resources.merge(uploads()))
+    let writes = middleware::from_fn_with_state(app.clone(), idempotent);
+    let authenticated = with_time_limit(resources().merge(uploads()).layer(writes))
         .merge(streams())
         .layer(middleware::from_fn_with_state(app.clone(), authenticate));
     let unauthenticated = with_time_limit(

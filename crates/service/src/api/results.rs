@@ -221,11 +221,12 @@ struct RecordReader<'a> {
 
 impl<'a> RecordReader<'a> {
     /// Also returns the number of damaged groups.
-    async fn new(registry: &'a Registry) -> Result<(Self, u64)> {
-        let groups = registry.groups().await?;
+    async fn new(app: &'a App) -> Result<(Self, u64)> {
+        let _permit = app.group_permits.read().await;
+        let groups = app.registry.groups().await?;
         let policies = groups.groups.into_iter().map(|group| (group.name, group.policy));
         let reader = Self {
-            registry,
+            registry: &app.registry,
             policies: policies.collect(),
             rounds: HashMap::new(),
         };
@@ -274,8 +275,9 @@ struct RecordPage {
 }
 
 /// Reads the devices of a query. Without named devices, the cursor is the revision of an attestation record.
-async fn read_page(registry: &Registry, query: &ResultQuery, limit: u32) -> Result<RecordPage> {
-    let (mut reader, damaged_groups) = RecordReader::new(registry).await?;
+async fn read_page(app: &App, query: &ResultQuery, limit: u32) -> Result<RecordPage> {
+    let registry = &app.registry;
+    let (mut reader, damaged_groups) = RecordReader::new(app).await?;
     if let Some(devices) = &query.devices {
         let mut records = Vec::new();
         for device in parse_devices(devices)? {
@@ -296,6 +298,7 @@ async fn read_page(registry: &Registry, query: &ResultQuery, limit: u32) -> Resu
     let group = group.map_err(|error| ApiError::invalid("group", error.to_string()))?;
     if let Some(name) = &group
         && after.is_none()
+        && !reader.policies.contains_key(name)
         && registry.group(name).await?.is_none()
     {
         return Err(
@@ -348,11 +351,8 @@ pub(crate) async fn results(
     State(app): State<App>,
     Query(query): Query<ResultQuery>,
 ) -> Result<Json<List<AttestationResult>>> {
-    let state = query.state.as_deref();
-    if state.is_some_and(|state| !STATES.contains(&state)) {
-        return Err(ApiError::invalid("state", STATES.join(", ")));
-    }
-    let page = read_page(&app.registry, &query, parse_limit(query.limit)?).await?;
+    let state = parse_state(&query)?;
+    let page = read_page(&app, &query, parse_limit(query.limit)?).await?;
     let now_s = now_s();
     let items = page.records.into_iter().map(|records| records.result(now_s));
     Ok(Json(List {
@@ -362,6 +362,13 @@ pub(crate) async fn results(
         next: page.next,
         damaged_records: page.damaged,
     }))
+}
+
+fn parse_state(query: &ResultQuery) -> Result<Option<&str>> {
+    match query.state.as_deref() {
+        Some(state) if !STATES.contains(&state) => Err(ApiError::invalid("state", STATES.join(", "))),
+        state => Ok(state),
+    }
 }
 
 fn signer(app: &App) -> Result<&Signer> {
@@ -404,10 +411,10 @@ pub(crate) async fn signed(
     State(app): State<App>,
     Query(query): Query<ResultQuery>,
 ) -> Result<Json<List<SignedResults>>> {
+    let state = parse_state(&query)?;
     let signer = signer(&app)?;
-    let page = read_page(&app.registry, &query, parse_limit(query.limit)?).await?;
+    let page = read_page(&app, &query, parse_limit(query.limit)?).await?;
     let now_s = now_s();
-    let state = query.state.as_deref();
     let selected: Vec<&DeviceRecords> = page
         .records
         .iter()
@@ -425,7 +432,7 @@ pub(crate) async fn signed(
     }))
 }
 
-/// Returns the signed attestation result of a device: an EAR as a JWT (RFC 9711).
+/// Returns the signed attestation result of a device: an EAR (draft-ietf-rats-ear) as a JWT.
 #[utoipa::path(get, path = "/api/v1/results/{device}", responses((status = 200, body = String, content_type = "application/eat+jwt"), (status = 404, body = ErrorBody)))]
 pub(crate) async fn result(_: Viewer, State(app): State<App>, Path(id): Path<String>) -> Result<Response> {
     let device = parse_device_id(&id, "device")?;
@@ -434,7 +441,7 @@ pub(crate) async fn result(_: Viewer, State(app): State<App>, Path(id): Path<Str
     let prover = app.registry.prover(device).await?;
     let prover =
         prover.ok_or_else(|| ApiError::not_found("attestation result: the device is not attested"))?;
-    let (mut reader, _) = RecordReader::new(&app.registry).await?;
+    let (mut reader, _) = RecordReader::new(&app).await?;
     let records = reader.read(prover).await?;
     let signed = sign(signer, &[&records], now_s())?;
     let signed = signed
