@@ -97,7 +97,7 @@ pub struct ResultQuery {
     pub after: Option<String>,
 }
 
-/// Signed attestation results: an EAR as a JWT (RFC 9711).
+/// Signed attestation results: an EAR (draft-ietf-rats-ear) as a JWT.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SignedResults {

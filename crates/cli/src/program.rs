@@ -95,8 +95,8 @@ fn command<C: CommandFactory>() -> Command {
     command
 }
 
-/// Parses a command line and runs the program; returns its exit code. `global` returns the global options. An error is printed
-/// in the selected format.
+/// Parses a command line and runs the program; returns its exit code. `global` returns the global options. An error of `run`
+/// is printed in the selected format; clap prints errors of the command line as text.
 pub fn main<C: CommandFactory + FromArgMatches>(
     arguments: impl IntoIterator<Item = OsString>,
     global: impl FnOnce(&C) -> &GlobalArgs,

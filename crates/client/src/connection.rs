@@ -64,7 +64,7 @@ enum Transport {
     InProcess(BoxCloneSyncService<http::Request<reqwest::Body>, http::Response<reqwest::Body>, Infallible>),
 }
 
-/// Host name in the URLs of requests to an API in this process. The name never resolves (RFC 6761).
+/// Base URL of requests to an API in this process. Its host name never resolves (RFC 6761).
 const IN_PROCESS_URL: &str = "https://in-process.invalid";
 
 /// A client of one controller, or of an API in this process. Cheap to clone.

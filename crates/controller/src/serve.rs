@@ -1,4 +1,4 @@
-//! Serves the requests of gateways, whichever way they arrive.
+//! Handles the requests of gateways, independent of the transport.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -13,16 +13,16 @@
 //!
 //! [`Node`] makes all decisions and never blocks. It gets the time and random numbers from its caller, drives a
 //! [`DataPlane`](linewarden_dataplane::DataPlane), and sends [`ControllerRequest`](linewarden_types::ControllerRequest)s. The
-//! [`ControllerResponse`](linewarden_types::ControllerResponse)s arrive at any later time. [`Gateway`] runs a node: threads, clocks and the link. [`TicketRelay`] relays tickets of devices
-//! to the controller. While the controller does not respond, the node continues with its leases and sessions
-//! (LAP/1 1.4.6), and the data plane is not affected.
+//! [`ControllerResponse`](linewarden_types::ControllerResponse)s arrive later. [`Gateway`] runs a node: threads, clocks
+//! and the link. [`TicketRelay`] relays tickets of devices to the controller. While the controller does not respond, the
+//! node continues with its leases and sessions (LAP/1 1.4.6), and the data plane is not affected.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`data_plane`] | start of the data plane, and removal of gates |
 //! | `gateway` | [`Gateway`]: threads, clocks, link |
 //! | `node` | [`Node`]: devices, rows, sessions, attestation, eviction |
-//! | `dispatcher` | sends requests to the controller, in one queue for each kind |
+//! | `dispatcher` | sends requests to the controller, in several queues, so that slow requests do not delay urgent requests |
 //! | `ticket_relay` | [`TicketRelay`], with its rate limits |
 //! | [`evidence_server`], `attester`, `evidence_source`, `packet_stamper` | signed evidence about the data plane |
 //! | [`audit`] | the gateway audit log |

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `run` | start, reload and stop of a gateway |
 //! | `evidence` | the commands `evidence export` and `evidence key` |
+//! | `export` | the command `evidence export`: requests a statement from a running gateway |
 //! | `privileges` | capabilities |
 #![forbid(unsafe_code)]
 

@@ -10,6 +10,17 @@
 //!
 //! One [`Verifier`] serves one gateway. A quarantine reaches all gateways through the change feed, like a revocation,
 //! so every gateway blocks the device.
+//!
+//! | file | decides |
+//! |---|---|
+//! | `plan.rs` | the periods and round numbers of a gateway |
+//! | `keys.rs` | the expected proofs: the keys of a gateway's provers in one period |
+//! | `verifier.rs` | which provers a gateway gets, with the histories of these provers |
+//! | `round.rs` | the appraisal of a round: attestation states, quarantine and release, durable before the response |
+//! | `history.rs` | quarantine and release of one device after a round (m of N) |
+//! | `outage.rs` | whether a round without any proof is an outage of the group, which excuses its devices |
+//! | `evidence.rs` | whether evidence of a device is accepted and stored |
+//! | `results.rs` | the signed attestation result (EAR) of a device |
 
 mod evidence;
 mod history;

@@ -256,7 +256,7 @@ impl Node {
             tracing::warn!(
                 device_id = %device,
                 reason,
-                action = "run `linewarden attest explain DEVICE`",
+                action = "run `linewarden attest show DEVICE`",
                 "device quarantined"
             );
             self.context

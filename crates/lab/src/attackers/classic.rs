@@ -1,7 +1,7 @@
-//! The published attacks on the earlier verifier (see [`super::published`]), unchanged, against the port of the classic
-//! profiles.
+//! The published attacks on the earlier verifier (see [`super::published`]), unchanged. `linewarden-lab` runs the classic
+//! profiles in its benchmarks, and sends these attacks against their port.
 //!
-//! By default that port is closed and no reply comes back. Messages also go to the ports that the earlier verifier's
+//! No gateway opens that port, so no reply arrives. Messages also go to the ports that the earlier verifier's
 //! simulator and firmware used, because that verifier ignored port numbers.
 
 use std::time::{Duration, Instant};

@@ -11,6 +11,13 @@
 //! replaced process are refused because its token is old. The replaced process may still use the rows below the mark of
 //! its lease; the new process starts at the mark. The token also counts the requests that the process abandoned before: a
 //! request with a lower count than an earlier request is refused.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod.rs` | the transactions: lease, extension, return of unused rows |
+//! | `state.rs` | the state transitions of one lease, without database and clock |
+//! | `table.rs` | the tables `lease` and `unleased_range` |
+//! | `walk.rs` | reads all leases of a gateway, in parts, at its start |
 
 mod state;
 mod table;

@@ -2,7 +2,7 @@
 
 use linewarden_api::{List, PageQuery};
 use linewarden_cli::failure::Failure;
-use linewarden_cli::output::{Output, counted};
+use linewarden_cli::output::Output;
 use linewarden_client::ClientError;
 
 /// Number of items per page: the maximum number that the API returns.
@@ -65,13 +65,12 @@ pub async fn read_all<T>(
     }
 }
 
-/// Fails if a list does not contain damaged records.
+/// Fails if records were omitted from a list because they are damaged.
 pub fn check_damaged(damaged_records: u64) -> Result<(), Failure> {
     match damaged_records {
         0 => Ok(()),
         count => Err(Failure::failed(format!(
-            "damaged records skipped: {}; run `registry check`",
-            counted(count, "damaged record")
+            "damaged records omitted: {count}; run `registry check`"
         ))),
     }
 }

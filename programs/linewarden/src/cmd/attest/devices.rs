@@ -83,9 +83,9 @@ pub fn delete(args: &DeleteArgs, output: Output) -> Result<(), Failure> {
                 "device_id": device.to_string(), "deleted": true, "quarantined": is_quarantined,
             }))?;
             output.line(match is_quarantined {
-                false => format!("deleted the attestation of device {device}"),
+                false => format!("deleted the attestation key and results of device {device}"),
                 true => format!(
-                    "deleted the attestation of device {device}; the device stays in quarantine until `device release {device}`"
+                    "deleted the attestation key and results of device {device}; the device stays in quarantine until `device release {device}`"
                 ),
             })?;
         }

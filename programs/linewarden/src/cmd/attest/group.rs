@@ -7,7 +7,6 @@ use linewarden_api::{Group, GroupChange, GroupQuery, PageQuery};
 use linewarden_cli::failure::Failure;
 use linewarden_cli::now_s;
 use linewarden_cli::output::{Output, counted};
-use linewarden_measurement::configuration::Configuration;
 use linewarden_types::GroupName;
 
 use super::reference;
@@ -131,11 +130,6 @@ pub fn run(command: &GroupCommand, output: Output) -> Result<(), Failure> {
     }
 }
 
-/// The file of a reference value in requests.
-pub fn digits(reference: &Configuration) -> String {
-    hex::encode(reference.encode())
-}
-
 fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
     let reference = args.reference.as_deref().map(reference::read).transpose()?;
     let change = GroupChange {
@@ -152,7 +146,7 @@ fn set(args: &SetArgs, output: Output) -> Result<(), Failure> {
             }
             .to_owned()
         }),
-        reference: reference.as_ref().map(digits),
+        reference: reference.as_ref().map(reference::encode_hex),
         reason: args.reason.reason.clone(),
     };
     let changed = args

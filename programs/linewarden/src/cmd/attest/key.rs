@@ -12,8 +12,8 @@ use linewarden_controller::attest::Signer;
 /// Arguments of `linewarden attest key`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Gateways and controllers (`[attest] signing_key`) and `attest status --ear` sign attestation results with this key. The command prints \
-the public key as a JWK (RFC 7517), for verifiers of the results; the file is secret.
+Gateways and controllers (`[attest] signing_key`) and `attest export --signing-key` sign attestation results with this key. The command \
+prints the public key as a JWK (RFC 7517), for verifiers of the results; the file is secret.
 
 Examples:
   linewarden attest key --out results.pem > results.jwk

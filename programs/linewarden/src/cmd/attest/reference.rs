@@ -1,4 +1,4 @@
-//! Reference values in files of `attest measure --out`.
+//! Reference values in files of `linewarden-agent measure --out`.
 
 use linewarden_cli::failure::Failure;
 use std::path::Path;
@@ -16,18 +16,23 @@ pub fn read(path: &Path) -> Result<Configuration, Failure> {
         .map_err(|error| Failure::input(format!("{}: cannot be read: {error}", path.display())))?;
     let configuration = Configuration::decode(&bytes).map_err(|error| {
         Failure::input(format!(
-            "{}: {error}; expected a file of `attest measure --out`",
+            "{}: {error}; expected a file of `linewarden-agent measure --out`",
             path.display()
         ))
     })?;
     match configuration.files().is_empty() && configuration.pcrs().selection().is_empty() {
         true => Err(Failure::input(format!(
             "{}: empty configuration: set `files`, or `tpm`, under [attest] of the measured agent, and measure again with \
-             `attest measure --out`",
+             `linewarden-agent measure --out`",
             path.display()
         ))),
         false => Ok(configuration),
     }
+}
+
+/// Encodes a reference value for a request: hexadecimal.
+pub fn encode_hex(reference: &Configuration) -> String {
+    hex::encode(reference.encode())
 }
 
 /// Number of files and PCRs, such as "3 paths and 5 PCRs".

@@ -374,6 +374,12 @@ pub fn check(args: &CheckArgs, output: Output) -> Result<(), Failure> {
 
 /// Prints signed results.
 pub fn export(args: &ExportArgs, output: Output) -> Result<(), Failure> {
+    // A controller may also be selected by the environment, so `conflicts_with` of the option is not sufficient.
+    if args.signing_key.is_some() && !args.access.names_registry() {
+        return Err(Failure::input(
+            "--signing-key requires --config or --registry: a controller signs with its own key",
+        ));
+    }
     if args.signing_key.is_none() && args.access.names_registry() {
         return Err(Failure::input(
             "no key signs the results: use --signing-key FILE; `attest key` creates the file",

@@ -9,7 +9,7 @@ use linewarden_cli::output::Output;
 use linewarden_client::Client;
 use linewarden_types::GroupName;
 
-use super::group::{NamedArgs, digits};
+use super::group::NamedArgs;
 use super::reference;
 use crate::access::{AccessArgs, ReasonArgs};
 use crate::date::date;
@@ -69,7 +69,7 @@ pub fn run(command: &RolloutCommand, output: Output) -> Result<(), Failure> {
 fn create(args: &CreateArgs, output: Output) -> Result<(), Failure> {
     let reference = reference::read(&args.reference)?;
     let new = NewRollOut {
-        reference: digits(&reference),
+        reference: reference::encode_hex(&reference),
         for_s: args.for_s,
         reason: args.reason.reason.clone(),
     };

@@ -313,7 +313,7 @@ impl RoundRequest {
 
     async fn wait(&mut self, client: &Client, wait: Duration, bar: &ProgressBar) -> Result<(), Failure> {
         let deadline = Instant::now() + wait;
-        // Newest first: rounds that were completed before the request follow the rounds of the request.
+        // Rounds of all gateways and groups; `record` selects the rounds of the request.
         let query = RoundQuery::default();
         loop {
             for_each_round(client, &query, ROUNDS_READ_MAX, |round| {

@@ -47,7 +47,7 @@ pub type Pin = [u8; 32];
 pub fn parse_pin(text: &str) -> Result<Pin, String> {
     let mut hash = [0; 32];
     hex::decode_to_slice(text, &mut hash).map_err(|_| {
-        "expected 64 hexadecimal digits, the SHA-256 that `attest identity` prints on the device".to_owned()
+        "expected 64 hexadecimal digits, the SHA-256 that `linewarden-agent identity` prints on the device".to_owned()
     })?;
     Ok(hash)
 }
@@ -181,13 +181,13 @@ fn check_event_log(path: &Path, identity: &Identity) -> Result<(Option<ReplayedL
 fn error_text(error: &EnrollError, pin: Option<Pin>) -> String {
     match (error, pin) {
         (EnrollError::UntrustedEndorsement { key, .. }, Some(pin)) => format!(
-            "--pin {} is not the SHA-256 of this endorsement key, which is {key}; compare it with the output of `attest identity` on the \
-             device",
+            "--pin {} is not the SHA-256 of this endorsement key, which is {key}; compare it with the output of `linewarden-agent identity` on \
+             the device",
             EkHash::from(pin)
         ),
         (EnrollError::UntrustedEndorsement { .. }, None) => format!(
-            "{error}; trust the CA certificates of the manufacturer with --trust DIR; or, if `attest identity` on the device printed the same \
-             SHA-256, trust the key with --pin SHA256"
+            "{error}; trust the CA certificates of the manufacturer with --trust DIR; or, if `linewarden-agent identity` on the device printed \
+             the same SHA-256, trust the key with --pin SHA256"
         ),
         (EnrollError::ResponseTooLate(_), _) => format!("{error}; begin again with --identity"),
         (error, _) => error.to_string(),
@@ -296,7 +296,7 @@ async fn enroll_one(
 fn read_pending(path: &Path, device: DeviceId) -> Result<PendingEnrollment, Failure> {
     if matches!(path.try_exists(), Ok(false)) {
         return Err(Failure::input(format!(
-            "{}: file not found; an enrollment deletes the file at its end, so {device} may be enrolled already (check with `attest status \
+            "{}: file not found; an enrollment deletes the file at its end, so {device} may be enrolled already (check with `attest list \
              {device}`); otherwise begin again with --identity",
             path.display()
         )));

@@ -1,9 +1,9 @@
 //! `linewarden attest` as operators run it.
 
 mod device;
-mod explain;
 mod fleet;
 mod rounds;
+mod show;
 mod tpm;
 
 use std::collections::BTreeMap;

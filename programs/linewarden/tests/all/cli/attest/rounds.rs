@@ -612,6 +612,13 @@ fn results_need_a_key() {
         .on_registry("attest export --signing-key none.pem")
         .refused(2);
     assert!(error.contains("none.pem: cannot be read"), "{error}");
+    let mut command = site.command("linewarden attest export --signing-key results.pem");
+    command.env("LINEWARDEN_SERVER", "https://127.0.0.1:1");
+    let error = CommandOutput::from(command.output().unwrap()).refused(2);
+    assert!(
+        error.contains("--signing-key requires --config or --registry"),
+        "{error}"
+    );
     // A device that was never attested has no result to sign.
     let output = site.on_registry("attest export --signing-key results.pem");
     assert_eq!((output.code, output.out.as_str()), (0, ""), "{}", output.err);
