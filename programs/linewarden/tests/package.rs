@@ -432,8 +432,8 @@ fn attest(machine: &Machine, device: &Namespace) {
     machine.wait_for_output(&format!(
         "attested to gateway 7 in period [0-9]*: configuration {h}"
     ));
-    administer("round pumps --wait 60");
-    let status = administer("status d1");
+    administer("round run pumps --wait 60");
+    let status = administer("list d1");
     assert!(status.contains(" ok"), "{status}");
     let status = machine.run("systemctl show --property StatusText --value linewarden-agent");
     assert!(status.starts_with("attested to gateway 7"), "{status}");
