@@ -3,7 +3,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`bench`] | benches of the profiles in eBPF |
+//! | [`mod@bench`] | benches of the profiles in eBPF |
 //! | [`host`] | `classic-iot` and `classic-uav` on UDP sockets |
 //! | [`p4dra`] | `p4dra-classic`: rounds, and verification in memory |
 //! | [`xdp`] | all profiles in eBPF (`bpf/bench_papers.bpf.c`) |
