@@ -162,6 +162,11 @@ pub(crate) fn too_large(bytes_max: usize) -> ApiError {
     ApiError::new(
         StatusCode::PAYLOAD_TOO_LARGE,
         "too_large",
-        format!("body exceeds {bytes_max} bytes; import many devices with /api/v1/devices/import"),
+        match bytes_max {
+            BODY_BYTES_MAX => {
+                format!("body exceeds {bytes_max} bytes; import many devices with /api/v1/devices/import")
+            }
+            _ => format!("body exceeds {bytes_max} bytes"),
+        },
     )
 }

@@ -216,6 +216,8 @@ impl Trust {
         let Some(nonce) = nonce.filter(|nonce| self.nonce != Some(*nonce)) else {
             return;
         };
+        // The controller accepts no evidence for the earlier nonce any more.
+        (self.nonce, self.evidence) = (None, Evidence::None);
         if !self.measuring_retry.is_due(context.now_ns()) {
             return;
         }

@@ -100,6 +100,11 @@ fn groups_are_created_and_changed_and_a_round_is_requested() {
             .header("Idempotency-Key", crate::controller::unique_key());
         ada.send(request.json(&body))
     };
+    // A reference value may be larger than the bodies of other writes, and needs a key like these.
+    let reference = json!({"reference": "0x".repeat(1 << 20), "reason": "new"});
+    put(reference.clone()).refused(422, "invalid");
+    let without_key = ada.request(Method::PUT, "/api/v1/groups/pumps").json(&reference);
+    ada.send(without_key).refused(422, "invalid");
     let created = put(json!({"every_s": 30, "missed_limit": 2, "window_rounds": 4, "reason": "new"})).ok();
     assert_eq!(
         (&created["every_s"], &created["missed_limit"]),
